@@ -1,0 +1,60 @@
+//! walrelay: every row committed to an outbox table of Postgres becomes one Kafka record.
+//!
+//! # The picture
+//!
+//! ```text
+//!  Postgres                                   walrelay                                             Kafka
+//!  ┌───────────┐ CopyBoth   ┌───────┐  ┌────────────┐  ┌────────┐  ┌────────┐  enqueue  ┌──────────┐      ┌────────┐
+//!  │ walsender ├───────────►│ frame ├─►│  pgoutput  ├─►│ outbox ├─►│ record ├──────────►│ producer ├─────►│ broker │
+//!  │           │            └───────┘  └────────────┘  └────────┘  └────────┘           └────┬─────┘      └────────┘
+//!  │   slot    │◄───────────────────── status update ◄── feedback ◄── tracker ◄── delivery report
+//!  └───────────┘             one thread owns everything in this row; no queue, lock or task per row
+//! ```
+//!
+//! Data flows left to right through pure functions; positions flow back right to left. There is no store of our own: the
+//! slot's `confirmed_flush_lsn` is the only memory.
+//!
+//! # Invariants
+//!
+//! | # | always true | held by |
+//! |---|---|---|
+//! | 1 | `flush_lsn` never goes back | `assert!` in [`tracker`] |
+//! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`tracker`]; the simulation compares each confirmed LSN with what the scripted broker holds |
+//! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`tracker`]; simulation |
+//! | 4 | one delivery report per enqueued record | `assert!` in [`tracker`] |
+//! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`config`] refuses otherwise |
+//! | 6 | a length from the wire never drives an allocation or a loop unchecked | [`wire`] is the one reader; fuzzing |
+//! | 7 | what network, server, table or user can cause is an `Err`, our own mistakes are asserts | review |
+//!
+//! # The modules, in the order of the data
+//!
+//! | module | takes | gives | never |
+//! |---|---|---|---|
+//! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
+//! | [`pgoutput`] | one change's bytes | a message | does I/O |
+//! | [`route`], [`outbox`] | relations and rows | records | does I/O |
+//! | [`sink`] | records | delivery reports | knows an LSN |
+//! | [`tracker`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, and when | reads a clock |
+//! | [`relay`] | all of the above | the loop | - |
+//! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
+//! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
+//! | [`cli`], [`config`] | what was typed | what it means, validated once | contacts anything |
+//! | [`commands`] | a configuration | `run`, `setup`, `status`, `teardown` | - |
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod feedback;
+pub mod http;
+pub mod lsn;
+pub mod metrics;
+pub mod outbox;
+pub mod pg;
+pub mod pgoutput;
+pub mod relay;
+pub mod route;
+pub mod sink;
+pub mod supervise;
+pub mod tracker;
+pub mod wire;

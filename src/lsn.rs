@@ -1,0 +1,89 @@
+//! `Lsn`: a position in the write-ahead log.
+//!
+//! In: a 64-bit byte position or Postgres' text form. Out: order, distance, text. Nothing here knows where a position
+//! came from; which one may be confirmed is the [`tracker`](crate::tracker)'s question.
+//! Specification: PostgreSQL manual, section 8.20 "pg_lsn Type".
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A byte position in the write-ahead log, ordered as the log is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(u64);
+
+impl Lsn {
+    /// `0/0`: Postgres' "invalid" position, before every real one.
+    pub const ZERO: Self = Self(0);
+
+    /// The position `bytes` bytes after the log's beginning.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes since the log's beginning.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// Bytes from `earlier` to here; 0 when `earlier` is not earlier.
+    pub const fn distance_from(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xFFFF_FFFF)
+    }
+}
+
+impl fmt::Debug for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not a position such as `16/B374D848`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is no WAL position: expected two hexadecimal numbers such as 16/B374D848")]
+pub struct ParseLsnError(String);
+
+impl FromStr for Lsn {
+    type Err = ParseLsnError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLsnError> {
+        let half = |digits: &str| match digits.len() {
+            1..=8 if digits.bytes().all(|b| b.is_ascii_hexdigit()) => u64::from_str_radix(digits, 16).ok(),
+            _ => None,
+        };
+        text.split_once('/')
+            .and_then(|(high, low)| Some(Self((half(high)? << 32) | half(low)?)))
+            .ok_or_else(|| ParseLsnError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_form_is_the_one_that_postgres_prints() {
+        assert_eq!(Lsn::new(0x16_B374_D848).to_string(), "16/B374D848");
+        assert_eq!(Lsn::ZERO.to_string(), "0/0");
+        assert_eq!("16/b374d848".parse(), Ok(Lsn::new(0x16_B374_D848)));
+        assert_eq!("FFFFFFFF/FFFFFFFF".parse(), Ok(Lsn::new(u64::MAX)));
+    }
+
+    #[test]
+    fn what_is_no_position_is_refused() {
+        for text in ["", "/", "1", "1/", "/1", "1/2/3", "+1/2", "100000000/0", "0/G", " 0/1"] {
+            assert!(text.parse::<Lsn>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn distance_never_wraps() {
+        assert_eq!(Lsn::new(7).distance_from(Lsn::new(5)), 2);
+        assert_eq!(Lsn::new(5).distance_from(Lsn::new(7)), 0);
+    }
+}

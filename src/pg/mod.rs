@@ -1,0 +1,3 @@
+//! Talking to the server.
+
+pub mod source;

@@ -1,0 +1,236 @@
+//! `Reader`: the one place where a number or a length is taken from bytes that a server sent.
+//!
+//! In: a message's bytes. Out: integers, strings and slices, or a [`DecodeError`] that names the offset.
+//! Invariant: a length from the wire is compared with what is there before it is used; it never drives an allocation or
+//! a loop. Copies nothing.
+//! Specification: PostgreSQL manual, section 54.6 "Message Data Types" (network byte order, zero-terminated strings).
+
+use crate::lsn::Lsn;
+use std::fmt;
+
+/// Bytes of the offending message that an error shows.
+const SHOWN_BYTES: usize = 48;
+
+/// A message from the server that does not have the documented shape.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed {message}: {fault} at offset {offset} of {length} bytes: {}", Hex(.head))]
+pub struct DecodeError {
+    /// What was being read, by the manual's name: `Insert`, `XLogData`.
+    pub message: &'static str,
+    /// Where in the message, in bytes from its first.
+    pub offset: usize,
+    /// How long the message is, in bytes.
+    pub length: usize,
+    /// What is wrong there.
+    pub fault: Fault,
+    /// The first bytes of the message.
+    pub head: Box<[u8]>,
+}
+
+impl fmt::Debug for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What is wrong with a malformed message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A value runs past the end.
+    #[error("{wanted} bytes wanted, {left} left")]
+    Truncated {
+        /// Bytes that the value needs.
+        wanted: usize,
+        /// Bytes that are there.
+        left: usize,
+    },
+    /// A string has no terminating zero byte.
+    #[error("string without its terminating zero byte")]
+    Unterminated,
+    /// A string that must be UTF-8 is not.
+    #[error("text that is not UTF-8")]
+    NotUtf8,
+    /// A count or length is negative.
+    #[error("negative length {0}")]
+    Negative(i32),
+    /// A tag byte that the manual does not list.
+    #[error("unknown {what} {:?}", char::from(*.byte))]
+    UnknownTag {
+        /// What the byte stands for.
+        what: &'static str,
+        /// The byte.
+        byte: u8,
+    },
+    /// Bytes are left after the last value.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
+}
+
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A cursor over one message. `at <= bytes.len()` always.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    message: &'static str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes`, which errors call `message`.
+    pub fn new(message: &'static str, bytes: &'a [u8]) -> Self {
+        Self { message, bytes, at: 0 }
+    }
+
+    /// An error at the current place.
+    #[cold]
+    pub fn error(&self, fault: Fault) -> DecodeError {
+        DecodeError {
+            message: self.message,
+            offset: self.at,
+            length: self.bytes.len(),
+            fault,
+            head: self.bytes.iter().copied().take(SHOWN_BYTES).collect(),
+        }
+    }
+
+    /// What has not been read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// The next `length` bytes.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when fewer are left.
+    #[inline]
+    pub fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        match self.rest().split_at_checked(length) {
+            Some((taken, _)) => {
+                self.at += length;
+                Ok(taken)
+            }
+            None => Err(self.error(Fault::Truncated { wanted: length, left: self.rest().len() })),
+        }
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        match self.rest().first_chunk::<N>() {
+            Some(chunk) => {
+                self.at += N;
+                Ok(*chunk)
+            }
+            None => Err(self.error(Fault::Truncated { wanted: N, left: self.rest().len() })),
+        }
+    }
+
+    /// One byte.
+    ///
+    /// # Errors
+    /// [`Fault::Truncated`] when none is left; likewise for the other fixed-size values.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    /// Two bytes. # Errors: as [`Reader::u8`].
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// Four bytes. # Errors: as [`Reader::u8`].
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Four bytes, signed. # Errors: as [`Reader::u8`].
+    #[inline]
+    pub fn i32(&mut self) -> Result<i32, DecodeError> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    /// Eight bytes, signed. # Errors: as [`Reader::u8`].
+    #[inline]
+    pub fn i64(&mut self) -> Result<i64, DecodeError> {
+        self.array().map(i64::from_be_bytes)
+    }
+
+    /// Eight bytes: a WAL position. # Errors: as [`Reader::u8`].
+    #[inline]
+    pub fn lsn(&mut self) -> Result<Lsn, DecodeError> {
+        self.array().map(u64::from_be_bytes).map(Lsn::new)
+    }
+
+    /// A 32-bit length, checked not to be negative.
+    ///
+    /// # Errors
+    /// [`Fault::Negative`], [`Fault::Truncated`].
+    #[inline]
+    pub fn length(&mut self) -> Result<usize, DecodeError> {
+        let length = self.i32()?;
+        usize::try_from(length).map_err(|_| self.error(Fault::Negative(length)))
+    }
+
+    /// A zero-terminated UTF-8 string, without its zero.
+    ///
+    /// # Errors
+    /// [`Fault::Unterminated`], [`Fault::NotUtf8`].
+    pub fn string(&mut self) -> Result<&'a str, DecodeError> {
+        let rest = self.rest();
+        let Some(end) = rest.iter().position(|&byte| byte == 0) else {
+            return Err(self.error(Fault::Unterminated));
+        };
+        let text = std::str::from_utf8(rest.get(..end).unwrap_or_default()).map_err(|_| self.error(Fault::NotUtf8))?;
+        self.at += end + 1;
+        Ok(text)
+    }
+
+    /// Nothing may be left.
+    ///
+    /// # Errors
+    /// [`Fault::Trailing`].
+    #[inline]
+    pub fn end(&self) -> Result<(), DecodeError> {
+        match self.rest().len() {
+            0 => Ok(()),
+            left => Err(self.error(Fault::Trailing(left))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_past_the_end_is_an_error_that_says_where() {
+        let mut reader = Reader::new("Begin", &[0, 0, 0, 9, 1]);
+        assert_eq!(reader.length(), Ok(9));
+        let error = reader.take(9).unwrap_err();
+        assert_eq!(error.fault, Fault::Truncated { wanted: 9, left: 1 });
+        assert_eq!(error.to_string(), "malformed Begin: 9 bytes wanted, 1 left at offset 4 of 5 bytes: 0000000901");
+    }
+
+    #[test]
+    fn a_negative_length_is_refused() {
+        let error = Reader::new("Insert", &[0xFF; 4]).length().unwrap_err();
+        assert_eq!(error.fault, Fault::Negative(-1));
+    }
+
+    #[test]
+    fn strings_end_at_their_zero_and_must_be_utf8() {
+        let mut reader = Reader::new("Relation", b"ab\0c");
+        assert_eq!(reader.string(), Ok("ab"));
+        assert_eq!(reader.string().unwrap_err().fault, Fault::Unterminated);
+        assert_eq!(Reader::new("Relation", b"\xFF\0").string().unwrap_err().fault, Fault::NotUtf8);
+    }
+}
