@@ -53,6 +53,7 @@ pub mod outbox;
 pub mod pg;
 pub mod pgoutput;
 pub mod relay;
+pub mod resume;
 pub mod route;
 pub mod sink;
 pub mod supervise;
