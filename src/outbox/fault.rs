@@ -115,6 +115,17 @@ pub enum BadReason {
         /// The names tried.
         column: String,
     },
+    /// `--on-update stop`.
+    #[error("it was updated, and --on-update is stop")]
+    Updated,
+    /// The destination will never take the record.
+    #[error("{text}")]
+    Refused {
+        /// The destination's label for it.
+        label: &'static str,
+        /// The destination's words.
+        text: String,
+    },
     /// Text that must be UTF-8 is not (a database in `SQL_ASCII` may hold such).
     #[error("column \"{column}\" is not UTF-8: {value}")]
     NotUtf8 {
@@ -138,6 +149,8 @@ impl BadReason {
             Self::MissingId { .. } => "missing_id",
             Self::MissingPayload { .. } => "missing_payload",
             Self::NotUtf8 { .. } => "not_utf8",
+            Self::Updated => "updated",
+            Self::Refused { label, .. } => label,
         }
     }
 }

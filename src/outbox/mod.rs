@@ -27,10 +27,10 @@ pub use table::{ParseTableError, TableFilter};
 
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::lsn::Lsn;
-use crate::pgoutput::{LogicalMessage, PgTime, Relation, RelationId, Tuple};
+use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Settings, and what is known of each table.
 #[derive(Debug)]
@@ -39,6 +39,9 @@ pub struct Outbox {
     topic: Topic,
     /// Empty: every table.
     tables: Vec<TableFilter>,
+    /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
+    /// as partitions of what it names.
+    published: HashMap<(String, String), bool>,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
     scratch: record::Scratch,
@@ -46,8 +49,7 @@ pub struct Outbox {
 
 #[derive(Debug)]
 enum Entry {
-    /// Kept whole: it may turn out to be a partition of a table that is listed.
-    NotListed(Relation),
+    NotListed,
     Listed(Plan),
 }
 
@@ -106,13 +108,16 @@ pub enum Updated {
     Stop,
 }
 
-/// Whether a relation's rows are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listing {
-    /// They are.
-    Listed,
-    /// `--table` does not name it. It may still be a partition of one that is named: see [`Outbox::list`].
-    NotListed,
+/// A table's rows cannot be told from others, or not be mapped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelationError {
+    /// The table is listed and lacks what it needs.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// `--table` does not name the table, and the publication was last looked at before it was there: it may be a new
+    /// partition of one that is named.
+    #[error("table {0}.{1} is new")]
+    New(String, String),
 }
 
 impl Outbox {
@@ -122,49 +127,63 @@ impl Outbox {
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableFilter>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
-        Ok(Self { mapping, topic, tables, relations: BTreeMap::new(), scratch: record::Scratch::default() })
+        let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
+        Ok(Self { mapping, topic, tables, published, relations, scratch })
+    }
+
+    /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
+    /// values should come in binary form: that spares a `bytea` the doubling of its text form, and no other column minds.
+    ///
+    /// # Errors
+    /// A listed table lacks what it needs.
+    pub fn published(&mut self, tables: &[PublishedTable]) -> Result<bool, PlanError> {
+        self.relations.clear();
+        self.published = tables.iter().map(|table| (table.relation.full_name(), self.covers(table))).collect();
+        let plans: Vec<Plan> = tables
+            .iter()
+            .filter(|table| self.covers(table))
+            .map(|table| Plan::new(&table.relation, &self.mapping, &self.topic))
+            .collect::<Result<_, _>>()?;
+        Ok(plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+    }
+
+    fn covers(&self, table: &PublishedTable) -> bool {
+        self.tables.is_empty() || self.tables.iter().any(|filter| filter.covers(table))
     }
 
     /// Takes a table's shape, in place of an earlier one.
     ///
     /// # Errors
-    /// The table is listed and lacks what it needs. Its rows are then those of an unknown relation.
-    pub fn relation(&mut self, relation: Relation) -> Result<Listing, PlanError> {
+    /// The table is listed and lacks what it needs, or it is not known whether it is listed. Its rows are then those of an
+    /// unknown relation.
+    pub fn relation(&mut self, relation: Relation) -> Result<(), RelationError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let listed = self.tables.is_empty() || self.tables.iter().any(|table| table.names(&relation));
-        if !listed {
-            self.relations.insert(id, Entry::NotListed(relation));
-            return Ok(Listing::NotListed);
-        }
-        let plan = Plan::new(&relation, &self.mapping, &self.topic)?;
-        self.relations.insert(id, Entry::Listed(plan));
-        Ok(Listing::Listed)
-    }
-
-    /// Publishes a relation that `--table` does not name itself, until its next Relation message: the caller found it to
-    /// be a partition of one that is named.
-    ///
-    /// # Errors
-    /// As [`Outbox::relation`].
-    pub fn list(&mut self, relation: RelationId) -> Result<(), PlanError> {
-        if let Some(Entry::NotListed(shape)) = self.relations.get(&relation) {
-            let plan = Plan::new(shape, &self.mapping, &self.topic)?;
-            self.relations.insert(relation, Entry::Listed(plan));
-        }
+        let entry = if self.is_listed(&relation)? {
+            Entry::Listed(Plan::new(&relation, &self.mapping, &self.topic)?)
+        } else {
+            Entry::NotListed
+        };
+        self.relations.insert(id, entry);
         Ok(())
     }
 
-    /// Forgets every table: a new connection announces them anew.
-    pub fn forget_relations(&mut self) {
-        self.relations.clear();
+    fn is_listed(&self, relation: &Relation) -> Result<bool, RelationError> {
+        if self.tables.is_empty() || self.tables.iter().any(|table| table.names(relation)) {
+            return Ok(true);
+        }
+        let (schema, name) = relation.full_name();
+        match self.published.get(&(schema.clone(), name.clone())) {
+            Some(listed) => Ok(*listed),
+            None => Err(RelationError::New(schema, name)),
+        }
     }
 
     /// The plan of a relation that is published.
     pub fn plan(&self, relation: RelationId) -> Option<&Plan> {
         match self.relations.get(&relation) {
             Some(Entry::Listed(plan)) => Some(plan),
-            Some(Entry::NotListed(_)) | None => None,
+            Some(Entry::NotListed) | None => None,
         }
     }
 
@@ -182,7 +201,7 @@ impl Outbox {
     ) -> Result<Outcome<T>, RowError> {
         let plan = match self.relations.get(&relation) {
             Some(Entry::Listed(plan)) => plan,
-            Some(Entry::NotListed(_)) => return Ok(Outcome::NotPublished),
+            Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
             None => return Err(RowError::UnknownRelation(relation)),
         };
         let Self { mapping, topic, scratch, .. } = self;
@@ -200,7 +219,7 @@ impl Outbox {
     pub fn update(&self, relation: RelationId) -> Result<Updated, RowError> {
         match self.relations.get(&relation) {
             Some(Entry::Listed(_)) => Ok(self.on_update()),
-            Some(Entry::NotListed(_)) => Ok(Updated::NotPublished),
+            Some(Entry::NotListed) => Ok(Updated::NotPublished),
             None => Err(RowError::UnknownRelation(relation)),
         }
     }
@@ -211,6 +230,11 @@ impl Outbox {
             OnUpdate::Skip => Updated::Ignored { warn: false },
             OnUpdate::Stop => Updated::Stop,
         }
+    }
+
+    /// Whether messages of this prefix are published.
+    pub fn wants_message(&self, prefix: &str) -> bool {
+        self.mapping.message_prefixes.iter().any(|wanted| wanted == prefix)
     }
 
     /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.
@@ -233,7 +257,7 @@ impl Outbox {
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<Outcome<T>, RowError> {
-        if !self.mapping.message_prefixes.iter().any(|prefix| prefix == message.prefix) {
+        if !self.wants_message(message.prefix) {
             return Ok(Outcome::NotPublished);
         }
         if !message.transactional {

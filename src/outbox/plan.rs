@@ -255,6 +255,11 @@ impl Plan {
         self.used().filter_map(|index| self.columns.get(index)).all(|column| binary_safe(column.type_id))
     }
 
+    /// Whether a `bytea` is among the columns that are used.
+    pub fn uses_bytea(&self) -> bool {
+        self.used().filter_map(|index| self.columns.get(index)).any(|column| column.kind == Kind::Bytea)
+    }
+
     /// The columns that a record is made of; some more than once.
     fn used(&self) -> impl Iterator<Item = usize> {
         let optional = [self.key, self.event_type, self.headers, self.partition, self.timestamp];

@@ -3,7 +3,7 @@
 //! In: `schema.table`, or a table alone, which is in `public`; either part may stand in double quotes, as SQL has it.
 //! Out: a filter over relations. Names are taken as they are typed: nothing is folded to lower case.
 
-use crate::pgoutput::Relation;
+use crate::pgoutput::{PublishedTable, Relation};
 use std::fmt;
 use std::str::FromStr;
 
@@ -20,6 +20,12 @@ impl TableFilter {
     /// Whether `relation` is this table.
     pub fn names(&self, relation: &Relation) -> bool {
         self.schema == relation.namespace && self.name == relation.name
+    }
+
+    /// Whether `table` is this table or a partition of it.
+    pub fn covers(&self, table: &PublishedTable) -> bool {
+        self.names(&table.relation)
+            || table.ancestors.iter().any(|(schema, name)| *schema == self.schema && *name == self.name)
     }
 }
 

@@ -139,7 +139,7 @@ impl Given {
 
     fn through(&self, mapping: Mapping) -> Result<Kept, RowError> {
         let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
-        assert_eq!(outbox.relation(self.relation()), Ok(Listing::Listed));
+        assert_eq!(outbox.relation(self.relation()), Ok(()));
         let Outcome::Record(kept) = offer(&mut outbox, &self.insert())? else { panic!("a record is wanted") };
         Ok(kept)
     }
@@ -456,7 +456,7 @@ fn a_row_before_its_relation_is_a_protocol_error() {
     assert_eq!(offer(&mut outbox, &insert), Err(RowError::UnknownRelation(RELATION)));
     outbox.relation(debezium().relation()).unwrap();
     assert!(offer(&mut outbox, &insert).is_ok());
-    outbox.forget_relations();
+    outbox.published(&[]).unwrap();
     assert_eq!(offer(&mut outbox, &insert), Err(RowError::UnknownRelation(RELATION)));
     assert_eq!(outbox.update(RELATION), Err(RowError::UnknownRelation(RELATION)));
 }
@@ -499,12 +499,18 @@ fn only_tables_that_are_listed_are_published() {
     let tables = vec!["shop.events".parse().unwrap()];
     let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
     let no_outbox = given(&[("anything", TEXT, None)]);
-    assert_eq!(outbox.relation(no_outbox.relation()), Ok(Listing::NotListed));
+    assert!(matches!(outbox.relation(no_outbox.relation()), Err(RelationError::New(..))));
+    let published = |given: &Given, ancestors: &[(String, String)]| {
+        [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec() }]
+    };
+    assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
+    assert_eq!(outbox.relation(no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(Outcome::NotPublished));
     assert_eq!(outbox.update(RELATION), Ok(Updated::NotPublished));
-    assert!(outbox.list(RELATION).is_err());
-    outbox.relation(debezium().relation()).unwrap();
-    outbox.list(RELATION).unwrap();
+    let parent = [("shop".to_owned(), "events".to_owned())];
+    assert!(outbox.published(&published(&no_outbox, &parent)).is_err());
+    assert_eq!(outbox.published(&published(&debezium(), &parent)), Ok(false));
+    assert_eq!(outbox.relation(debezium().relation()), Ok(()));
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
     assert_eq!(outbox.update(RELATION), Ok(Updated::Stop));
 }

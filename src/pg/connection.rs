@@ -453,7 +453,7 @@ impl ReplicationStream {
     ///
     /// # Errors
     /// The connection broke, or the server did not answer within `patience`.
-    pub fn finish(mut self, patience: Duration) -> Result<(), Error> {
+    pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + patience;
         let mut message = BytesMut::new();
         frontend::copy_done(&mut message);

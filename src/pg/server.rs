@@ -8,7 +8,7 @@
 use super::connection::{Connection, Row, literal};
 use super::error::Error;
 use crate::lsn::Lsn;
-use crate::pgoutput::{Relation, RelationColumn};
+use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -159,15 +159,6 @@ pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Pub
         literal(name)
     ))?;
     Ok(rows.first().and_then(|row| serde_json::from_str(row.text(0)?).ok()))
-}
-
-/// A table that the publication carries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublishedTable {
-    /// As a Relation message will announce it.
-    pub relation: Relation,
-    /// The partitioned tables that it is a part of, nearest first, as schema and name.
-    pub ancestors: Vec<(String, String)>,
 }
 
 /// The tables of a publication with their published columns, partitions as they will be announced.

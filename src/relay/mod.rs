@@ -20,7 +20,7 @@ pub use clock::{Clock, SystemClock};
 
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::{BadRow, Outbox, PlanError};
+use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
 use crate::sink::{Delivered, Failure, FailureClass, Sink};
@@ -67,8 +67,8 @@ pub enum Ended {
     BadRow(Box<BadRowAt>),
     /// A table has come that cannot be mapped.
     Unmappable(Box<PlanError>),
-    /// A table has come that is not known: the publication must be looked at again.
-    UnknownTable,
+    /// A table has come that is not known, or a type has changed: the publication must be looked at again.
+    PublicationChanged,
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
 }
@@ -119,8 +119,12 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     tracker: Tracker,
+    /// What the last status update said, or the slot itself.
+    told: Lsn,
     resume: Resume,
     careful: Careful,
+    topics: Topics,
+    warned_of_update: bool,
     /// When the stop was seen.
     stopping_since: Option<Instant>,
     /// The sink's trouble, and what holds the stream up (that, or a topic), as shown last.
@@ -131,7 +135,14 @@ pub struct Relay<S, C> {
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// A relay that has not yet seen its slot.
-    pub fn new(outbox: Outbox, sink: S, clock: C, metrics: Arc<Metrics>, stop: Arc<AtomicBool>, limits: Limits) -> Self {
+    pub fn new(
+        outbox: Outbox,
+        sink: S,
+        clock: C,
+        metrics: Arc<Metrics>,
+        stop: Arc<AtomicBool>,
+        limits: Limits,
+    ) -> Self {
         Self {
             outbox,
             sink,
@@ -140,8 +151,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             tracker: Tracker::new(Lsn::ZERO),
+            told: Lsn::ZERO,
             resume: Resume::new(Lsn::ZERO),
             careful: Careful::default(),
+            topics: Topics::default(),
+            warned_of_update: false,
             stopping_since: None,
             trouble: None,
             reason: None,
@@ -176,6 +190,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.tracker.raise(confirmed);
         self.resume.raise(confirmed);
+        self.told = confirmed;
     }
 
     /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
@@ -251,9 +266,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.in_flight().records
     }
 
-    /// Whether the position that may be confirmed has not been told to the server.
-    pub fn has_unconfirmed(&self, told: Lsn) -> bool {
-        self.tracker.transactions() > 0 || self.tracker.flush_lsn() > told
+    /// Whether there is something that a server would have to hear of: a transaction in hand that is not confirmed.
+    pub fn is_unfinished(&self) -> bool {
+        self.tracker.transactions() > 0 || self.told < self.tracker.flush_lsn()
     }
 
     /// Serves the delivery reports that have come.
@@ -293,8 +308,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// A record failed: decides whether it is known which, and what to try next.
     fn failed(&mut self, failure: Failure) -> Box<Ended> {
         if failure.class == FailureClass::Row {
-            if let Some((position, mut row)) = self.careful.guilty() {
-                row.refused(&failure);
+            if let Some((position, row)) = self.careful.guilty() {
+                let reason = BadReason::Refused { label: failure.reason, text: failure.text };
+                self.metrics.bad_row(reason.label());
+                let row = BadRow { reason, ..row };
                 let confirmed = self.tracker.flush_lsn();
                 return Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row })));
             }
@@ -313,7 +330,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return;
         }
         self.shown = Some(now);
-        let received = session.map_or(self.tracker.flush_lsn(), |session| session.received().max(self.tracker.flush_lsn()));
+        let received =
+            session.map_or(self.tracker.flush_lsn(), |session| session.received().max(self.tracker.flush_lsn()));
         self.metrics.positions(received, self.tracker.flush_lsn());
         self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
@@ -349,6 +367,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         } else {
             State::Streaming
         }
+    }
+}
+
+/// The metrics' number of the topic asked for last: mostly the next one's, too.
+#[derive(Default)]
+struct Topics {
+    last: String,
+    number: u16,
+}
+
+impl Topics {
+    #[inline]
+    fn number(&mut self, topic: &str, metrics: &Metrics) -> u16 {
+        if self.last != topic {
+            topic.clone_into(&mut self.last);
+            self.number = metrics.topic(topic);
+        }
+        self.number
     }
 }
 

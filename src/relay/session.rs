@@ -4,7 +4,7 @@ use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
 use crate::metrics::State;
-use crate::outbox::{BadRow, Mapped, RelationError, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RelationError, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
@@ -206,7 +206,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => self.outbox.relation(relation).map_err(|error| match error {
                 RelationError::Plan(error) => Box::new(Ended::Unmappable(Box::new(error))),
-                RelationError::UnknownTable => Box::new(Ended::UnknownTable),
+                RelationError::New(..) => Box::new(Ended::PublicationChanged),
             })?,
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
@@ -258,17 +258,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.must_wait(position)? {
             return Ok(Step::Wait(Wait::ForRoom));
         }
-        let Self { outbox, sink, tracker, metrics, .. } = self;
-        let mapped = outbox.row(relation, new, &context, |record| {
-            sink.try_enqueue(record, tracker.token(metrics.topic(record.topic)))
+        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
+        let outcome = outbox.row(relation, new, &context, |record| {
+            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
         });
-        self.dealt_with(mapped, position, session, |outbox| outbox.identify(relation, new))
+        self.dealt_with(outcome, position, session, |outbox| BadRow {
+            table: outbox.plan(relation).map_or("?", Plan::table).to_owned(),
+            id: outbox.shown_id(relation, new, &context),
+            reason: BadReason::Updated,
+        })
     }
 
     fn take_logical_message(&mut self, message: &LogicalMessage<'_>, session: &mut Session) -> Turn<Step> {
         if !message.transactional {
             if self.outbox.wants_message(message.prefix) {
-                self.metrics.ignored("non_transactional_message", 1);
+                self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
             }
             return Ok(Step::Done);
         }
@@ -280,11 +284,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.must_wait(position)? {
             return Ok(Step::Wait(Wait::ForRoom));
         }
-        let Self { outbox, sink, tracker, metrics, .. } = self;
-        let mapped = outbox.message(message, &context, |record| {
-            sink.try_enqueue(record, tracker.token(metrics.topic(record.topic)))
+        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
+        let outcome = outbox.message(message, &context, |record| {
+            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
         });
-        self.dealt_with(mapped, position, session, |outbox| outbox.identify_message(message))
+        self.dealt_with(outcome, position, session, |_| BadRow {
+            table: format!("message {:?}", message.prefix),
+            id: None,
+            reason: BadReason::Updated,
+        })
     }
 
     /// In careful mode nothing is enqueued, from the first suspect on, while anything else is in flight.
@@ -303,43 +311,47 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(false)
     }
 
-    /// Books what became of a row, or leaves it where it is.
+    /// Books what became of a row, or leaves it where it is. `identify` says which row it is; its reason is replaced.
     fn dealt_with(
         &mut self,
-        mapped: Result<Mapped<Enqueue>, RowError>,
+        outcome: Result<Outcome<Enqueue>, RowError>,
         position: Position,
         session: &mut Session,
-        identify: impl FnOnce(&super::Outbox) -> BadRow,
+        identify: impl FnOnce(&mut Outbox) -> BadRow,
     ) -> Turn<Step> {
-        match mapped {
-            Ok(Mapped::Record(Enqueue::Taken)) => {
+        match outcome {
+            Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.tracker.enqueued();
                 session.fresh = true;
                 if self.careful.alone_at(position) {
-                    self.careful.enqueued(position, identify(&self.outbox));
+                    self.careful.enqueued(position, identify(&mut self.outbox));
                 }
             }
-            Ok(Mapped::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Mapped::Record(Enqueue::Blocked(failure))) if failure.class == FailureClass::Client => {
-                return Err(Box::new(Ended::SinkFailed(failure)));
-            }
-            Ok(Mapped::Record(Enqueue::Blocked(failure))) => return Ok(Step::Wait(Wait::Blocked(failure))),
-            Ok(Mapped::Record(Enqueue::Bad(failure))) => {
-                let mut row = identify(&self.outbox);
-                row.refused(&failure);
+            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
+            Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return blocked(failure),
+            Ok(Outcome::Record(Enqueue::Bad(failure))) => {
+                let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
                 return Ok(self.bad_row(row, position, session));
             }
-            Ok(Mapped::NotPublished) => {}
-            Err(RowError::Bad(row)) => return Ok(self.bad_row(*row, position, session)),
-            Err(RowError::Undecodable(error)) => return Err(disconnected(error.into())),
-            Err(error @ RowError::UnknownRelation { .. }) => {
-                let reason = error.to_string();
-                return Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })));
-            }
+            Err(error) => return self.bad_or_broken(error, position, session),
         }
         self.resume.row();
         session.next_row();
         Ok(Step::Done)
+    }
+
+    fn bad_or_broken(&mut self, error: RowError, position: Position, session: &mut Session) -> Turn<Step> {
+        match error {
+            RowError::Bad(row) => Ok(self.bad_row(*row, position, session)),
+            RowError::Undecodable(error) => Err(disconnected(error.into())),
+            // A column's type has changed: whether values should come in binary form is decided again.
+            RowError::BinaryForm { .. } => Err(Box::new(Ended::PublicationChanged)),
+            error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
+                let reason = error.to_string();
+                Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            }
+        }
     }
 
     /// The stream ends here, once everything before is delivered.
@@ -351,14 +363,30 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_update(&mut self, relation: RelationId, new: &Tuple<'_>, session: &mut Session) -> Turn<()> {
         let Some(context) = session.row_context("Update")? else { return Ok(()) };
-        match self.outbox.update(relation, new) {
-            Updated::Ignored => self.metrics.ignored("update", 1),
-            Updated::NotPublished => {}
-            Updated::Stop(row) => {
-                self.bad_row(*row, position(&context), session);
+        let position = position(&context);
+        match self.outbox.update(relation) {
+            Ok(Updated::NotPublished) => {}
+            Ok(Updated::Ignored { warn }) => self.ignore_update(relation, warn),
+            Ok(Updated::Stop) => {
+                let table = self.outbox.plan(relation).map_or("?", Plan::table).to_owned();
+                let id = self.outbox.shown_id(relation, new, &context);
+                self.bad_row(BadRow { table, id, reason: BadReason::Updated }, position, session);
             }
+            Err(error) => drop(self.bad_or_broken(error, position, session)?),
         }
         Ok(())
+    }
+
+    /// Counted, and said once per run: an application that updates its outbox does so for every row.
+    fn ignore_update(&mut self, relation: RelationId, warn: bool) {
+        self.metrics.ignored(Ignored::Update.label(), 1);
+        if warn && !std::mem::replace(&mut self.warned_of_update, true) {
+            let table = self.outbox.plan(relation).map_or("?", Plan::table);
+            tracing::warn!(
+                table,
+                "an outbox row was updated: updates publish nothing (walrelay_ignored_total counts them; --on-update)"
+            );
+        }
     }
 
     fn send_feedback<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
@@ -385,6 +413,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
         session.feedback.sent(now, flush_lsn, asking);
+        self.told = flush_lsn;
         self.metrics.status_sent(now);
         Ok(())
     }
@@ -456,6 +485,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         Ok(())
     }
+}
+
+/// The sink does not take a topic now, or nothing at all until it is made anew.
+fn blocked(failure: Failure) -> Turn<Step> {
+    match failure.class {
+        FailureClass::Client => Err(Box::new(Ended::SinkFailed(failure))),
+        FailureClass::Environment | FailureClass::Row => Ok(Step::Wait(Wait::Blocked(failure))),
+    }
+}
+
+fn refusal(failure: Failure) -> BadReason {
+    BadReason::Refused { label: failure.reason, text: failure.text }
 }
 
 fn disconnected(error: pg::Error) -> Box<Ended> {

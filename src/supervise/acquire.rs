@@ -4,8 +4,8 @@
 //! *each* acquisition: the cluster and its timeline, publication, tables, the slot's state and position; any may have changed
 //! since the last.
 
+use super::Target;
 use super::error::RunError;
-use super::{Stop, Target};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::Outbox;
@@ -55,6 +55,8 @@ pub(super) trait Positions {
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError>;
     /// The mapping of rows.
     fn outbox(&mut self) -> &mut Outbox;
+    /// Waits, while the sink is served; true when the stop has been asked for.
+    fn wait(&mut self, duration: Duration) -> Result<bool, RunError>;
 }
 
 /// Takes the slot.
@@ -63,7 +65,6 @@ pub(super) fn acquire(
     known: &mut Known,
     positions: &mut impl Positions,
     metrics: &Metrics,
-    stop: &mut Stop<'_>,
 ) -> Result<Acquired, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     identify(&mut connection, known, positions)?;
@@ -79,7 +80,7 @@ pub(super) fn acquire(
         look_at_slot(&mut connection, target, known)?;
     }
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let stream = start(connection, slot, &options, target, positions.start(), (metrics, stop))?;
+    let stream = start(connection, slot, &options, target, positions, metrics)?;
     let confirmed = match confirmed {
         Some(lsn) => lsn,
         None => confirmed_position(target, known)?,
@@ -87,11 +88,7 @@ pub(super) fn acquire(
     Ok(Acquired { stream, wal_sender_timeout, confirmed })
 }
 
-fn identify(
-    connection: &mut Connection,
-    known: &mut Known,
-    positions: &mut impl Positions,
-) -> Result<(), RunError> {
+fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl Positions) -> Result<(), RunError> {
     let found = server::identify_system(connection)?;
     if let Some(before) = &known.system {
         if before.system_identifier != found.system_identifier {
@@ -133,11 +130,7 @@ fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
 
 /// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
 /// binary form.
-fn look_at_publication(
-    connection: &mut Connection,
-    target: &Target,
-    outbox: &mut Outbox,
-) -> Result<bool, RunError> {
+fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mut Outbox) -> Result<bool, RunError> {
     let publication = target.publication.clone();
     match server::publication(connection, &publication)? {
         None => return Err(RunError::NoPublication { publication, database: target.source.dbname.clone() }),
@@ -148,7 +141,7 @@ fn look_at_publication(
     if tables.is_empty() && !target.messages {
         return Err(RunError::NoTables { publication });
     }
-    if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.matches(table))) {
+    if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
     }
@@ -215,12 +208,12 @@ fn start(
     slot: &str,
     options: &PluginOptions<'_>,
     target: &Target,
-    start: Lsn,
-    (metrics, stop): (&Metrics, &mut Stop<'_>),
+    positions: &mut impl Positions,
+    metrics: &Metrics,
 ) -> Result<ReplicationStream, NotAcquired> {
     let mut waiting = false;
     loop {
-        let (back, error) = match connection.start_replication(slot, start, options, target.max_row) {
+        let (back, error) = match connection.start_replication(slot, positions.start(), options, target.max_row) {
             Ok(stream) => return Ok(stream),
             Err((back, error)) => (back, error),
         };
@@ -232,7 +225,7 @@ fn start(
             metrics.set_state(State::WaitingForSlot);
             waiting = true;
         }
-        if stop.wait(SLOT_RETRY)? {
+        if positions.wait(SLOT_RETRY)? {
             return Err(NotAcquired::Stopped);
         }
         connection = *back;

@@ -13,14 +13,14 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// Doubles from 100 ms.
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub(super) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
     /// The next pause. `dice` is any number: a quarter of the pause, up or down, is decided by it. `refused`: the peer said
     /// no at once, instead of being silent.
-    pub fn next(&mut self, refused: bool, dice: u64) -> Duration {
+    pub(super) fn next(&mut self, refused: bool, dice: u64) -> Duration {
         let longest = if refused { LONGEST_REFUSED } else { LONGEST };
         let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(longest * 4 / 5);
         self.attempts += 1;
@@ -29,7 +29,7 @@ impl Backoff {
     }
 
     /// It worked: the next failure is a first one.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.attempts = 0;
     }
 }

@@ -66,7 +66,9 @@ pub enum RunError {
         was_there: bool,
     },
     /// The slot belongs to another database.
-    #[error("replication slot \"{slot}\" belongs to database \"{found}\", not to \"{wanted}\" (slot names are cluster-wide)")]
+    #[error(
+        "replication slot \"{slot}\" belongs to database \"{found}\", not to \"{wanted}\" (slot names are cluster-wide)"
+    )]
     SlotOfOtherDatabase {
         /// Its name.
         slot: String,
@@ -96,7 +98,9 @@ pub enum RunError {
         slot: String,
     },
     /// The slot can no longer be read.
-    #[error("replication slot \"{slot}\" has been invalidated ({reason}): the log behind {confirmed} is gone, and with it rows that were never published")]
+    #[error(
+        "replication slot \"{slot}\" has been invalidated ({reason}): the log behind {confirmed} is gone, and with it rows that were never published"
+    )]
     SlotLost {
         /// Its name.
         slot: String,
@@ -120,7 +124,9 @@ pub enum RunError {
         row: Box<BadRowAt>,
     },
     /// The clean stop ran out of time.
-    #[error("stopped before everything was acknowledged: {in_flight} records were in flight, and those of unfinished transactions will be published again")]
+    #[error(
+        "stopped before everything was acknowledged: {in_flight} records were in flight, and those of unfinished transactions will be published again"
+    )]
     StopTimedOut {
         /// Records in flight.
         in_flight: u64,
@@ -215,9 +221,13 @@ impl RunError {
 fn no_slot_hint(slot: &str, was_there: bool) -> String {
     let make = format!("walrelay setup --apply --slot {slot}");
     if was_there {
-        format!("it was there before, so rows may be missing: compare the table with the topic, then {make}; rows since the loss pass through no slot")
+        format!(
+            "it was there before, so rows may be missing: compare the table with the topic, then {make}; rows since the loss pass through no slot"
+        )
     } else {
-        format!("never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}")
+        format!(
+            "never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}"
+        )
     }
 }
 

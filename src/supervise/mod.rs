@@ -7,12 +7,11 @@ mod acquire;
 mod backoff;
 mod error;
 
-pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::{Outbox, TableName};
+use crate::outbox::{Outbox, TableFilter};
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
@@ -38,7 +37,7 @@ pub struct Target {
     /// The slot.
     pub slot: String,
     /// Only these tables; all when empty.
-    pub tables: Vec<TableName>,
+    pub tables: Vec<TableFilter>,
     /// Logical messages, too.
     pub messages: bool,
     /// Largest change, in bytes.
@@ -54,40 +53,31 @@ pub struct Supervisor<S, C> {
     metrics: Arc<Metrics>,
     known: Known,
     backoff: Backoff,
-    /// The last position that a stream began with or that was told to the server.
-    streamed: bool,
 }
 
-/// Waits, serving the sink; true when the stop was asked for.
-struct Stop<'a>(&'a mut dyn FnMut(Duration) -> Result<bool, RunError>);
-
-impl Stop<'_> {
-    fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
-        (self.0)(duration)
-    }
-}
-
-/// The relay's side of an acquisition, with the sink's failures kept for later.
-struct RelayPositions<'a, S, C>(&'a mut Relay<S, C>);
-
-impl<S: Sink, C: Clock> Positions for RelayPositions<'_, S, C> {
+impl<S: Sink, C: Clock> Positions for Relay<S, C> {
     fn start(&self) -> Lsn {
-        self.0.flush_lsn()
+        self.flush_lsn()
     }
 
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError> {
-        self.0.timeline_left_at(switch_point).map_err(RunError::Sink)
+        self.timeline_left_at(switch_point).map_err(RunError::Sink)
     }
 
     fn outbox(&mut self) -> &mut Outbox {
-        self.0.outbox_mut()
+        self.outbox_mut()
+    }
+
+    fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
+        idle(self, duration)?;
+        Ok(self.stop_requested())
     }
 }
 
 impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// A supervisor that has not yet connected.
     pub fn new(target: Target, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
-        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default(), streamed: false }
+        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default() }
     }
 
     /// Runs until the stop is asked for.
@@ -116,18 +106,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     fn acquire(&mut self) -> Result<Acquired, NotAcquired> {
-        let Self { target, relay, metrics, known, .. } = self;
-        // While it waits for the slot nobody serves the sink: nothing is in flight then but what a reconnect left.
-        let clock_stop = relay.stop_flag();
-        let mut wait = |duration: Duration| Ok(clock_stop.wait(duration));
-        acquire(target, known, &mut RelayPositions(relay), metrics, &mut Stop(&mut wait))
+        acquire(&self.target, &mut self.known, &mut self.relay, &self.metrics)
     }
 
     /// Streams until that ends; `None` to go on with the next connection.
     fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
         self.relay.acquired(confirmed);
-        self.streamed = true;
         self.backoff.reset();
         self.metrics.set_state(State::Streaming);
         tracing::info!(
@@ -167,7 +152,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 Some(Err(RunError::BadRow { row }))
             }
             Ended::Unmappable(error) => Some(Err(RunError::Unmappable(error))),
-            Ended::UnknownTable => None,
+            Ended::PublicationChanged => None,
             Ended::Protocol(error) => Some(Err(error.into())),
         }
     }
@@ -213,7 +198,11 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// The server is free of us until the sink has moved.
     fn wait_for_sink(&mut self) -> Result<(), RunError> {
         let waiting = self.relay.in_flight();
-        tracing::warn!(in_flight = waiting, trouble = self.relay.sink_mut().trouble(), "nothing acknowledged for long: the replication connection is closed, the slot keeps its place");
+        tracing::warn!(
+            in_flight = waiting,
+            trouble = self.relay.sink_mut().trouble(),
+            "nothing acknowledged for long: the replication connection is closed, the slot keeps its place"
+        );
         self.metrics.set_state(State::Blocked);
         if waiting == 0 {
             let pause = self.backoff.next(false, dice());
@@ -226,7 +215,11 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     fn start_over(&mut self, failure: &crate::sink::Failure) -> Result<(), RunError> {
-        tracing::warn!(reason = failure.reason, error = failure.text, "a record was not delivered: starting over from the confirmed position");
+        tracing::warn!(
+            reason = failure.reason,
+            error = failure.text,
+            "a record was not delivered: starting over from the confirmed position"
+        );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
             self.metrics.blocked_on(Some(failure.text.clone()));
@@ -239,22 +232,24 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         self.relay.start_over().map_err(RunError::Sink)
     }
 
-    /// Serves the sink for a while.
     fn idle(&mut self, duration: Duration) -> Result<(), RunError> {
-        match self.relay.idle(duration) {
-            Ok(()) => Ok(()),
-            Err(ended) => match *ended {
-                Ended::SinkFailed(_) => self.relay.start_over().map_err(RunError::Sink),
-                Ended::BadRow(row) => Err(RunError::BadRow { row }),
-                Ended::Stopped
-                | Ended::StopTimedOut { .. }
-                | Ended::Disconnected(_)
-                | Ended::Stalled
-                | Ended::Unmappable(_)
-                | Ended::UnknownTable
-                | Ended::Protocol(_) => Ok(()),
-            },
-        }
+        idle(&mut self.relay, duration)
+    }
+}
+
+/// Serves the sink for a while.
+fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
+    let Err(ended) = relay.idle(duration) else { return Ok(()) };
+    match *ended {
+        Ended::SinkFailed(_) => relay.start_over().map_err(RunError::Sink),
+        Ended::BadRow(row) => Err(RunError::BadRow { row }),
+        Ended::Stopped
+        | Ended::StopTimedOut { .. }
+        | Ended::Disconnected(_)
+        | Ended::Stalled
+        | Ended::Unmappable(_)
+        | Ended::PublicationChanged
+        | Ended::Protocol(_) => Ok(()),
     }
 }
 
