@@ -49,6 +49,7 @@ pub mod feedback;
 pub mod http;
 pub mod lsn;
 pub mod metrics;
+mod nearest;
 pub mod outbox;
 pub mod pg;
 pub mod pgoutput;

@@ -18,7 +18,7 @@ use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
 use secrecy::ExposeSecret;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Default bound on reaching one host and being let in. libpq's default is none; a relay that hangs there tells nobody.
@@ -93,13 +93,15 @@ impl Connection {
                 Err(error) => failure = Some(error),
             }
         }
-        Err(failure.unwrap_or(Error::NotReadWrite { hosts: "no host is configured".to_owned() }))
+        Err(failure
+            .unwrap_or_else(|| Error::WrongSession { hosts: "none".to_owned(), wanted: source.target_session_attrs }))
     }
 
     fn open_host(source: &Source, host: &Host, purpose: Purpose) -> Result<Self, Error> {
         let name = host_name(host);
-        let deadline = Instant::now() + source.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        let socket = connect(host, deadline).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
+        let deadline = Instant::now() + connect_timeout(source);
+        let socket =
+            connect(host, source, deadline).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, host, &name, deadline)?;
         let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
         connection.start_up(source, host, purpose, deadline)?;
@@ -108,15 +110,21 @@ impl Connection {
 
     /// Passes a connection that `target_session_attrs` allows.
     fn accepted(mut self, source: &Source) -> Result<Self, Error> {
-        if source.target_session_attrs == TargetSessionAttrs::Any {
+        let wanted = source.target_session_attrs;
+        if matches!(wanted, TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby) {
             return Ok(self);
         }
         let rows =
-            self.query("SELECT pg_catalog.pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'")?;
-        match rows.first() {
-            Some(row) if row.is_true(0) => Err(Error::NotReadWrite { hosts: self.host }),
-            _ => Ok(self),
-        }
+            self.query("SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'")?;
+        let (standby, read_only) = rows.first().map_or((false, false), |row| (row.is_true(0), row.is_true(1)));
+        let fits = match wanted {
+            TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby => true,
+            TargetSessionAttrs::ReadWrite => !standby && !read_only,
+            TargetSessionAttrs::ReadOnly => standby || read_only,
+            TargetSessionAttrs::Primary => !standby,
+            TargetSessionAttrs::Standby => standby,
+        };
+        if fits { Ok(self) } else { Err(Error::WrongSession { hosts: self.host, wanted }) }
     }
 
     /// Host and port, for messages.
@@ -230,7 +238,7 @@ impl Connection {
         let mut parameters = vec![
             ("user", source.user.as_str()),
             ("database", source.dbname.as_str()),
-            ("application_name", source.application_name.as_str()),
+            ("application_name", source.application_name.as_deref().unwrap_or("walrelay")),
         ];
         if purpose == Purpose::Replication {
             parameters.push(("replication", "database"));
@@ -370,8 +378,8 @@ impl Connection {
         self.stream.write_all(&message).map_err(broke("authenticating"))
     }
 
-    fn password<'a>(&self, source: &'a Source, _host: &Host) -> Result<&'a str, Error> {
-        source.password.as_ref().map(ExposeSecret::expose_secret).ok_or_else(|| {
+    fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
+        source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
             self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)")
         })
     }
@@ -508,21 +516,31 @@ fn broke(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 fn host_name(host: &Host) -> String {
     match host {
-        Host::Tcp { name, port } if name.contains(':') => format!("[{name}]:{port}"),
-        Host::Tcp { name, port } => format!("{name}:{port}"),
+        Host::Tcp { name, port, .. } if name.contains(':') => format!("[{name}]:{port}"),
+        Host::Tcp { name, port, .. } => format!("{name}:{port}"),
         Host::Unix { dir, port } => format!("{}/.s.PGSQL.{port}", dir.display()),
     }
 }
 
-fn connect(host: &Host, deadline: Instant) -> io::Result<Socket> {
-    let (name, port) = match host {
+fn connect_timeout(source: &Source) -> Duration {
+    match source.connect_timeout {
+        None => CONNECT_TIMEOUT,
+        // libpq: no limit.
+        Some(Duration::ZERO) => Duration::from_secs(24 * 3600),
+        Some(timeout) => timeout,
+    }
+}
+
+fn connect(host: &Host, source: &Source, deadline: Instant) -> io::Result<Socket> {
+    let addresses: Vec<SocketAddr> = match host {
         Host::Unix { .. } => return Socket::unix(host_name(host).as_ref()),
-        Host::Tcp { name, port } => (name, *port),
+        Host::Tcp { port, address: Some(address), .. } => vec![SocketAddr::new(*address, *port)],
+        Host::Tcp { name, port, .. } => (name.as_str(), *port).to_socket_addrs()?.collect(),
     };
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (name.as_str(), port).to_socket_addrs()? {
+    for address in addresses {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match Socket::tcp(&address, left) {
+        match Socket::tcp(&address, left, source) {
             Ok(socket) => return Ok(socket),
             Err(error) => failure = error,
         }

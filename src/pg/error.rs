@@ -4,6 +4,7 @@
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
 
 use super::frame::FrameError;
+use super::source::TargetSessionAttrs;
 use crate::wire::DecodeError;
 use std::fmt;
 use std::io;
@@ -85,10 +86,12 @@ pub enum Error {
         reason: String,
     },
     /// All hosts answered, none is what `target_session_attrs` asks for.
-    #[error("no host accepts writes: {hosts}")]
-    NotReadWrite {
-        /// The hosts that answered.
+    #[error("no host is as target_session_attrs asks ({wanted:?}): tried {hosts}")]
+    WrongSession {
+        /// The last host that answered.
         hosts: String,
+        /// What is asked for.
+        wanted: TargetSessionAttrs,
     },
     /// The server sent something malformed.
     #[error(transparent)]
@@ -171,7 +174,7 @@ impl Error {
     /// What to do about it.
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Connect { .. } | Self::Io { .. } | Self::Ended | Self::Silent { .. } | Self::NotReadWrite { .. } => {
+            Self::Connect { .. } | Self::Io { .. } | Self::Ended | Self::Silent { .. } | Self::WrongSession { .. } => {
                 Recovery::Reconnect
             }
             Self::Server { error, .. } => error.recovery(),
@@ -191,7 +194,7 @@ impl Error {
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
-            | Self::NotReadWrite { .. }
+            | Self::WrongSession { .. }
             | Self::Decode(_)
             | Self::Frame(_)
             | Self::Unexpected { .. } => None,

@@ -5,6 +5,7 @@
 //! Under TLS a buffer stands between socket and rustls, which would read 4 KB at a time.
 
 use super::frame::ReadBuffer;
+use super::source::Source;
 use super::tls::Tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -31,13 +32,19 @@ pub(super) enum Socket {
 impl Socket {
     /// # Errors
     /// Nobody answers at the address within `timeout`.
-    pub(super) fn tcp(address: &SocketAddr, timeout: Duration) -> io::Result<Self> {
+    pub(super) fn tcp(address: &SocketAddr, timeout: Duration, source: &Source) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(address, timeout)?;
         stream.set_nodelay(true)?;
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, KEEPALIVE.0)?;
-        sockopt::set_tcp_keepintvl(&stream, KEEPALIVE.1)?;
-        sockopt::set_tcp_keepcnt(&stream, KEEPALIVE.2)?;
+        let keepalives = source.keepalives;
+        sockopt::set_socket_keepalive(&stream, keepalives.enabled)?;
+        if keepalives.enabled {
+            sockopt::set_tcp_keepidle(&stream, keepalives.idle.unwrap_or(KEEPALIVE.0))?;
+            sockopt::set_tcp_keepintvl(&stream, keepalives.interval.unwrap_or(KEEPALIVE.1))?;
+            sockopt::set_tcp_keepcnt(&stream, keepalives.count.unwrap_or(KEEPALIVE.2))?;
+        }
+        if let Some(timeout) = source.tcp_user_timeout {
+            sockopt::set_tcp_user_timeout(&stream, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
+        }
         stream.set_nonblocking(true)?;
         Ok(Self::Tcp(stream))
     }

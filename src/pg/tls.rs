@@ -11,7 +11,7 @@
 //! Specification: PostgreSQL manual, section 33.19 "SSL Support"; RFC 5929, section 4, for the channel binding.
 
 use super::error::Error;
-use super::source::{RootCert, Source, SslMode};
+use super::source::{ClientCertificate, RootCert, Source, Verification};
 use super::stream::{Socket, wait_readable};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -54,7 +54,7 @@ impl Tls {
         let mut tls = Self { session, incoming: BufReader::with_capacity(BUFFER_BYTES, socket) };
         tls.shake_hands(deadline).map_err(|error| {
             match error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
-                Some(error) => refused(certificate_text(error)),
+                Some(error) => refused(error.to_string()),
                 None => Error::Io { doing: "setting up TLS", source: error },
             }
         })?;
@@ -128,10 +128,6 @@ impl Tls {
     }
 }
 
-fn certificate_text(error: &rustls::Error) -> String {
-    format!("{error}")
-}
-
 /// RFC 5929: the hash is the signature's, MD5 and SHA-1 being replaced by SHA-256. `None`: no rule for that signature.
 fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_oid {
@@ -157,12 +153,12 @@ fn client_config(source: &Source) -> Result<ClientConfig, Error> {
         .map_err(|error| tls_setup(&error))?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    match (&source.sslcert, &source.sslkey) {
-        (Some(certificate), Some(key)) => {
+    match &source.client_certificate {
+        Some(ClientCertificate { certificate, key }) => {
             let (chain, key) = (certificates(certificate, "client certificate")?, private_key(key)?);
             config.with_client_auth_cert(chain, key).map_err(|error| tls_setup(&error))
         }
-        _ => Ok(config.with_no_client_auth()),
+        None => Ok(config.with_no_client_auth()),
     }
 }
 
@@ -172,10 +168,9 @@ fn tls_setup(error: &rustls::Error) -> Error {
 
 fn verifier(source: &Source, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let algorithms = provider.signature_verification_algorithms;
-    let checked = source.sslmode >= SslMode::VerifyCa
-        || (source.sslmode == SslMode::Require && matches!(source.sslrootcert, RootCert::File(_)));
-    let roots = if checked { Some(root_store(&source.sslrootcert)?) } else { None };
-    Ok(Arc::new(Verifier { roots, name_too: source.sslmode == SslMode::VerifyFull, algorithms }))
+    let verification = source.verification();
+    let roots = if verification == Verification::None { None } else { Some(root_store(&source.sslrootcert)?) };
+    Ok(Arc::new(Verifier { roots, name_too: verification == Verification::ChainAndName, algorithms }))
 }
 
 fn root_store(root: &RootCert) -> Result<RootCertStore, Error> {
