@@ -220,6 +220,25 @@ fn a_row_that_is_offered_again_gives_the_same_record() {
 }
 
 #[test]
+fn room_does_not_grow_with_the_number_of_rows_nor_stay_after_a_huge_one() {
+    let row = |bytes: usize| {
+        let payload = format!(r"\x{}", "00".repeat(bytes));
+        debezium().of_type("payload", BYTEA).with("payload", Some(&payload)).insert()
+    };
+    let mut outbox = Outbox::new(Mapping { envelope: pairs(&[("t", "type")]), ..defaults() }, Vec::new()).unwrap();
+    outbox.relation(debezium().of_type("payload", BYTEA).relation()).unwrap();
+    let mut offered = |bytes| {
+        offer(&mut outbox, &row(bytes)).unwrap();
+        outbox.scratch.room_bytes()
+    };
+    offered(1000);
+    let settled = offered(1000);
+    assert!((1000..20_000).contains(&settled), "{settled}");
+    assert!((0..1000).all(|_| offered(1000) == settled));
+    assert!(offered(3_000_000) <= settled);
+}
+
+#[test]
 fn nulls_make_a_null_key_a_tombstone_and_null_headers() {
     let kept = debezium().with("aggregateid", None).with("payload", None).with("type", None).kept(defaults());
     assert_eq!((kept.key.as_ref(), kept.value.as_ref()), (None, None));
