@@ -17,13 +17,11 @@ mod kind;
 mod message;
 mod plan;
 mod record;
-mod table;
 mod time;
 mod value;
 
 pub use fault::{BadReason, BadRow, RowError};
 pub use plan::{Plan, PlanError, Role};
-pub use table::{ParseTableError, TableFilter};
 
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::lsn::Lsn;
@@ -49,6 +47,21 @@ enum Entry {
     /// Kept whole: it may turn out to be a partition of a table that is listed.
     NotListed(Relation),
     Listed(Plan),
+}
+
+/// A table by name, case as in the catalogue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFilter {
+    /// Schema.
+    pub schema: String,
+    /// Table.
+    pub name: String,
+}
+
+impl TableFilter {
+    fn names(&self, relation: &Relation) -> bool {
+        self.schema == relation.namespace && self.name == relation.name
+    }
 }
 
 /// Where a row stands.

@@ -515,7 +515,7 @@ fn a_new_shape_takes_effect_at_its_place() {
 
 #[test]
 fn only_tables_that_are_listed_are_published() {
-    let tables = vec!["shop.events".parse().unwrap()];
+    let tables = vec![TableFilter { schema: "shop".into(), name: "events".into() }];
     let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
     let no_outbox = given(&[("anything", TEXT, None)]);
     assert_eq!(outbox.relation(no_outbox.relation()), Ok(Listing::NotListed));
@@ -526,6 +526,18 @@ fn only_tables_that_are_listed_are_published() {
     outbox.list(RELATION).unwrap();
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
     assert_eq!(outbox.update(RELATION), Ok(Updated::Stop));
+}
+
+#[test]
+fn a_table_is_listed_by_schema_and_name_with_their_case() {
+    let listing = |schema: &str, name: &str| {
+        let other = TableFilter { schema: "a".into(), name: "b".into() };
+        let tables = vec![other, TableFilter { schema: schema.into(), name: name.into() }];
+        Outbox::new(defaults(), tables).unwrap().relation(debezium().relation())
+    };
+    assert_eq!(listing("shop", "outbox"), Ok(Listing::Listed));
+    assert_eq!(listing("Shop", "outbox"), Ok(Listing::NotListed));
+    assert_eq!(listing("shop", "Outbox"), Ok(Listing::NotListed));
 }
 
 #[test]
