@@ -11,9 +11,13 @@
 //! ```
 
 pub mod account;
+pub mod consume;
+pub mod http;
 pub mod kafka;
 pub mod postgres;
 pub mod process;
 pub mod provision;
+pub mod relay;
 pub mod run_dir;
+pub mod tap;
 mod wait;
