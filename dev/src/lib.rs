@@ -19,5 +19,7 @@ pub mod process;
 pub mod provision;
 pub mod relay;
 pub mod run_dir;
+pub mod shop;
 pub mod tap;
+pub mod truth;
 mod wait;
