@@ -20,6 +20,7 @@ pub mod provision;
 pub mod relay;
 pub mod run_dir;
 pub mod shop;
+pub mod stage;
 pub mod tap;
 pub mod truth;
 mod wait;
