@@ -1,1 +1,161 @@
-//! (to be written)
+//! When a status update is due.
+//!
+//! In: what the tracker may confirm, what the server asked, the time. Out: yes or no. Reads no clock and sends nothing.
+//! Invariant: an update goes out at least every [`HEARTBEAT`], whatever the destination does, so a stalled broker never
+//! costs the replication connection; and never with a position that was not acknowledged.
+//! Specification: PostgreSQL manual, section 54.4, "Standby status update".
+
+use crate::lsn::Lsn;
+use std::time::{Duration, Instant};
+
+/// Longest silence towards the server. Its patience, `wal_sender_timeout`, is 60 s unless changed.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Shortest distance between updates that only say that the position moved.
+const MOVED: Duration = Duration::from_millis(100);
+
+/// Decides when a status update is due, on one connection.
+#[derive(Debug)]
+pub struct Feedback {
+    /// What the last update said, and when. `None` before the first.
+    sent: Option<(Lsn, Instant)>,
+    /// The server asked and has not been answered.
+    reply_requested: bool,
+    /// When the server was last heard.
+    heard: Instant,
+    /// The server's `wal_sender_timeout`; `None` when it never gives up.
+    patience: Option<Duration>,
+    /// We asked the server for a sign of life and have not heard it since.
+    asked: bool,
+}
+
+/// What to do about the connection now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// Send a status update.
+    Status,
+    /// Send one that asks for an answer: the server has been silent for long.
+    StatusAsking,
+    /// The server has been silent for longer than it would stand itself: it is gone.
+    GiveUp,
+}
+
+impl Feedback {
+    /// For a connection that begins at `now` to a server with this `wal_sender_timeout`.
+    pub fn new(now: Instant, patience: Option<Duration>) -> Self {
+        Self { sent: None, reply_requested: false, heard: now, patience, asked: false }
+    }
+
+    /// Something came from the server, or may have come while the destination's back-pressure kept us from looking.
+    pub fn heard(&mut self, now: Instant) {
+        self.heard = now;
+        self.asked = false;
+    }
+
+    /// The server wants an answer.
+    pub fn requested(&mut self) {
+        self.reply_requested = true;
+    }
+
+    /// What is due, with `flush_lsn` the position to confirm.
+    pub fn due(&self, now: Instant, flush_lsn: Lsn) -> Due {
+        match self.silence(now) {
+            Due::Nothing if self.status_due(now, flush_lsn) => Due::Status,
+            due @ (Due::Nothing | Due::Status | Due::StatusAsking | Due::GiveUp) => due,
+        }
+    }
+
+    fn silence(&self, now: Instant) -> Due {
+        let Some(patience) = self.patience else { return Due::Nothing };
+        let silent = now.saturating_duration_since(self.heard);
+        if silent >= patience {
+            Due::GiveUp
+        } else if silent >= patience / 2 && !self.asked {
+            Due::StatusAsking
+        } else {
+            Due::Nothing
+        }
+    }
+
+    fn status_due(&self, now: Instant, flush_lsn: Lsn) -> bool {
+        let Some((lsn, at)) = self.sent else { return true };
+        let since = now.saturating_duration_since(at);
+        self.reply_requested || since >= HEARTBEAT || (flush_lsn > lsn && since >= MOVED)
+    }
+
+    /// An update that confirms `flush_lsn` was sent; `asking` when it asks for an answer.
+    pub fn sent(&mut self, now: Instant, flush_lsn: Lsn, asking: bool) {
+        self.sent = Some((flush_lsn, now));
+        self.reply_requested = false;
+        self.asked |= asking;
+    }
+
+    /// What the last update confirmed.
+    pub fn confirmed(&self) -> Option<Lsn> {
+        self.sent.map(|(lsn, _)| lsn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn the_first_update_goes_out_at_once_and_then_one_each_second() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, TIMEOUT);
+        assert_eq!(feedback.due(start, Lsn::new(1)), Due::Status);
+        feedback.sent(start, Lsn::new(1), false);
+        assert_eq!(feedback.due(start + ms(999), Lsn::new(1)), Due::Nothing);
+        assert_eq!(feedback.due(start + ms(1000), Lsn::new(1)), Due::Status);
+    }
+
+    #[test]
+    fn a_moved_position_is_told_after_a_tenth_of_a_second() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, TIMEOUT);
+        feedback.sent(start, Lsn::new(1), false);
+        assert_eq!(feedback.due(start + ms(99), Lsn::new(2)), Due::Nothing);
+        assert_eq!(feedback.due(start + ms(100), Lsn::new(2)), Due::Status);
+    }
+
+    #[test]
+    fn a_servers_question_is_answered_at_once_and_once() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, TIMEOUT);
+        feedback.sent(start, Lsn::new(1), false);
+        feedback.requested();
+        assert_eq!(feedback.due(start, Lsn::new(1)), Due::Status);
+        feedback.sent(start, Lsn::new(1), false);
+        assert_eq!(feedback.due(start, Lsn::new(1)), Due::Nothing);
+    }
+
+    #[test]
+    fn a_silent_server_is_asked_after_half_its_timeout_and_given_up_after_the_whole() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, TIMEOUT);
+        feedback.sent(start + ms(29_900), Lsn::new(1), false);
+        assert_eq!(feedback.due(start + ms(30_000), Lsn::new(1)), Due::StatusAsking);
+        feedback.sent(start + ms(30_000), Lsn::new(1), true);
+        assert_eq!(feedback.due(start + ms(30_001), Lsn::new(1)), Due::Nothing);
+        assert_eq!(feedback.due(start + ms(60_000), Lsn::new(1)), Due::GiveUp);
+        feedback.heard(start + ms(60_000));
+        assert_eq!(feedback.due(start + ms(60_001), Lsn::new(1)), Due::Status);
+    }
+
+    #[test]
+    fn without_a_timeout_the_server_may_be_silent_for_ever() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, None);
+        feedback.sent(start + ms(999_999_900), Lsn::new(1), false);
+        assert_eq!(feedback.due(start + ms(1_000_000_000), Lsn::new(1)), Due::Nothing);
+    }
+}

@@ -180,18 +180,26 @@ impl<'a> Reader<'a> {
         usize::try_from(length).map_err(|_| self.error(Fault::Negative(length)))
     }
 
+    /// A zero-terminated string of any bytes, without its zero.
+    ///
+    /// # Errors
+    /// [`Fault::Unterminated`].
+    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        let rest = self.rest();
+        let Some(end) = rest.iter().position(|&byte| byte == 0) else {
+            return Err(self.error(Fault::Unterminated));
+        };
+        self.at += end + 1;
+        Ok(rest.get(..end).unwrap_or_default())
+    }
+
     /// A zero-terminated UTF-8 string, without its zero.
     ///
     /// # Errors
     /// [`Fault::Unterminated`], [`Fault::NotUtf8`].
     pub fn string(&mut self) -> Result<&'a str, DecodeError> {
-        let rest = self.rest();
-        let Some(end) = rest.iter().position(|&byte| byte == 0) else {
-            return Err(self.error(Fault::Unterminated));
-        };
-        let text = std::str::from_utf8(rest.get(..end).unwrap_or_default()).map_err(|_| self.error(Fault::NotUtf8))?;
-        self.at += end + 1;
-        Ok(text)
+        let before = *self;
+        std::str::from_utf8(self.bytes()?).map_err(|_| before.error(Fault::NotUtf8))
     }
 
     /// Nothing may be left.

@@ -1,3 +1,15 @@
-//! Talking to the server.
+//! Talking to the server: frames, connections, the stream of a slot, and the questions asked around it.
+//!
+//! Nothing here knows what a row means. Only this folder names sockets and TLS.
 
+pub mod connection;
+pub mod error;
+pub mod frame;
+pub mod replication;
+pub mod server;
 pub mod source;
+mod stream;
+mod tls;
+
+pub use connection::{Connection, PluginOptions, Purpose, ReplicationStream, Row, Upstream, identifier, literal};
+pub use error::{Error, Recovery, ServerError, sqlstate};

@@ -119,6 +119,22 @@ pub struct Relation {
     pub columns: Vec<RelationColumn>,
 }
 
+impl Relation {
+    /// Schema and table.
+    pub fn full_name(&self) -> (String, String) {
+        (self.namespace.clone(), self.name.clone())
+    }
+}
+
+/// A table that a publication holds, as the catalogue has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedTable {
+    /// As a Relation message will announce it.
+    pub relation: Relation,
+    /// The partitioned tables that it is a part of, nearest first, as schema and name.
+    pub ancestors: Vec<(String, String)>,
+}
+
 /// A column of a [`Relation`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelationColumn {

@@ -5,9 +5,6 @@
 //! Nothing above this folder names Kafka. A destination is driven by one thread; it may keep threads of its own.
 
 pub mod kafka;
-pub mod stdout;
-
-use std::time::Duration;
 
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +63,15 @@ impl Token {
     pub const fn unpack(packed: u64) -> Self {
         Self { transaction: (packed >> 32) as u32, tick: (packed >> 16) as u16, topic: packed as u16 }
     }
+}
+
+/// What a destination has taken and not yet reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InFlight {
+    /// Records.
+    pub records: u64,
+    /// Their bytes of key and value.
+    pub bytes: u64,
 }
 
 /// What became of an attempt to hand a record over.
@@ -134,8 +140,8 @@ pub trait Sink {
     /// Serves the reports that have come, in runs. Does not wait for any.
     fn poll(&mut self, each: &mut dyn FnMut(Delivered));
 
-    /// Records taken and not yet reported.
-    fn in_flight(&self) -> usize;
+    /// What was taken and not yet reported.
+    fn in_flight(&self) -> InFlight;
 
     /// No further record is at hand: what has gathered should leave without waiting for company.
     fn ran_dry(&mut self);
@@ -149,7 +155,4 @@ pub trait Sink {
 
     /// The last trouble with the destination that is not known to be over, for people.
     fn trouble(&self) -> Option<String>;
-
-    /// How long a report may take before it is worth telling an operator.
-    const PATIENCE: Duration = Duration::from_secs(30);
 }

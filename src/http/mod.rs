@@ -1,0 +1,276 @@
+//! HTTP: metrics, health and a small page, for people and machines that look at a running relay.
+//!
+//! In: addresses, the figures. Out: `/`, `/metrics`, `/livez` (also `/healthz`), `/readyz`, `/status`. It changes nothing
+//! and reads no request body.
+//! Invariant: whoever connects costs little and not for long. A connection carries one request, its head is bounded, and it
+//! is cut after [`Limits::life`] however far it came, which covers a slow sender, a slow reader and an idle one; beyond
+//! [`Limits::connections`] new ones wait in the kernel's queue.
+//! It runs on the control thread's runtime, so the relay thread never waits for it.
+//! Specification: RFC 9110, RFC 9112.
+
+mod accept;
+mod page;
+mod rate;
+
+use crate::metrics::{Metrics, Moment};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::http::HeaderValue;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rate::Rate;
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// Connections that the kernel keeps waiting.
+const BACKLOG: u32 = 128;
+
+/// Largest request head, in bytes.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// Pause after an accept that failed for want of descriptors or memory: trying at once would only burn the CPU.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long requests under way may take once the server is asked to stop.
+const STOP_GRACE: Duration = Duration::from_millis(200);
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// At each of these; a port of 0 is chosen by the kernel.
+    These(Vec<SocketAddr>),
+    /// At this port of every address of the machine, IPv4 and IPv6.
+    Every(u16),
+}
+
+/// What one client may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections served at a time.
+    pub connections: usize,
+    /// From accepting a connection to its end.
+    pub life: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 64, life: Duration::from_secs(10) }
+    }
+}
+
+/// The address cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for HTTP at {address}: choose another port with --http :PORT, or turn it off with --http off")]
+pub struct BindError {
+    /// The address that was refused.
+    pub address: SocketAddr,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+/// Bound, and not serving yet: so that a taken port is known before anything else is begun.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    limits: Limits,
+}
+
+impl Server {
+    /// Binds to `address`. Of several, those that this machine does not have are left out (`localhost` names an IPv6
+    /// address also where there is none), as long as one is left.
+    ///
+    /// # Errors
+    /// An address is taken or not allowed, or none exists here.
+    pub fn bind(address: &Address, limits: Limits) -> Result<Self, BindError> {
+        let listeners = match address {
+            Address::These(addresses) => listen_at_these(addresses)?,
+            Address::Every(port) => vec![listen_everywhere(*port)?],
+        };
+        let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        Ok(Self { listeners, addresses, limits })
+    }
+
+    /// Where it listens, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Answers requests until `stop` is done.
+    pub async fn serve(self, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) {
+        let site = Arc::new(Site { metrics, rate: Mutex::default() });
+        let free = Arc::new(Semaphore::new(self.limits.connections));
+        let mut acceptors = JoinSet::new();
+        for listener in self.listeners {
+            acceptors.spawn(accept_all(listener, Arc::clone(&site), Arc::clone(&free), self.limits.life));
+        }
+        acceptors.spawn(watch_rate(site));
+        stop.await;
+        // Dropping the acceptors drops the requests with them: those under way get a moment to end.
+        let connections = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
+        let _whether_all_ended = timeout(STOP_GRACE, free.acquire_many(connections)).await;
+    }
+}
+
+fn listen_at_these(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::with_capacity(addresses.len());
+    let mut absent = None;
+    for &address in addresses {
+        match listen(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(source) if not_here(&source) => absent = Some(BindError { address, source }),
+            Err(source) => return Err(BindError { address, source }),
+        }
+    }
+    match absent {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+/// One socket for both families, or one for IPv4 where the kernel has no IPv6.
+fn listen_everywhere(port: u16) -> Result<TcpListener, BindError> {
+    listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).or_else(|reason| {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let again = if not_here(&reason) { listen(address) } else { Err(reason) };
+        again.map_err(|source| BindError { address, source })
+    })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
+    socket.set_reuseaddr(true)?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Whether this machine lacks the address, or its whole family.
+fn not_here(error: &io::Error) -> bool {
+    let no_family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
+}
+
+async fn accept_all(listener: TcpListener, site: Arc<Site>, free: Arc<Semaphore>, life: Duration) {
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+                let site = Arc::clone(&site);
+                connections.spawn(async move {
+                    let _cut_or_broken = timeout(life, converse(stream, site)).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an HTTP connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// One request, one answer.
+async fn converse(stream: TcpStream, site: Arc<Site>) -> Result<(), hyper::Error> {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let response = site.answer(request.method(), request.uri().path(), request.headers());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+}
+
+async fn watch_rate(site: Arc<Site>) {
+    loop {
+        site.note_rate(Moment::now());
+        sleep(rate::STEP).await;
+    }
+}
+
+/// What the answers are made from.
+#[derive(Debug)]
+struct Site {
+    metrics: Arc<Metrics>,
+    rate: Mutex<Rate>,
+}
+
+impl Site {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let known = ["/", "/metrics", "/livez", "/healthz", "/readyz", "/status"].contains(&path);
+        if known && method != Method::GET && method != Method::HEAD {
+            return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n"), ALLOW, "GET, HEAD");
+        }
+        let now = Moment::now();
+        match path {
+            "/" => self.page(now),
+            "/metrics" => self.metrics(headers, now),
+            "/livez" | "/healthz" => health(self.metrics.live(now.instant), "live\n"),
+            "/readyz" => health(self.metrics.ready(now.instant), "ready\n"),
+            "/status" => response(StatusCode::OK, "application/json", self.metrics.status_json(now.instant)),
+            _ => plain(StatusCode::NOT_FOUND, "there are /, /metrics, /livez, /readyz and /status\n"),
+        }
+    }
+
+    fn page(&self, now: Moment) -> Response<Full<Bytes>> {
+        let rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner).per_second();
+        let page = response(StatusCode::OK, "text/html; charset=utf-8", page::render(&self.metrics, rate, now));
+        with(page, CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
+    }
+
+    fn metrics(&self, headers: &HeaderMap, now: Moment) -> Response<Full<Bytes>> {
+        let format = accept::format(headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()));
+        response(StatusCode::OK, format.content_type(), self.metrics.render(format, now))
+    }
+
+    fn note_rate(&self, now: Moment) {
+        let events = self.metrics.events_total();
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner).note(now.instant, events);
+    }
+}
+
+fn health(outcome: Result<(), String>, well: &str) -> Response<Full<Bytes>> {
+    match outcome {
+        Ok(()) => plain(StatusCode::OK, well),
+        Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<String>) -> Response<Full<Bytes>> {
+    response(status, "text/plain; charset=utf-8", text.into())
+}
+
+fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let typed = with(response, CONTENT_TYPE, content_type);
+    with(with(typed, CACHE_CONTROL, "no-store"), X_CONTENT_TYPE_OPTIONS, "nosniff")
+}
+
+fn with(
+    mut response: Response<Full<Bytes>>,
+    name: hyper::header::HeaderName,
+    value: &'static str,
+) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! The server as clients see it: over a socket, byte for byte.
+
+use super::*;
+use crate::metrics::State;
+use std::io::{Read, Write};
+use std::net::TcpStream as Client;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// A server on a thread of its own, as in the program. Stops when dropped.
+struct Running {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(metrics: Metrics, limits: Limits) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+                let server = Server::bind(&Address::These(vec![loopback]), limits).unwrap();
+                tell.send(server.addresses()[0]).unwrap();
+                server.serve(Arc::new(metrics), async { stopped.await.unwrap_or_default() }).await;
+            });
+        });
+        Self { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// A relay that streams.
+    fn healthy() -> Self {
+        let now = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", now);
+        metrics.set_state(State::Streaming);
+        metrics.turned(now);
+        metrics.status_sent(now);
+        Self::start(metrics, Limits::default())
+    }
+
+    fn connect(&self) -> Client {
+        let client = Client::connect(self.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        client
+    }
+
+    /// Sends `request` and reads until the server closes.
+    fn raw(&self, request: &str) -> String {
+        let mut client = self.connect();
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[track_caller]
+fn check(answer: &str, status: &str, parts: &[&str]) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    for part in parts {
+        assert!(answer.contains(part), "no {part:?} in {answer}");
+    }
+}
+
+#[test]
+fn every_route_answers() {
+    let server = Running::healthy();
+    check(&server.get("/"), "200", &["content-type: text/html", "<h1 class=\"good\">Streaming.</h1>"]);
+    check(&server.get("/metrics"), "200", &["version=0.0.4", "# TYPE walrelay_events_total counter"]);
+    check(&server.get("/livez"), "200", &["live"]);
+    check(&server.get("/healthz?verbose"), "200", &["live"]);
+    check(&server.get("/readyz"), "200", &["ready"]);
+    check(&server.get("/status"), "200", &["content-type: application/json", "\"slot\": \"orders\""]);
+    check(&server.get("/nothing"), "404", &["/metrics"]);
+}
+
+#[test]
+fn a_relay_that_does_not_stream_is_live_and_not_ready_and_says_why() {
+    let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
+    metrics.last_error(Some("connection refused".to_owned()));
+    let server = Running::start(metrics, Limits::default());
+    check(&server.get("/livez"), "200", &[]);
+    check(&server.get("/readyz"), "503", &["connecting: connection refused\n"]);
+}
+
+#[test]
+fn openmetrics_is_given_to_those_who_ask() {
+    let server = Running::healthy();
+    let answer =
+        server.raw("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n");
+    check(
+        &answer,
+        "200",
+        &["application/openmetrics-text; version=1.0.0", "# TYPE walrelay_events counter", "# EOF\n"],
+    );
+}
+
+#[test]
+fn head_has_the_head_of_get_and_no_body() {
+    let server = Running::healthy();
+    let answer = server.raw("HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    check(&answer, "200", &["content-length: 5\r\n"]);
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[test]
+fn other_methods_are_refused_with_those_that_are_allowed() {
+    let server = Running::healthy();
+    for method in ["POST", "DELETE", "OPTIONS"] {
+        let answer = server.raw(&format!("{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+        check(&answer, "405", &["allow: GET, HEAD"]);
+    }
+}
+
+#[test]
+fn a_connection_ends_after_its_answer() {
+    check(&Running::healthy().get("/livez"), "200", &["connection: close"]);
+}
+
+#[test]
+fn an_oversized_head_is_refused() {
+    let server = Running::healthy();
+    let mut client = server.connect();
+    let request = format!("GET /livez HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "a".repeat(1 << 20));
+    // The server hangs up without reading the rest, so either side of the conversation may break off.
+    let sent = client.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let read = client.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    assert!(sent.is_err() || read.is_err() || answer.starts_with(b"HTTP/1.1 431"), "{answer:?}");
+    check(&server.get("/livez"), "200", &[]);
+}
+
+#[test]
+fn what_is_not_http_is_refused() {
+    check(&Running::healthy().raw("SSH-2.0-OpenSSH_9.2\r\n\r\n"), "400", &[]);
+}
+
+#[test]
+fn slow_clients_do_not_block_others() {
+    let server = Running::healthy();
+    let stalled: Vec<Client> = (0..20).map(|_| server.connect()).collect();
+    let (senders, readers) = stalled.split_at(10);
+    for mut client in senders {
+        client.write_all(b"GET /metrics HT").unwrap();
+    }
+    for mut client in readers {
+        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    }
+    check(&server.get("/livez"), "200", &[]);
+    drop(stalled);
+}
+
+#[test]
+fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
+    let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
+    let server = Running::start(metrics, Limits { connections: 2, life: Duration::from_millis(300) });
+    let mut silent = server.connect();
+    let mut half = server.connect();
+    half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
+    // Both places are taken: this one is answered only if the others are cut.
+    check(&server.get("/livez"), "200", &[]);
+    for client in [&mut silent, &mut half] {
+        // The end, or a reset: both say that the server has let go. A timeout would say that it has not.
+        match client.read(&mut [0; 1]) {
+            Ok(0) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_flag_that_mends_it() {
+    let server = Running::healthy();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    for address in [Address::These(vec![server.address]), Address::Every(server.address.port())] {
+        let error = Server::bind(&address, Limits::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!(":{}", server.address.port())), "{text}");
+        assert!(text.contains("--http :PORT") && text.contains("--http off"), "{text}");
+        assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
+    }
+}
+
+#[test]
+fn an_address_of_another_machine_is_left_out_if_one_is_left() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
+    let server = Server::bind(&Address::These(vec![elsewhere, here]), Limits::default()).unwrap();
+    assert_eq!(server.addresses().len(), 1);
+    let error = Server::bind(&Address::These(vec![elsewhere]), Limits::default()).unwrap_err();
+    assert_eq!(error.address, elsewhere);
+}
+
+#[test]
+fn every_address_includes_loopback() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let server = Server::bind(&Address::Every(0), Limits::default()).unwrap();
+    let port = server.addresses()[0].port();
+    assert!(Client::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+}

@@ -1,0 +1,169 @@
+//! `/livez` and `/readyz`: the two questions of an orchestrator, as functions of the figures and the time.
+//!
+//! Live means that restarting would not help: the loop turns. Ready means that what is committed now would arrive: the
+//! slot is read, the server hears from us, and records in flight are being acknowledged. Only traffic keeps it ready; a
+//! connection that is merely open does not.
+
+use super::{Metrics, State, lock};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// A loop that has not turned for this long hangs. It waits for at most 100 ms at a time.
+const TURN_WITHIN: Duration = Duration::from_secs(10);
+
+/// A status update is due each second; three are missing after this.
+const STATUS_WITHIN: Duration = Duration::from_secs(3);
+
+/// With records in flight, one acknowledgement has to come within this.
+const ACK_WITHIN: Duration = Duration::from_secs(30);
+
+impl Metrics {
+    /// Whether the main loop turns. A relay that has stopped for good, and stays up to say why, has no loop that could
+    /// hang: it is live.
+    ///
+    /// # Errors
+    /// For how long it has not turned.
+    pub fn live(&self, now: Instant) -> Result<(), String> {
+        if self.state() == State::Stopped {
+            return Ok(());
+        }
+        let silent = self.age(&self.turned, now).unwrap_or_else(|| self.since_start(now));
+        if silent > TURN_WITHIN {
+            return Err(format!("the main loop has not turned for {} s", silent.as_secs()));
+        }
+        Ok(())
+    }
+
+    /// Whether what is committed now would arrive.
+    ///
+    /// # Errors
+    /// The reason why it might not, for people.
+    pub fn ready(&self, now: Instant) -> Result<(), String> {
+        self.streaming()?;
+        self.heard(now)?;
+        self.acknowledging(now)
+    }
+
+    fn streaming(&self) -> Result<(), String> {
+        let state = self.state();
+        if state == State::Streaming {
+            return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
+        }
+        let reason = self.trouble().unwrap_or_else(|| state.words().to_owned());
+        Err(format!("{}: {reason}", state.name()))
+    }
+
+    fn heard(&self, now: Instant) -> Result<(), String> {
+        match self.age(&self.status_sent, now) {
+            None => Err("no status update has left for Postgres yet".to_owned()),
+            Some(age) if age > STATUS_WITHIN => {
+                Err(format!("the last status update left for Postgres {} s ago", age.as_secs()))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn acknowledging(&self, now: Instant) -> Result<(), String> {
+        let within = |age: Option<Duration>| age.is_some_and(|age| age <= ACK_WITHIN);
+        let records = self.in_flight_records.load(Relaxed);
+        let oldest = self.age(&self.oldest_in_flight, now);
+        // Records that have just left after an idle hour have not had the time to be acknowledged.
+        if records == 0 || within(self.age(&self.last_ack, now)) || oldest.is_none_or(|age| age <= ACK_WITHIN) {
+            return Ok(());
+        }
+        let waited = oldest.unwrap_or_default().as_secs();
+        Err(format!(
+            "{records} records in flight, none acknowledged in the last 30 s, the oldest handed over {waited} s ago"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A relay that streams at second 100, and that second.
+    fn streaming() -> (Metrics, Instant) {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let now = start + Duration::from_secs(100);
+        metrics.set_state(State::Streaming);
+        metrics.turned(now);
+        metrics.status_sent(now);
+        (metrics, now)
+    }
+
+    #[test]
+    fn nothing_in_flight_and_nothing_ever_acknowledged_is_ready() {
+        let (metrics, now) = streaming();
+        assert_eq!(metrics.ready(now), Ok(()));
+    }
+
+    #[test]
+    fn every_state_but_streaming_is_not_ready() {
+        let (metrics, now) = streaming();
+        for state in State::ALL.into_iter().filter(|&state| state != State::Streaming) {
+            metrics.set_state(state);
+            let reason = metrics.ready(now).unwrap_err();
+            assert!(reason.starts_with(state.name()), "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_obstacle_is_the_reason_before_the_last_error() {
+        let (metrics, now) = streaming();
+        metrics.set_state(State::Blocked);
+        metrics.last_error(Some("an older trouble".to_owned()));
+        assert_eq!(metrics.ready(now), Err("blocked: an older trouble".to_owned()));
+        metrics.blocked_on(Some("topic orders does not exist".to_owned()));
+        assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
+    }
+
+    #[test]
+    fn a_missing_status_update_is_not_ready() {
+        let (metrics, now) = streaming();
+        metrics.status_sent.clear();
+        assert_eq!(metrics.ready(now), Err("no status update has left for Postgres yet".to_owned()));
+        metrics.status_sent(now);
+        assert_eq!(metrics.ready(now + STATUS_WITHIN), Ok(()));
+        let late = now + Duration::from_secs(4);
+        assert_eq!(metrics.ready(late), Err("the last status update left for Postgres 4 s ago".to_owned()));
+    }
+
+    #[test]
+    fn records_in_flight_need_an_acknowledgement_or_time_for_one() {
+        let (metrics, now) = streaming();
+        let seconds_ago = |n| now.checked_sub(Duration::from_secs(n)).unwrap();
+        metrics.in_flight(7, 700);
+        metrics.oldest_in_flight(Some(seconds_ago(30)));
+        assert_eq!(metrics.ready(now), Ok(()));
+        metrics.oldest_in_flight(Some(seconds_ago(31)));
+        let reason = metrics.ready(now).unwrap_err();
+        assert!(reason.starts_with("7 records in flight"), "{reason}");
+        metrics.acknowledged(metrics.topic("a"), 1, 1, seconds_ago(30));
+        assert_eq!(metrics.ready(now), Ok(()));
+        metrics.acknowledged(metrics.topic("a"), 1, 1, seconds_ago(31));
+        assert!(metrics.ready(now).is_err());
+        metrics.in_flight(0, 0);
+        assert_eq!(metrics.ready(now), Ok(()));
+    }
+
+    #[test]
+    fn a_loop_that_hangs_is_not_live_in_any_state_that_has_a_loop() {
+        let (metrics, now) = streaming();
+        let late = now + Duration::from_secs(11);
+        for state in State::ALL {
+            metrics.set_state(state);
+            assert_eq!(metrics.live(now + TURN_WITHIN), Ok(()));
+            assert_eq!(metrics.live(late).is_ok(), state == State::Stopped, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_never_began_is_not_live_for_long() {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        assert_eq!(metrics.live(start), Ok(()));
+        assert!(metrics.live(start + Duration::from_secs(11)).is_err());
+    }
+}

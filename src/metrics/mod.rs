@@ -1,0 +1,533 @@
+//! `Metrics`: what an operator sees of one relay.
+//!
+//! In: what the loop saw, told in one call per batch. Out: the figures, as metrics (`render`), as JSON (`status`), and as
+//! the two questions that an orchestrator asks (`health`).
+//! Invariant: telling never waits for reading. Whatever is told per batch goes into an atomic; only texts and rare counts
+//! take a mutex, and nobody holds one for longer than a copy. Figures are read one by one: a scrape may see a record as
+//! acknowledged and still in flight.
+//! It decides nothing, and it reads no clock: times come as [`Instant`] and are kept as nanoseconds since the start.
+
+mod health;
+mod process;
+mod render;
+mod status;
+
+pub use render::{Format, Moment};
+pub use status::Status;
+
+use crate::lsn::Lsn;
+use crate::pgoutput::PgTime;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Topics with a series of their own; the others share one, so that a template over a column with many values cannot
+/// grow the metrics without bound.
+const MAX_TOPICS: usize = 100;
+
+/// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
+const OTHER: &str = "other";
+
+/// Values of a label such as `reason` that are told apart; they come from closed sets, so this is a safety net.
+const MAX_LABELS: usize = 64;
+
+/// Upper bounds of the latency histogram, in milliseconds: the 1-2.5-5 row from what a broker on the same machine takes
+/// to what is an outage.
+const LATENCY_BOUNDS_MILLIS: [u64; 15] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
+
+/// What the relay is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Postgres is being reached.
+    Connecting,
+    /// Another process reads the slot: standing by.
+    WaitingForSlot,
+    /// Rows flow.
+    Streaming,
+    /// One record in flight at a time, to find the one that was refused.
+    Careful,
+    /// The destination takes nothing now.
+    Blocked,
+    /// Asked to stop: waiting for acknowledgements.
+    Stopping,
+    /// Not running any more; the process may stay up to say why.
+    Stopped,
+}
+
+impl State {
+    /// All of them, each at the place of its discriminant.
+    pub const ALL: [Self; 7] = [
+        Self::Connecting,
+        Self::WaitingForSlot,
+        Self::Streaming,
+        Self::Careful,
+        Self::Blocked,
+        Self::Stopping,
+        Self::Stopped,
+    ];
+
+    /// Its name in `/status` and in the label `state`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::WaitingForSlot => "waiting-for-slot",
+            Self::Streaming => "streaming",
+            Self::Careful => "careful",
+            Self::Blocked => "blocked",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// The same as a sentence for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Connecting => "Connecting to Postgres.",
+            Self::WaitingForSlot => "Standing by: another process reads the slot.",
+            Self::Streaming => "Streaming.",
+            Self::Careful => "Streaming one record at a time, to find the one that was refused.",
+            Self::Blocked => "Blocked: the destination takes no records now.",
+            Self::Stopping => "Stopping: waiting for the last acknowledgements.",
+            Self::Stopped => "Stopped.",
+        }
+    }
+}
+
+/// The other end of a connection that was lost and made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The replication connection.
+    Postgres,
+    /// The producer.
+    Kafka,
+}
+
+/// What `pg_replication_slots` says about the slot; `None` is unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotFigures {
+    /// From `confirmed_flush_lsn` to the server's current WAL position.
+    pub lag_bytes: Option<u64>,
+    /// From `restart_lsn` to the server's current WAL position: what the slot keeps on disk.
+    pub retained_wal_bytes: Option<u64>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+}
+
+/// The figures of one relay. Shared by reference; every method takes `&self`.
+#[derive(Debug)]
+pub struct Metrics {
+    slot: String,
+    publication: String,
+    /// What every [`Stamp`] counts from.
+    start: Instant,
+    state: AtomicU8,
+    turned: Stamp,
+    received: AtomicU64,
+    confirmed: AtomicU64,
+    in_flight_records: AtomicU64,
+    in_flight_bytes: AtomicU64,
+    oldest_in_flight: Stamp,
+    /// Microseconds since 1970; `i64::MIN` when every transaction received is acknowledged.
+    oldest_commit: AtomicI64,
+    topics: Topics,
+    event_bytes: AtomicU64,
+    last_ack: Stamp,
+    latency: Latency,
+    bad_rows: Tally,
+    ignored: Tally,
+    publish_failures: Tally,
+    postgres_reconnects: AtomicU64,
+    kafka_reconnects: AtomicU64,
+    status_sent: Stamp,
+    last_error: Mutex<Option<String>>,
+    blocked_on: Mutex<Option<String>>,
+    slot_figures: Mutex<SlotFigures>,
+}
+
+impl Metrics {
+    /// Nothing has happened yet: state `connecting`, all figures zero or unknown.
+    pub fn new(slot: &str, publication: &str, now: Instant) -> Self {
+        Self {
+            slot: slot.to_owned(),
+            publication: publication.to_owned(),
+            start: now,
+            state: AtomicU8::new(State::Connecting as u8),
+            turned: Stamp::never(),
+            received: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
+            in_flight_records: AtomicU64::new(0),
+            in_flight_bytes: AtomicU64::new(0),
+            oldest_in_flight: Stamp::never(),
+            oldest_commit: AtomicI64::new(i64::MIN),
+            topics: Topics::default(),
+            event_bytes: AtomicU64::new(0),
+            last_ack: Stamp::never(),
+            latency: Latency::default(),
+            bad_rows: Tally::default(),
+            ignored: Tally::default(),
+            publish_failures: Tally::default(),
+            postgres_reconnects: AtomicU64::new(0),
+            kafka_reconnects: AtomicU64::new(0),
+            status_sent: Stamp::never(),
+            last_error: Mutex::default(),
+            blocked_on: Mutex::default(),
+            slot_figures: Mutex::default(),
+        }
+    }
+
+    /// The relay does something else now.
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// What the relay does.
+    pub fn state(&self) -> State {
+        let place = usize::from(self.state.load(Relaxed));
+        State::ALL.get(place).copied().unwrap_or(State::Connecting)
+    }
+
+    /// The main loop turned once more, whatever the state.
+    pub fn turned(&self, now: Instant) {
+        self.turned.set(self.since_start(now));
+    }
+
+    /// The last position received from the server, and the one confirmed to it.
+    pub fn positions(&self, received: Lsn, confirmed: Lsn) {
+        self.received.store(received.bytes(), Relaxed);
+        self.confirmed.store(confirmed.bytes(), Relaxed);
+    }
+
+    /// What is handed over and not acknowledged, now.
+    pub fn in_flight(&self, records: u64, bytes: u64) {
+        self.in_flight_records.store(records, Relaxed);
+        self.in_flight_bytes.store(bytes, Relaxed);
+    }
+
+    /// When the oldest record in flight was handed over; `None` when there is none.
+    pub fn oldest_in_flight(&self, enqueued: Option<Instant>) {
+        match enqueued {
+            Some(at) => self.oldest_in_flight.set(self.since_start(at)),
+            None => self.oldest_in_flight.clear(),
+        }
+    }
+
+    /// When the oldest transaction that is received and not acknowledged was committed; `None` when there is none.
+    pub fn oldest_commit(&self, commit_time: Option<PgTime>) {
+        self.oldest_commit.store(commit_time.map_or(i64::MIN, PgTime::unix_micros), Relaxed);
+    }
+
+    /// The place of a topic in the table, for [`Metrics::acknowledged`]. Takes a lock: to be kept, not to be asked per row.
+    pub fn topic(&self, name: &str) -> u16 {
+        self.topics.intern(name)
+    }
+
+    /// `records` of one topic were acknowledged, with `bytes` of key and value.
+    pub fn acknowledged(&self, topic: u16, records: u64, bytes: u64, now: Instant) {
+        self.topics.add(topic, records);
+        self.event_bytes.fetch_add(bytes, Relaxed);
+        self.last_ack.set(self.since_start(now));
+    }
+
+    /// The last record of a transaction was acknowledged, `latency` after the transaction's commit.
+    pub fn transaction_delivered(&self, latency: Duration) {
+        self.latency.observe(latency);
+    }
+
+    /// Makes these reasons appear with 0: an alert on an increase does not see a series that begins with 1.
+    pub fn expect_bad_rows(&self, reasons: &[&str]) {
+        for reason in reasons {
+            self.bad_rows.add(reason, 0);
+        }
+    }
+
+    /// A row was not published.
+    pub fn bad_row(&self, reason: &str) {
+        self.bad_rows.add(reason, 1);
+    }
+
+    /// `n` changes published nothing by design. With 0 the kind appears in the metrics, and no more.
+    pub fn ignored(&self, kind: &str, n: u64) {
+        self.ignored.add(kind, n);
+    }
+
+    /// `n` delivery reports carried this error. With 0 the reason appears in the metrics, and no more.
+    pub fn publish_failure(&self, reason: &str, n: u64) {
+        self.publish_failures.add(reason, n);
+    }
+
+    /// A connection was lost and made again.
+    pub fn reconnect(&self, peer: Peer) {
+        let counter = match peer {
+            Peer::Postgres => &self.postgres_reconnects,
+            Peer::Kafka => &self.kafka_reconnects,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// A status update left for the server.
+    pub fn status_sent(&self, now: Instant) {
+        self.status_sent.set(self.since_start(now));
+    }
+
+    /// The last trouble, for people; `None` when it is over.
+    pub fn last_error(&self, text: Option<String>) {
+        *lock(&self.last_error) = text;
+    }
+
+    /// What the relay waits for and cannot mend itself, for people; `None` when nothing stands in the way.
+    pub fn blocked_on(&self, text: Option<String>) {
+        *lock(&self.blocked_on) = text;
+    }
+
+    /// What the server says about the slot.
+    pub fn slot_figures(&self, figures: SlotFigures) {
+        *lock(&self.slot_figures) = figures;
+    }
+
+    /// Records acknowledged since the start.
+    pub fn events_total(&self) -> u64 {
+        self.topics.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
+    fn since_start(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+
+    /// How long ago `stamp` was set; `None` when it is not set.
+    fn age(&self, stamp: &Stamp, now: Instant) -> Option<Duration> {
+        Some(self.since_start(now).saturating_sub(stamp.get()?))
+    }
+
+    /// What to tell people: the obstacle if there is one, else the last trouble.
+    fn trouble(&self) -> Option<String> {
+        lock(&self.blocked_on).clone().or_else(|| lock(&self.last_error).clone())
+    }
+}
+
+/// A poisoned mutex still holds a whole value: every critical section is one assignment or one copy.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A moment, in nanoseconds since the start; [`Stamp::NEVER`] when there is none.
+#[derive(Debug)]
+struct Stamp(AtomicU64);
+
+impl Stamp {
+    const NEVER: u64 = u64::MAX;
+
+    const fn never() -> Self {
+        Self(AtomicU64::new(Self::NEVER))
+    }
+
+    fn set(&self, since_start: Duration) {
+        let nanos = u64::try_from(since_start.as_nanos()).unwrap_or(Self::NEVER - 1);
+        self.0.store(nanos, Relaxed);
+    }
+
+    fn clear(&self) {
+        self.0.store(Self::NEVER, Relaxed);
+    }
+
+    fn get(&self) -> Option<Duration> {
+        match self.0.load(Relaxed) {
+            Self::NEVER => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+/// Records acknowledged by topic. A topic keeps its place for the life of the process.
+#[derive(Debug)]
+struct Topics {
+    /// At most [`MAX_TOPICS`], each with its place.
+    places: Mutex<HashMap<String, u16>>,
+    /// By place; the last one counts the others.
+    acknowledged: [AtomicU64; MAX_TOPICS + 1],
+}
+
+impl Default for Topics {
+    fn default() -> Self {
+        Self { places: Mutex::default(), acknowledged: [const { AtomicU64::new(0) }; MAX_TOPICS + 1] }
+    }
+}
+
+impl Topics {
+    #[allow(clippy::cast_possible_truncation, reason = "the table has 101 places")]
+    const OTHER_PLACE: u16 = MAX_TOPICS as u16;
+
+    fn intern(&self, name: &str) -> u16 {
+        // A topic of that name counts with the others: two series may not have the same labels.
+        if name == OTHER {
+            return Self::OTHER_PLACE;
+        }
+        let mut places = lock(&self.places);
+        if let Some(&place) = places.get(name) {
+            return place;
+        }
+        match u16::try_from(places.len()) {
+            Ok(place) if place < Self::OTHER_PLACE => {
+                places.insert(name.to_owned(), place);
+                place
+            }
+            _ => Self::OTHER_PLACE,
+        }
+    }
+
+    fn add(&self, place: u16, records: u64) {
+        let counter = self.acknowledged.get(usize::from(place)).or_else(|| self.acknowledged.last());
+        if let Some(counter) = counter {
+            counter.fetch_add(records, Relaxed);
+        }
+    }
+
+    /// Each topic with its count, by name; the others only when there are any.
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let mut places = lock(&self.places).clone();
+        if self.count(Self::OTHER_PLACE) > 0 {
+            places.insert(OTHER.to_owned(), Self::OTHER_PLACE);
+        }
+        places.into_iter().map(|(name, place)| (name, self.count(place))).collect()
+    }
+
+    fn count(&self, place: u16) -> u64 {
+        self.acknowledged.get(usize::from(place)).map_or(0, |counter| counter.load(Relaxed))
+    }
+}
+
+/// Rare counts by a label from a closed set.
+#[derive(Debug, Default)]
+struct Tally(Mutex<BTreeMap<String, u64>>);
+
+impl Tally {
+    fn add(&self, label: &str, n: u64) {
+        let mut counts = lock(&self.0);
+        let label = if counts.len() < MAX_LABELS || counts.contains_key(label) { label } else { OTHER };
+        match counts.get_mut(label) {
+            Some(count) => *count += n,
+            None => {
+                counts.insert(label.to_owned(), n);
+            }
+        }
+    }
+
+    fn counts(&self) -> BTreeMap<String, u64> {
+        lock(&self.0).clone()
+    }
+}
+
+/// Latencies by [`LATENCY_BOUNDS_MILLIS`], and their sum.
+#[derive(Debug, Default)]
+struct Latency {
+    /// Latencies above the bound before and up to this one; the last has no bound.
+    buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
+    sum_nanos: AtomicU64,
+}
+
+impl Latency {
+    fn observe(&self, latency: Duration) {
+        let place = LATENCY_BOUNDS_MILLIS.partition_point(|&bound| Duration::from_millis(bound) < latency);
+        if let Some(bucket) = self.buckets.get(place) {
+            bucket.fetch_add(1, Relaxed);
+        }
+        self.sum_nanos.fetch_add(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Observations up to each bound, in the bounds' order; the last counts all.
+    fn cumulative(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().scan(0, |sum, bucket| {
+            *sum += bucket.load(Relaxed);
+            Some(*sum)
+        })
+    }
+
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
+    }
+
+    fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_nanos.load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics() -> (Metrics, Instant) {
+        let start = Instant::now();
+        (Metrics::new("orders", "outbox_pub", start), start)
+    }
+
+    #[test]
+    fn each_state_survives_its_way_through_the_atomic() {
+        let (metrics, _) = metrics();
+        assert_eq!(metrics.state(), State::Connecting);
+        for state in State::ALL {
+            metrics.set_state(state);
+            assert_eq!(metrics.state(), state);
+        }
+    }
+
+    #[test]
+    fn a_topic_keeps_its_place() {
+        let (metrics, _) = metrics();
+        let first = metrics.topic("a");
+        assert_ne!(metrics.topic("b"), first);
+        assert_eq!(metrics.topic("a"), first);
+    }
+
+    #[test]
+    fn topics_beyond_the_hundredth_share_one_place() {
+        let (metrics, now) = metrics();
+        let places: Vec<u16> = (0..103).map(|n| metrics.topic(&format!("t{n}"))).collect();
+        for &place in &places {
+            metrics.acknowledged(place, 2, 10, now);
+        }
+        let counts = metrics.topics.counts();
+        assert_eq!(counts.len(), 101);
+        assert_eq!(counts["t99"], 2);
+        assert_eq!(counts["other"], 6);
+        assert_eq!(metrics.events_total(), 206);
+    }
+
+    #[test]
+    fn a_topic_named_other_counts_with_the_others() {
+        let (metrics, now) = metrics();
+        metrics.acknowledged(metrics.topic("other"), 1, 1, now);
+        metrics.acknowledged(u16::MAX, 1, 1, now);
+        assert_eq!(metrics.topics.counts(), BTreeMap::from([("other".to_owned(), 2)]));
+    }
+
+    #[test]
+    fn labels_beyond_the_bound_are_counted_together() {
+        let tally = Tally::default();
+        (0..70).for_each(|n| tally.add(&format!("{n}"), 1));
+        tally.add("0", 1);
+        assert_eq!(tally.counts().len(), MAX_LABELS + 1);
+        assert_eq!(tally.counts()["other"], 6);
+        assert_eq!(tally.counts()["0"], 2);
+    }
+
+    #[test]
+    fn a_latency_on_the_bound_belongs_below_it() {
+        let latency = Latency::default();
+        for millis in [0, 1, 2, 60_000, 60_001] {
+            latency.observe(Duration::from_millis(millis));
+        }
+        let counts: Vec<u64> = latency.cumulative().collect();
+        assert_eq!(counts[..2], [2, 3]);
+        assert_eq!(counts[14..], [4, 5]);
+        assert_eq!((latency.count(), latency.sum()), (5, Duration::from_millis(120_004)));
+    }
+
+    #[test]
+    fn a_time_before_the_start_counts_as_the_start() {
+        let start = Instant::now();
+        let metrics = Metrics::new("s", "p", start + Duration::from_secs(5));
+        metrics.status_sent(start);
+        assert_eq!(metrics.age(&metrics.status_sent, start + Duration::from_secs(7)), Some(Duration::from_secs(2)));
+    }
+}

@@ -1,0 +1,522 @@
+//! `/metrics`: the figures as Prometheus text 0.0.4 or as OpenMetrics text 1.0.
+//!
+//! In: the figures and a moment. Out: one text. [`FAMILIES`] is the one place where a metric's name, kind and meaning
+//! stand, and where its samples come from; both formats are written from it, so they cannot disagree.
+//!
+//! The formats differ in little: OpenMetrics names a counter's family without `_total`, says units, escapes quotes in
+//! help texts, and ends with `# EOF`. Numbers and bucket bounds are written the same in both, so that a series keeps its
+//! identity when a scraper changes the format it asks for. `walrelay_state` and `walrelay_build_info` are gauges in both,
+//! not OpenMetrics' own kinds for such things, for the same reason.
+//!
+//! Specifications: Prometheus manual, "Exposition formats"; "OpenMetrics 1.0".
+
+use super::process::Figures;
+use super::{LATENCY_BOUNDS_MILLIS, Metrics, SlotFigures, State, lock};
+use std::fmt::{self, Write as _};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The values of `pg_replication_slots.wal_status`.
+const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+
+/// A text format for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus text 0.0.4.
+    Prometheus,
+    /// OpenMetrics text 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The `Content-Type` that announces it.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// One moment on both clocks: ages of what happened here are taken from the one that never jumps, ages of what happened
+/// in Postgres from the wall's.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// Monotonic.
+    pub instant: Instant,
+    /// Microseconds since 1970.
+    pub unix_micros: i64,
+}
+
+impl Moment {
+    /// This moment.
+    pub fn now() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { instant: Instant::now(), unix_micros: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX) }
+    }
+}
+
+impl Metrics {
+    /// All metrics at `moment`, and the process's own as they are now.
+    pub fn render(&self, format: Format, moment: Moment) -> String {
+        write_families(format, &Scrape { metrics: self, moment, process: Figures::read() })
+    }
+
+    /// Age of the oldest transaction that is received and not acknowledged; zero when there is none, and when the
+    /// server's clock is ahead of ours.
+    pub fn lag(&self, moment: Moment) -> Duration {
+        let lag_micros = match self.oldest_commit.load(Relaxed) {
+            i64::MIN => 0,
+            commit => moment.unix_micros.saturating_sub(commit),
+        };
+        Duration::from_micros(u64::try_from(lag_micros).unwrap_or(0))
+    }
+}
+
+/// What one answer is made from.
+struct Scrape<'a> {
+    metrics: &'a Metrics,
+    moment: Moment,
+    process: Figures,
+}
+
+impl Scrape<'_> {
+    fn slot_figures(&self) -> SlotFigures {
+        lock(&self.metrics.slot_figures).clone()
+    }
+
+    /// An alert compares this with a minute, so before the first acknowledgement it counts from the start: a relay that
+    /// never got one has to trip it, too.
+    fn since_last_ack(&self) -> Duration {
+        let now = self.moment.instant;
+        self.metrics.age(&self.metrics.last_ack, now).unwrap_or_else(|| self.metrics.since_start(now))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A metric: what it is called, what it means, and how its samples are taken.
+struct Family {
+    /// A counter's without `_total`.
+    name: &'static str,
+    kind: Kind,
+    /// One line, without quotes and backslashes.
+    help: &'static str,
+    samples: fn(&Scrape<'_>, &mut Samples<'_>),
+}
+
+impl Family {
+    const fn counter(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
+        Self { name, kind: Kind::Counter, help, samples }
+    }
+
+    const fn gauge(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
+        Self { name, kind: Kind::Gauge, help, samples }
+    }
+
+    /// OpenMetrics wants a unit to be the end of the name.
+    fn unit(&self) -> Option<&'static str> {
+        self.name.rsplit_once('_').map(|(_, last)| last).filter(|last| ["seconds", "bytes"].contains(last))
+    }
+}
+
+/// Every metric, in the order in which they are written.
+const FAMILIES: &[Family] = &[
+    Family::counter("walrelay_events", "Records acknowledged by the broker.", |scrape, out| {
+        for (topic, count) in scrape.metrics.topics.counts() {
+            out.labelled(("topic", &topic), count);
+        }
+    }),
+    Family::counter("walrelay_event_bytes", "Bytes of key and value acknowledged by the broker.", |scrape, out| {
+        out.single(scrape.metrics.event_bytes.load(Relaxed));
+    }),
+    Family::counter(
+        "walrelay_transactions",
+        "Transactions with at least one record, fully acknowledged.",
+        |scrape, out| out.single(scrape.metrics.latency.count()),
+    ),
+    Family::counter("walrelay_bad_rows", "Rows that were not published, by reason.", |scrape, out| {
+        out.tally("reason", scrape.metrics.bad_rows.counts());
+    }),
+    Family::counter("walrelay_ignored", "Changes that publish nothing by design, by kind.", |scrape, out| {
+        out.tally("kind", scrape.metrics.ignored.counts());
+    }),
+    Family::counter("walrelay_publish_failures", "Delivery reports with an error, by reason.", |scrape, out| {
+        out.tally("reason", scrape.metrics.publish_failures.counts());
+    }),
+    Family::counter("walrelay_reconnects", "Connections lost and made again, by peer.", |scrape, out| {
+        out.labelled(("peer", "postgres"), scrape.metrics.postgres_reconnects.load(Relaxed));
+        out.labelled(("peer", "kafka"), scrape.metrics.kafka_reconnects.load(Relaxed));
+    }),
+    Family::gauge("walrelay_in_flight_records", "Records handed over and not acknowledged.", |scrape, out| {
+        out.single(scrape.metrics.in_flight_records.load(Relaxed));
+    }),
+    Family::gauge(
+        "walrelay_in_flight_bytes",
+        "Bytes of key and value handed over and not acknowledged.",
+        |scrape, out| out.single(scrape.metrics.in_flight_bytes.load(Relaxed)),
+    ),
+    Family::gauge("walrelay_confirmed_lsn_bytes", "WAL position confirmed to Postgres.", |scrape, out| {
+        out.single(scrape.metrics.confirmed.load(Relaxed));
+    }),
+    Family::gauge("walrelay_received_lsn_bytes", "WAL position received from Postgres.", |scrape, out| {
+        out.single(scrape.metrics.received.load(Relaxed));
+    }),
+    Family::gauge(
+        "walrelay_lag_seconds",
+        "Age of the oldest transaction received and not acknowledged, 0 when there is none.",
+        |scrape, out| out.single(scrape.metrics.lag(scrape.moment)),
+    ),
+    Family::gauge(
+        "walrelay_slot_lag_bytes",
+        "WAL between the position confirmed by the slot and the current one, every 10 s.",
+        |scrape, out| out.known(scrape.slot_figures().lag_bytes),
+    ),
+    Family::gauge(
+        "walrelay_slot_retained_wal_bytes",
+        "WAL that Postgres keeps because of the slot, every 10 s.",
+        |scrape, out| out.known(scrape.slot_figures().retained_wal_bytes),
+    ),
+    Family::gauge("walrelay_slot_wal_status", "1 for the wal_status that the slot has.", |scrape, out| {
+        if let Some(status) = scrape.slot_figures().wal_status {
+            out.one_of("status", WAL_STATUSES, &status);
+        }
+    }),
+    Family::gauge(
+        "walrelay_seconds_since_last_ack",
+        "Seconds since the last acknowledgement, or since the start before the first.",
+        |scrape, out| out.single(scrape.since_last_ack()),
+    ),
+    Family::gauge(
+        "walrelay_oldest_in_flight_seconds",
+        "Age of the oldest record in flight, 0 when there is none.",
+        |scrape, out| {
+            let metrics = scrape.metrics;
+            out.single(metrics.age(&metrics.oldest_in_flight, scrape.moment.instant).unwrap_or_default());
+        },
+    ),
+    Family {
+        name: "walrelay_publish_latency_seconds",
+        kind: Kind::Histogram,
+        help: "From a transaction's commit time to its last acknowledgement.",
+        samples: |scrape, out| out.histogram(&scrape.metrics.latency),
+    },
+    Family::gauge("walrelay_state", "1 for the state that the relay is in.", |scrape, out| {
+        out.one_of("state", State::ALL.map(State::name), scrape.metrics.state().name());
+    }),
+    Family::gauge("walrelay_build_info", "1, with the version.", |_, out| {
+        out.labelled(("version", env!("CARGO_PKG_VERSION")), 1);
+    }),
+    Family::counter("process_cpu_seconds", "User and system CPU time spent.", |scrape, out| {
+        out.known(scrape.process.cpu);
+    }),
+    Family::gauge("process_start_time_seconds", "Start of the process, since 1970.", |scrape, out| {
+        out.known(scrape.process.started);
+    }),
+    Family::gauge("process_resident_memory_bytes", "Resident memory.", |scrape, out| {
+        out.known(scrape.process.resident_bytes);
+    }),
+    Family::gauge("process_virtual_memory_bytes", "Virtual memory.", |scrape, out| {
+        out.known(scrape.process.virtual_bytes);
+    }),
+    Family::gauge("process_threads", "Threads.", |scrape, out| out.known(scrape.process.threads)),
+    Family::gauge("process_open_fds", "Open file descriptors.", |scrape, out| out.known(scrape.process.open_fds)),
+    Family::gauge("process_max_fds", "Limit on open file descriptors.", |scrape, out| {
+        out.known(scrape.process.max_fds);
+    }),
+];
+
+fn write_families(format: Format, scrape: &Scrape<'_>) -> String {
+    let mut text = String::with_capacity(8 * 1024);
+    for family in FAMILIES {
+        write_head(&mut text, format, family);
+        (family.samples)(scrape, &mut Samples { text: &mut text, family, slot: &scrape.metrics.slot });
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+fn write_head(text: &mut String, format: Format, family: &Family) {
+    let name = family.name;
+    let total = if format == Format::Prometheus && family.kind == Kind::Counter { "_total" } else { "" };
+    append(text, format_args!("# HELP {name}{total} {}\n# TYPE {name}{total} {}\n", family.help, family.kind.name()));
+    if let (Format::OpenMetrics, Some(unit)) = (format, family.unit()) {
+        append(text, format_args!("# UNIT {name} {unit}\n"));
+    }
+}
+
+/// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
+/// not, as with every exporter.
+struct Samples<'a> {
+    text: &'a mut String,
+    family: &'a Family,
+    slot: &'a str,
+}
+
+impl Samples<'_> {
+    /// The family's only sample.
+    fn single(&mut self, value: impl Into<Number>) {
+        self.known(Some(value));
+    }
+
+    /// The family's only sample, if its value is known.
+    fn known(&mut self, value: Option<impl Into<Number>>) {
+        if let Some(value) = value {
+            self.line(self.suffix(), None, value.into());
+        }
+    }
+
+    /// One sample among several.
+    fn labelled(&mut self, label: (&str, &str), value: impl Into<Number>) {
+        self.line(self.suffix(), Some(label), value.into());
+    }
+
+    fn tally(&mut self, label: &str, counts: impl IntoIterator<Item = (String, u64)>) {
+        for (value, count) in counts {
+            self.labelled((label, &value), count);
+        }
+    }
+
+    /// 1 for the choice that holds, 0 for the others.
+    fn one_of<const N: usize>(&mut self, label: &str, choices: [&str; N], holds: &str) {
+        for choice in choices {
+            self.labelled((label, choice), u64::from(choice == holds));
+        }
+    }
+
+    /// The count is the last bucket's, so that the two agree whatever is observed meanwhile.
+    fn histogram(&mut self, latency: &super::Latency) {
+        let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Number::from(Duration::from_millis(millis)).to_string());
+        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
+        let mut total = 0;
+        for (bound, count) in bounds.zip(latency.cumulative()) {
+            self.line("_bucket", Some(("le", bound)), count.into());
+            total = count;
+        }
+        self.line("_sum", None, latency.sum().into());
+        self.line("_count", None, total.into());
+    }
+
+    fn suffix(&self) -> &'static str {
+        if self.family.kind == Kind::Counter { "_total" } else { "" }
+    }
+
+    fn line(&mut self, suffix: &str, label: Option<(&str, &str)>, value: Number) {
+        let slot = Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"));
+        append(self.text, format_args!("{}{suffix}", self.family.name));
+        let mut before = '{';
+        for (name, value) in slot.into_iter().chain(label) {
+            append(self.text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
+            before = ',';
+        }
+        let after = if before == ',' { "}" } else { "" };
+        append(self.text, format_args!("{after} {value}\n"));
+    }
+}
+
+fn append(text: &mut String, arguments: fmt::Arguments<'_>) {
+    // Writing to a String fails only when a Display does; ours do not.
+    let _infallible = text.write_fmt(arguments);
+}
+
+/// A sample's value.
+#[derive(Clone, Copy)]
+enum Number {
+    Whole(u64),
+    Real(f64),
+}
+
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        Self::Whole(value)
+    }
+}
+
+impl From<Duration> for Number {
+    /// In seconds.
+    fn from(value: Duration) -> Self {
+        Self::Real(value.as_secs_f64())
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(value) => write!(f, "{value}"),
+            // `Debug` keeps the ".0" of a whole number: OpenMetrics' canonical form of a bucket's bound.
+            Self::Real(value) => write!(f, "{value:?}"),
+        }
+    }
+}
+
+/// A label's value, as both formats quote it.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match character {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            other => f.write_char(other),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::pgoutput::PgTime;
+    use std::collections::HashSet;
+
+    /// Second 100 of a relay, with every figure set.
+    fn busy() -> (Metrics, Moment) {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let instant = start + Duration::from_secs(100);
+        let commit = PgTime(800_000_000_000_000);
+        metrics.set_state(State::Streaming);
+        metrics.positions(Lsn::new(300), Lsn::new(200));
+        metrics.in_flight(7, 700);
+        metrics.oldest_in_flight(Some(start + Duration::from_millis(99_500)));
+        metrics.oldest_commit(Some(commit));
+        metrics.acknowledged(metrics.topic("outbox.event.order"), 42, 4_200, start + Duration::from_secs(98));
+        metrics.transaction_delivered(Duration::from_millis(3));
+        metrics.transaction_delivered(Duration::from_secs(90));
+        metrics.bad_row("topic");
+        metrics.ignored("update", 5);
+        metrics.publish_failure("MSG_SIZE_TOO_LARGE", 2);
+        metrics.reconnect(super::super::Peer::Kafka);
+        metrics.slot_figures(SlotFigures {
+            lag_bytes: Some(1_000),
+            retained_wal_bytes: Some(2_000),
+            wal_status: Some("extended".to_owned()),
+        });
+        (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
+    }
+
+    fn text(metrics: &Metrics, format: Format, moment: Moment) -> String {
+        let process = Figures { cpu: Some(Duration::from_millis(1_230)), open_fds: Some(12), ..Figures::default() };
+        write_families(format, &Scrape { metrics, moment, process })
+    }
+
+    #[track_caller]
+    fn has(text: &str, line: &str) {
+        assert!(text.lines().any(|other| other == line), "no line {line:?} in\n{text}");
+    }
+
+    #[test]
+    fn every_sample_of_a_busy_relay_is_there() {
+        let (metrics, moment) = busy();
+        let text = text(&metrics, Format::Prometheus, moment);
+        for line in [
+            r#"walrelay_events_total{slot="orders",topic="outbox.event.order"} 42"#,
+            r#"walrelay_event_bytes_total{slot="orders"} 4200"#,
+            r#"walrelay_transactions_total{slot="orders"} 2"#,
+            r#"walrelay_bad_rows_total{slot="orders",reason="topic"} 1"#,
+            r#"walrelay_ignored_total{slot="orders",kind="update"} 5"#,
+            r#"walrelay_publish_failures_total{slot="orders",reason="MSG_SIZE_TOO_LARGE"} 2"#,
+            r#"walrelay_reconnects_total{slot="orders",peer="postgres"} 0"#,
+            r#"walrelay_reconnects_total{slot="orders",peer="kafka"} 1"#,
+            r#"walrelay_in_flight_records{slot="orders"} 7"#,
+            r#"walrelay_in_flight_bytes{slot="orders"} 700"#,
+            r#"walrelay_confirmed_lsn_bytes{slot="orders"} 200"#,
+            r#"walrelay_received_lsn_bytes{slot="orders"} 300"#,
+            r#"walrelay_lag_seconds{slot="orders"} 1.25"#,
+            r#"walrelay_slot_lag_bytes{slot="orders"} 1000"#,
+            r#"walrelay_slot_retained_wal_bytes{slot="orders"} 2000"#,
+            r#"walrelay_slot_wal_status{slot="orders",status="extended"} 1"#,
+            r#"walrelay_slot_wal_status{slot="orders",status="lost"} 0"#,
+            r#"walrelay_seconds_since_last_ack{slot="orders"} 2.0"#,
+            r#"walrelay_oldest_in_flight_seconds{slot="orders"} 0.5"#,
+            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="0.002"} 0"#,
+            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="0.005"} 1"#,
+            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="60.0"} 1"#,
+            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="+Inf"} 2"#,
+            r#"walrelay_publish_latency_seconds_sum{slot="orders"} 90.003"#,
+            r#"walrelay_publish_latency_seconds_count{slot="orders"} 2"#,
+            r#"walrelay_state{slot="orders",state="streaming"} 1"#,
+            r#"walrelay_state{slot="orders",state="stopped"} 0"#,
+            "process_cpu_seconds_total 1.23",
+            "process_open_fds 12",
+        ] {
+            has(&text, line);
+        }
+        has(&text, &format!("walrelay_build_info{{slot=\"orders\",version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn the_formats_differ_in_heads_and_end_and_in_nothing_else() {
+        let (metrics, moment) = busy();
+        let prometheus = text(&metrics, Format::Prometheus, moment);
+        let open_metrics = text(&metrics, Format::OpenMetrics, moment);
+        has(&prometheus, "# TYPE walrelay_events_total counter");
+        has(&open_metrics, "# TYPE walrelay_events counter");
+        has(&open_metrics, "# UNIT walrelay_event_bytes bytes");
+        assert!(open_metrics.ends_with("\n# EOF\n"));
+        assert!(!prometheus.contains("# EOF") && !prometheus.contains("# UNIT"));
+        let samples = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(samples(&prometheus), samples(&open_metrics));
+    }
+
+    #[test]
+    fn what_is_unknown_has_no_sample() {
+        let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
+        let text = text(&metrics, Format::Prometheus, Moment::now());
+        for name in ["walrelay_slot_lag_bytes{", "walrelay_slot_wal_status{", "process_start_time_seconds "] {
+            assert!(!text.contains(&format!("\n{name}")), "{name}");
+        }
+        has(&text, r#"walrelay_lag_seconds{slot="orders"} 0.0"#);
+    }
+
+    #[test]
+    fn before_the_first_acknowledgement_its_age_is_the_relays() {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let moment = Moment { instant: start + Duration::from_secs(61), unix_micros: 0 };
+        has(&text(&metrics, Format::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
+    }
+
+    #[test]
+    fn a_server_whose_clock_is_ahead_is_not_behind() {
+        let (metrics, moment) = busy();
+        metrics.oldest_commit(Some(PgTime(i64::MAX)));
+        assert_eq!(metrics.lag(moment), Duration::ZERO);
+    }
+
+    #[test]
+    fn label_values_are_escaped() {
+        let metrics = Metrics::new("a\"b\\c\nd", "p", Instant::now());
+        has(&text(&metrics, Format::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
+    }
+
+    #[test]
+    fn each_family_is_listed_once_and_its_help_needs_no_escaping() {
+        let names: HashSet<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        assert_eq!(names.len(), FAMILIES.len());
+        for family in FAMILIES {
+            assert!(!family.help.contains(['\\', '"', '\n']), "{}", family.name);
+            assert!(family.help.ends_with('.') && !family.name.ends_with("_total"), "{}", family.name);
+        }
+    }
+}

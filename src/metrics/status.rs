@@ -1,0 +1,126 @@
+//! `/status`: the figures of one moment, for programs that want a few of them without a metrics parser.
+//!
+//! The names of the fields are the keys of the JSON; they are part of the interface.
+
+use super::{Metrics, lock};
+use crate::lsn::Lsn;
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// The figures of one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// The slot's name.
+    pub slot: String,
+    /// The publication's name.
+    pub publication: String,
+    /// [`State::name`](super::State::name).
+    pub state: &'static str,
+    /// Confirmed to the server, in Postgres' text form; `0/0` before the first.
+    pub confirmed_lsn: String,
+    /// Received from the server, likewise.
+    pub received_lsn: String,
+    /// From the slot's confirmed position to the server's end of WAL; `None` when not known.
+    pub lag_bytes: Option<u64>,
+    /// Records handed over and not acknowledged.
+    pub in_flight_records: u64,
+    /// Their bytes of key and value.
+    pub in_flight_bytes: u64,
+    /// Records acknowledged since the start.
+    pub events_total: u64,
+    /// Seconds since the last acknowledgement; `None` when there was none.
+    pub last_ack_seconds: Option<f64>,
+    /// The obstacle or the last trouble, for people.
+    pub last_error: Option<String>,
+    /// Seconds since the start.
+    pub uptime_seconds: f64,
+    /// walrelay's version.
+    pub version: &'static str,
+}
+
+impl Metrics {
+    /// The figures at `now`.
+    pub fn status(&self, now: Instant) -> Status {
+        let text = |lsn: u64| Lsn::new(lsn).to_string();
+        Status {
+            slot: self.slot.clone(),
+            publication: self.publication.clone(),
+            state: self.state().name(),
+            confirmed_lsn: text(self.confirmed.load(Relaxed)),
+            received_lsn: text(self.received.load(Relaxed)),
+            lag_bytes: lock(&self.slot_figures).lag_bytes,
+            in_flight_records: self.in_flight_records.load(Relaxed),
+            in_flight_bytes: self.in_flight_bytes.load(Relaxed),
+            events_total: self.events_total(),
+            last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
+            last_error: self.trouble(),
+            uptime_seconds: seconds(self.since_start(now)),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+
+    /// [`Metrics::status`] as one JSON object, with a line break after it.
+    pub fn status_json(&self, now: Instant) -> String {
+        // Strings, integers and finite numbers: there is nothing in it that JSON cannot say.
+        let mut json = serde_json::to_string_pretty(&self.status(now)).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+}
+
+/// Seconds with three decimals: what follows is noise to a reader.
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SlotFigures, State};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn parsed(metrics: &Metrics, now: Instant) -> Value {
+        serde_json::from_str(&metrics.status_json(now)).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_known_is_null() {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let expected = json!({
+            "slot": "orders", "publication": "outbox_pub", "state": "connecting", "confirmed_lsn": "0/0",
+            "received_lsn": "0/0", "lag_bytes": null, "in_flight_records": 0, "in_flight_bytes": 0, "events_total": 0,
+            "last_ack_seconds": null, "last_error": null, "uptime_seconds": 0.0, "version": env!("CARGO_PKG_VERSION"),
+        });
+        assert_eq!(parsed(&metrics, start), expected);
+    }
+
+    #[test]
+    fn figures_are_those_that_were_told() {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "outbox_pub", start);
+        metrics.set_state(State::WaitingForSlot);
+        metrics.positions(Lsn::new(0x16_B374_D848), Lsn::new(0x16_B374_0000));
+        metrics.in_flight(3, 99);
+        metrics.acknowledged(metrics.topic("a"), 40, 1, start);
+        metrics.acknowledged(metrics.topic("b"), 2, 1, start + Duration::from_secs(1));
+        metrics.last_error(Some("it \"broke\"".to_owned()));
+        metrics.slot_figures(SlotFigures { lag_bytes: Some(5), ..SlotFigures::default() });
+        let status = parsed(&metrics, start + Duration::from_micros(2_500_400));
+        for (key, value) in [
+            ("state", json!("waiting-for-slot")),
+            ("received_lsn", json!("16/B374D848")),
+            ("confirmed_lsn", json!("16/B3740000")),
+            ("lag_bytes", json!(5)),
+            ("in_flight_records", json!(3)),
+            ("in_flight_bytes", json!(99)),
+            ("events_total", json!(42)),
+            ("last_ack_seconds", json!(1.5)),
+            ("last_error", json!("it \"broke\"")),
+            ("uptime_seconds", json!(2.5)),
+        ] {
+            assert_eq!(status[key], value, "{key}");
+        }
+    }
+}

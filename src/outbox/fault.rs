@@ -1,0 +1,175 @@
+//! Why a row gives no record.
+//!
+//! Two families: what the connection did wrong ([`RowError`] but its last variant: reconnect or stop), and what the row
+//! holds ([`BadRow`]: the user's policy decides).
+
+use crate::pgoutput::RelationId;
+use crate::route::TopicFault;
+use crate::wire::DecodeError;
+
+/// A row that gives no record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// The server's bytes are not what the manual says.
+    #[error("a row could not be decoded")]
+    Undecodable(#[from] DecodeError),
+    /// A row of a table that no Relation message announced on this connection.
+    #[error("a row of relation {0} came before its Relation message")]
+    UnknownRelation(RelationId),
+    /// A row with another number of columns than its table has.
+    #[error("a row of table {table} has {row} columns, its Relation message has {relation}")]
+    ColumnCount {
+        /// `schema.table`.
+        table: String,
+        /// What the Relation message announced.
+        relation: usize,
+        /// What the row has.
+        row: usize,
+    },
+    /// A value came in a binary form that is not understood here: the connection must ask for text
+    /// ([`Plan::binary_safe`](super::Plan::binary_safe) said so, or a column's type changed since).
+    #[error(
+        "column \"{column}\" of table {table} came in the binary form of the type with oid {type_id}: text is needed"
+    )]
+    BinaryForm {
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// `pg_type.oid`.
+        type_id: u32,
+    },
+    /// The row itself cannot be published.
+    #[error(transparent)]
+    Bad(#[from] Box<BadRow>),
+}
+
+/// A row that cannot be published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("row {} of {table} cannot be published: {reason}", id.as_deref().unwrap_or("without id"))]
+pub struct BadRow {
+    /// `schema.table`, or `message "prefix"`.
+    pub table: String,
+    /// The id's text, shortened; `None` when it is null or missing.
+    pub id: Option<String>,
+    /// Why.
+    pub reason: BadReason,
+}
+
+/// Why a row cannot be published. Values are shortened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadReason {
+    /// A column that the topic is made of is null.
+    #[error("column \"{column}\" is null, and the topic is made of it")]
+    NullRoute {
+        /// The column.
+        column: String,
+    },
+    /// What the topic setting makes of the row is no topic name.
+    #[error("\"{topic}\" is no topic name: {fault}")]
+    InvalidTopic {
+        /// What came out.
+        topic: String,
+        /// What is wrong with it.
+        fault: TopicFault,
+    },
+    /// The headers column holds something else than a JSON object.
+    #[error("column \"{column}\" holds no JSON object: {value}")]
+    HeadersNotObject {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
+    /// The partition column holds no number from 0 to 2^31 - 1.
+    #[error("column \"{column}\" holds no partition: {value}")]
+    InvalidPartition {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
+    /// The timestamp column holds no time from 1970 on.
+    #[error("column \"{column}\" holds no time from 1970-01-01 on: {value}")]
+    InvalidTimestamp {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
+    /// A logical message's content is no JSON object.
+    #[error("the content is no JSON object: {value}")]
+    NotJson {
+        /// What it is.
+        value: String,
+    },
+    /// The id is null, or a logical message has none.
+    #[error("it has no id: \"{column}\" is null or missing")]
+    MissingId {
+        /// The column, or the names tried.
+        column: String,
+    },
+    /// A logical message has no payload.
+    #[error("it has no payload: \"{column}\" is missing")]
+    MissingPayload {
+        /// The names tried.
+        column: String,
+    },
+    /// `--on-update stop`.
+    #[error("it was updated, and --on-update is stop")]
+    Updated,
+    /// The destination will never take the record.
+    #[error("{text}")]
+    Refused {
+        /// The destination's label for it.
+        label: &'static str,
+        /// The destination's words.
+        text: String,
+    },
+    /// Text that must be UTF-8 is not (a database in `SQL_ASCII` may hold such).
+    #[error("column \"{column}\" is not UTF-8: {value}")]
+    NotUtf8 {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
+}
+
+impl BadReason {
+    /// A label for metrics, from a closed set.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::NullRoute { .. } => "null_route",
+            Self::InvalidTopic { .. } => "invalid_topic",
+            Self::HeadersNotObject { .. } => "headers_not_object",
+            Self::InvalidPartition { .. } => "invalid_partition",
+            Self::InvalidTimestamp { .. } => "invalid_timestamp",
+            Self::NotJson { .. } => "not_json",
+            Self::MissingId { .. } => "missing_id",
+            Self::MissingPayload { .. } => "missing_payload",
+            Self::NotUtf8 { .. } => "not_utf8",
+            Self::Updated => "updated",
+            Self::Refused { label, .. } => label,
+        }
+    }
+}
+
+/// A value for people: control characters escaped, cut after some 80 characters.
+pub(super) fn shown(value: &[u8]) -> String {
+    const SHOWN_CHARACTERS: usize = 80;
+    // No character takes more than four bytes, so the rest need not be looked at.
+    let head = value.get(..value.len().min(4 * SHOWN_CHARACTERS + 4)).unwrap_or_default();
+    let text = String::from_utf8_lossy(head);
+    let mut shown: String = text.chars().take(SHOWN_CHARACTERS).flat_map(escaped).collect();
+    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn escaped(character: char) -> impl Iterator<Item = char> {
+    let control = character.is_control();
+    let (escape, plain) = if control { (Some(character.escape_default()), None) } else { (None, Some(character)) };
+    escape.into_iter().flatten().chain(plain)
+}

@@ -1,0 +1,184 @@
+//! JSON in and out: an object's members in their order, and a value as a member of an envelope.
+//!
+//! In: JSON text as Postgres or a writer made it. Out: names and values that borrow from it wherever nothing is
+//! escaped. Numbers, objects and arrays stay the text that they are, `1.50` and white space included. Names may repeat.
+
+use super::kind::Kind;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// The value of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Member<'a> {
+    Null,
+    /// A string's content.
+    Text(Cow<'a, str>),
+    /// Anything else, as it stands.
+    Json(&'a str),
+}
+
+impl<'a> Member<'a> {
+    fn of(raw: &'a RawValue) -> serde_json::Result<Self> {
+        let text = raw.get();
+        let Some(inside) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+            return Ok(if text == "null" { Self::Null } else { Self::Json(text) });
+        };
+        if inside.contains('\\') {
+            return serde_json::from_str(text).map(|content| Self::Text(Cow::Owned(content)));
+        }
+        Ok(Self::Text(Cow::Borrowed(inside)))
+    }
+}
+
+/// Hands each member of the object `text` to `each`, in order.
+///
+/// # Errors
+/// `text` is not one JSON object. Members before the fault were handed over already.
+pub(super) fn members<'a>(text: &'a str, each: impl FnMut(Cow<'a, str>, Member<'a>)) -> serde_json::Result<()> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    Members(each).deserialize(&mut deserializer)?;
+    deserializer.end()
+}
+
+struct Members<F>(F);
+
+impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> DeserializeSeed<'de> for Members<F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> Visitor<'de> for Members<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Name(name)) = map.next_key()? {
+            let value = Member::of(map.next_value()?).map_err(A::Error::custom)?;
+            (self.0)(name, value);
+        }
+        Ok(())
+    }
+}
+
+/// A member's name; borrows unless it is escaped.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Appends a column's bytes to `out` as a JSON value: JSON as it is, numbers and booleans bare, bytea in base64, all else
+/// quoted. `None` is null.
+///
+/// # Errors
+/// A text is not UTF-8.
+pub(super) fn push_value(out: &mut Vec<u8>, value: Option<&[u8]>, kind: Kind) -> Result<(), std::str::Utf8Error> {
+    match value {
+        None => out.extend(b"null"),
+        Some(bytes) if bare(bytes, kind) => out.extend(bytes),
+        Some(bytes) if kind == Kind::Bytea => push_base64(out, bytes),
+        Some(bytes) => push_string(out, std::str::from_utf8(bytes)?),
+    }
+    Ok(())
+}
+
+/// The type's text is a JSON value: not so `NaN` and `Infinity`.
+fn bare(text: &[u8], kind: Kind) -> bool {
+    match kind {
+        Kind::Json | Kind::Jsonb | Kind::Bool | Kind::Int2 | Kind::Int4 | Kind::Int8 => true,
+        Kind::Number => text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte)),
+        Kind::Bytea | Kind::Text | Kind::Uuid | Kind::Timestamp | Kind::Timestamptz | Kind::Custom | Kind::Other => {
+            false
+        }
+    }
+}
+
+fn push_string(out: &mut Vec<u8>, text: &str) {
+    // A string written to a vector does not fail.
+    serde_json::to_writer(out, text).unwrap_or_default();
+}
+
+fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |bits: u32| DIGITS.get((bits & 63) as usize).copied().unwrap_or(b'=');
+    out.push(b'"');
+    for chunk in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let mut quad = [digit(bits >> 18), digit(bits >> 12), digit(bits >> 6), digit(bits)];
+        if let Some(padding) = quad.get_mut(chunk.len() + 1..) {
+            padding.fill(b'=');
+        }
+        out.extend(quad);
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> serde_json::Result<Vec<(String, Member<'_>)>> {
+        let mut all = Vec::new();
+        members(text, |name, value| all.push((name.into_owned(), value))).map(|()| all)
+    }
+
+    #[test]
+    fn members_come_in_their_order_repeated_names_included() {
+        let text = r#" {"z": "s", "a" : 1.50,"z":null, "o": { "k" : [1, 2] }, "t":true, "n":"null"} "#;
+        let expected = [
+            ("z", Member::Text("s".into())),
+            ("a", Member::Json("1.50")),
+            ("z", Member::Null),
+            ("o", Member::Json(r#"{ "k" : [1, 2] }"#)),
+            ("t", Member::Json("true")),
+            ("n", Member::Text("null".into())),
+        ];
+        assert_eq!(read(text).unwrap(), expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(read("{}").unwrap(), []);
+    }
+
+    #[test]
+    fn strings_are_their_content() {
+        let text = r#"{"\u00e4\"": "line\nbreak \ud83d\ude00", "plain": "ü😀", "empty": ""}"#;
+        let expected = [("ä\"", "line\nbreak 😀"), ("plain", "ü😀"), ("empty", "")];
+        assert_eq!(read(text).unwrap(), expected.map(|(name, value)| (name.to_owned(), Member::Text(value.into()))));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "null", "1", "[]", "\"a\"", "{", "{\"a\":}", "{} {}", "{\"a\":\"\\ud800\"}", "{a:1}"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_in_an_envelope_follows_its_type() {
+        #[track_caller]
+        fn check(value: Option<&[u8]>, kind: Kind, expected: &str) {
+            let mut out = Vec::new();
+            push_value(&mut out, value, kind).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+        check(None, Kind::Json, "null");
+        check(Some(br#"{"a" : 1.50}"#), Kind::Json, r#"{"a" : 1.50}"#);
+        check(Some(b"-5"), Kind::Int8, "-5");
+        check(Some(b"true"), Kind::Bool, "true");
+        check(Some(b"1.50"), Kind::Number, "1.50");
+        check(Some(b"1e+20"), Kind::Number, "1e+20");
+        check(Some(b"NaN"), Kind::Number, "\"NaN\"");
+        check(Some(b"-Infinity"), Kind::Number, "\"-Infinity\"");
+        check(Some("a\"b\\\n\u{1}ü".as_bytes()), Kind::Text, "\"a\\\"b\\\\\\n\\u0001ü\"");
+        check(Some(b""), Kind::Bytea, "\"\"");
+        check(Some(b"f"), Kind::Bytea, "\"Zg==\"");
+        check(Some(b"fo"), Kind::Bytea, "\"Zm8=\"");
+        check(Some(b"foo\xFF"), Kind::Bytea, "\"Zm9v/w==\"");
+        assert!(push_value(&mut Vec::new(), Some(b"\xFF"), Kind::Text).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! What kind of type a column has, as far as records care.
+//!
+//! In: `pg_type.oid`. Out: a [`Kind`], and for people the type's name.
+//! Specification: PostgreSQL's `pg_type.dat` (the numbers of built-in types never change).
+
+/// The smallest oid of a type that is not built in: domains, enums, extensions' types.
+const FIRST_CUSTOM: u32 = 16_384;
+
+/// What a value of the type may be used for, and how its binary form reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Bytea,
+    Int2,
+    Int4,
+    Int8,
+    /// text, varchar, char(n), name and their like: the binary form is the text.
+    Text,
+    Uuid,
+    Json,
+    Jsonb,
+    Timestamp,
+    Timestamptz,
+    /// numeric, real, double precision, oid: a number in its text form.
+    Number,
+    /// Not built in: may be a domain over anything.
+    Custom,
+    Other,
+}
+
+impl Kind {
+    pub(super) const fn of(type_id: u32) -> Self {
+        match type_id {
+            16 => Self::Bool,
+            17 => Self::Bytea,
+            21 => Self::Int2,
+            23 => Self::Int4,
+            20 => Self::Int8,
+            18 | 19 | 25 | 1042 | 1043 => Self::Text,
+            2950 => Self::Uuid,
+            114 => Self::Json,
+            3802 => Self::Jsonb,
+            1114 => Self::Timestamp,
+            1184 => Self::Timestamptz,
+            26 | 700 | 701 | 1700 => Self::Number,
+            FIRST_CUSTOM.. => Self::Custom,
+            _ => Self::Other,
+        }
+    }
+
+    /// A JSON object may stand in it.
+    pub(super) const fn may_hold_json(self) -> bool {
+        matches!(self, Self::Json | Self::Jsonb | Self::Text | Self::Custom)
+    }
+
+    /// A point in time, or milliseconds as int8.
+    pub(super) const fn may_hold_time(self) -> bool {
+        matches!(self, Self::Timestamp | Self::Timestamptz | Self::Int8 | Self::Custom)
+    }
+
+    pub(super) const fn may_hold_integer(self) -> bool {
+        matches!(self, Self::Int2 | Self::Int4 | Self::Int8 | Self::Custom)
+    }
+}
+
+/// Whether the type's binary form is understood here, so that a connection may ask for it.
+pub(super) const fn binary_safe(type_id: u32) -> bool {
+    matches!(type_id, 16 | 17 | 20 | 21 | 23 | 25 | 114 | 1043 | 2950 | 3802)
+}
+
+/// The type's name as SQL has it, or its oid.
+pub(super) fn type_name(type_id: u32) -> String {
+    let name = match type_id {
+        16 => "boolean",
+        17 => "bytea",
+        18 => "\"char\"",
+        19 => "name",
+        20 => "bigint",
+        21 => "smallint",
+        23 => "integer",
+        25 => "text",
+        26 => "oid",
+        114 => "json",
+        700 => "real",
+        701 => "double precision",
+        1042 => "character",
+        1043 => "character varying",
+        1082 => "date",
+        1083 => "time",
+        1114 => "timestamp",
+        1184 => "timestamp with time zone",
+        1186 => "interval",
+        1700 => "numeric",
+        2950 => "uuid",
+        3802 => "jsonb",
+        _ => return format!("of the type with oid {type_id}"),
+    };
+    name.to_owned()
+}

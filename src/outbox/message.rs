@@ -1,0 +1,97 @@
+//! A logical message as a row without a table.
+//!
+//! In: the content of a `pg_logical_emit_message`, a JSON object whose keys are an outbox table's columns. Out: a plan
+//! and columns, as if a table had sent them: a string is its content, any other value its JSON text, null is null. Of a
+//! key that repeats the last counts, as in jsonb. A column that a setting names and the object lacks is null.
+
+use super::fault::{BadReason, shown};
+use super::json::{self, Member};
+use super::kind::Kind;
+use super::plan::{self, Plan, PlanColumn, PlanError, Role};
+use crate::config::mapping::{Mapping, Timestamp};
+use crate::pgoutput::{Column, LogicalMessage};
+use crate::route::Topic;
+use std::borrow::Cow;
+
+/// The object's members; the last of a name comes first.
+pub(super) type Members<'a> = Vec<(Cow<'a, str>, Member<'a>)>;
+
+/// Reads the object.
+pub(super) fn members<'a>(message: &LogicalMessage<'a>) -> Result<Members<'a>, BadReason> {
+    let not_json = || BadReason::NotJson { value: shown(message.content) };
+    let text = std::str::from_utf8(message.content)
+        .map_err(|_| BadReason::NotUtf8 { column: "content".to_owned(), value: shown(message.content) })?;
+    let mut members = Members::new();
+    json::members(text, |name, member| members.push((name, member))).map_err(|_| not_json())?;
+    members.reverse();
+    Ok(members)
+}
+
+/// Adds, as null, what the settings name and the object lacks: in a table that would be an error, here it is an
+/// optional key left out. Id, payload and route are needed.
+pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
+    let timestamp = match &mapping.timestamp {
+        Timestamp::Commit => None,
+        Timestamp::Column(name) => Some(name),
+    };
+    let single = [&mapping.key_column, &mapping.type_column, &mapping.headers_column, &mapping.partition_column];
+    let paired = mapping.headers.iter().chain(&mapping.envelope).map(|(_, column)| column);
+    for name in single.into_iter().flatten().chain(timestamp).chain(paired) {
+        if !name.is_empty() && !members.iter().any(|(known, _)| known == name) {
+            members.push((name.into(), Member::Null));
+        }
+    }
+}
+
+/// The plan for these members.
+pub(super) fn plan(table: String, members: &Members<'_>, mapping: &Mapping, topic: &Topic) -> Result<Plan, BadReason> {
+    Plan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)
+}
+
+fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
+    let kind = |member: &Member<'_>| if matches!(member, Member::Json(_)) { Kind::Json } else { Kind::Text };
+    let column = |(name, member): &(Cow<'_, str>, Member<'_>)| PlanColumn {
+        name: name.clone().into_owned(),
+        type_id: 0,
+        kind: kind(member),
+    };
+    members.iter().map(column).collect()
+}
+
+/// The members' values, in the plan's order.
+pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<Column<'m>> {
+    let column = |member: &'m Member<'_>| match member {
+        Member::Null => Column::Null,
+        Member::Text(text) => Column::Text(text.as_bytes()),
+        Member::Json(text) => Column::Text(text.as_bytes()),
+    };
+    members.iter().map(|(_, member)| column(member)).collect()
+}
+
+/// The id, shortened, when there is no plan to find it by.
+pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<String> {
+    let index = plan::id_column(&plan_columns(members), mapping)?;
+    match &members.get(index)?.1 {
+        Member::Null => None,
+        Member::Text(text) => Some(shown(text.as_bytes())),
+        Member::Json(text) => Some(shown(text.as_bytes())),
+    }
+}
+
+fn missing(error: PlanError) -> BadReason {
+    match error {
+        PlanError::NoColumnForRole { role, tried, .. } => missing_role(role, tried.join(", ")),
+        PlanError::NoSuchColumn { flag, column, .. } | PlanError::WrongType { flag, column, .. } => {
+            let roles = [Role::Id, Role::Payload];
+            missing_role(roles.into_iter().find(|role| role.flag() == flag).unwrap_or(Role::Route), column)
+        }
+    }
+}
+
+fn missing_role(role: Role, column: String) -> BadReason {
+    match role {
+        Role::Id => BadReason::MissingId { column },
+        Role::Payload => BadReason::MissingPayload { column },
+        Role::Key | Role::Type | Role::Route | Role::Headers => BadReason::NullRoute { column },
+    }
+}

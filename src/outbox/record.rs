@@ -1,0 +1,340 @@
+//! One row into one [`Record`].
+//!
+//! ```text
+//!  Columns ──plan──► pieces (borrowed from the message, or decoded into the arena) ──► Record, lent to `take`
+//! ```
+//!
+//! Two steps, since the arena grows while pieces are gathered: first every part becomes a [`Piece`], then, with the
+//! arena at rest, pieces become slices and the record is lent out. Nothing is kept but room: a row that is offered again
+//! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
+
+use super::fault::{BadReason, BadRow, RowError, shown};
+use super::json::{self, Member};
+use super::kind::Kind;
+use super::plan::Plan;
+use super::value::{self, Arena, Booleans, Piece, ValueError};
+use super::{RowContext, time};
+use crate::config::mapping::Mapping;
+use crate::pgoutput::{Column, Tuple};
+use crate::route::{LastTopic, NoTopic, Topic};
+use crate::sink::{Header, Record};
+use std::borrow::Cow;
+use std::io::Write;
+
+/// The header that carries a row's position.
+const POSITION_HEADER: &str = "walrelay-position";
+
+/// Decoded bytes' room above this is given back after the row: one huge row must not cost its size for ever.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Room that rows use one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    arena: Arena,
+    envelope: Vec<u8>,
+    topic: LastTopic,
+    columns: Vec<Column<'static>>,
+    topic_values: Vec<Piece<'static>>,
+    drafts: Vec<Draft<'static>>,
+    headers: Vec<Header<'static>>,
+}
+
+/// An emptied vector for values of another lifetime, in the same room: the standard library collects in place.
+fn emptied<A, B>(mut vector: Vec<A>) -> Vec<B> {
+    vector.clear();
+    vector.into_iter().filter_map(|_| None).collect()
+}
+
+impl Scratch {
+    /// The row's columns, as many as the plan has.
+    pub(super) fn columns<'a>(&mut self, plan: &Plan, tuple: &Tuple<'a>) -> Result<Vec<Column<'a>>, RowError> {
+        let mut columns: Vec<Column<'a>> = std::mem::take(&mut self.columns);
+        for column in tuple.columns() {
+            columns.push(column?);
+        }
+        if columns.len() == plan.columns.len() {
+            return Ok(columns);
+        }
+        let (table, relation, row) = (plan.table.clone(), plan.columns.len(), columns.len());
+        Err(RowError::ColumnCount { table, relation, row })
+    }
+
+    /// Takes back what [`Scratch::columns`] gave, for its room.
+    pub(super) fn return_columns(&mut self, columns: Vec<Column<'_>>) {
+        self.columns = emptied(columns);
+        for bytes in [&mut self.arena, &mut self.envelope] {
+            if bytes.capacity() > KEPT_BYTES {
+                *bytes = Vec::new();
+            }
+        }
+    }
+}
+
+/// A header before the arena is at rest.
+#[derive(Debug, Clone)]
+struct Draft<'a> {
+    name: Cow<'a, str>,
+    value: Piece<'a>,
+}
+
+/// A row with everything that says what becomes of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) columns: &'a [Column<'a>],
+    pub(super) mapping: &'a Mapping,
+    pub(super) topic: &'a Topic,
+    pub(super) context: &'a RowContext,
+}
+
+impl<'a> Row<'a> {
+    /// Lends the row's record to `take`.
+    pub(super) fn lend<T>(self, scratch: &mut Scratch, take: impl FnOnce(&Record<'_>) -> T) -> Result<T, RowError> {
+        let Scratch { arena, envelope, topic, topic_values, drafts, headers, .. } = scratch;
+        arena.clear();
+        let mut parts = Parts { topic: std::mem::take(topic_values), headers: std::mem::take(drafts) };
+        let id = self.id(arena)?;
+        self.topic_values(&mut parts.topic, arena)?;
+        let key = self.optional(self.plan.key, Booleans::Letters, arena)?;
+        let value = self.value(arena, envelope)?;
+        self.headers(id, &mut parts.headers, arena)?;
+        let timestamp_millis = self.timestamp_millis(arena)?;
+        let partition = self.partition(arena)?;
+
+        let arena = &*arena;
+        let values = parts.topic.iter().map(|piece| piece.bytes(arena).unwrap_or_default());
+        let topic = topic.resolve(self.topic, values).map_err(|fault| self.no_topic(fault, &parts.topic, arena))?;
+        let mut lent: Vec<Header<'_>> = std::mem::take(headers);
+        lent.extend(parts.headers.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) }));
+        let value = match value {
+            Value::Bare(piece) => piece.bytes(arena),
+            Value::Enveloped => Some(envelope.as_slice()),
+        };
+        let taken = take(&Record { topic, key: key.bytes(arena), value, headers: &lent, timestamp_millis, partition });
+        *headers = emptied(lent);
+        *topic_values = emptied(parts.topic);
+        *drafts = emptied(parts.headers);
+        Ok(taken)
+    }
+
+    /// The text of a column; a bytea's bytes.
+    #[inline]
+    fn piece(self, index: usize, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+        let column = self.columns.get(index).copied().unwrap_or(Column::Null);
+        value::piece(column, self.kind(index), booleans, arena).map_err(|error| self.value_error(index, error))
+    }
+
+    fn optional(self, index: Option<usize>, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+        index.map_or(Ok(Piece::Null), |index| self.piece(index, booleans, arena))
+    }
+
+    fn kind(self, index: usize) -> Kind {
+        self.plan.columns.get(index).map_or(Kind::Other, |column| column.kind)
+    }
+
+    fn id(self, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+        match self.piece(self.plan.id, Booleans::Words, arena)? {
+            Piece::Null => Err(self.bad(self.plan.id, |column| BadReason::MissingId { column })),
+            id @ (Piece::Borrowed(_) | Piece::Decoded(..)) => Ok(id),
+        }
+    }
+
+    fn topic_values(self, values: &mut Vec<Piece<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+        for &index in &self.plan.topic {
+            match self.piece(index, Booleans::Letters, arena)? {
+                Piece::Null => return Err(self.bad(index, |column| BadReason::NullRoute { column })),
+                value @ (Piece::Borrowed(_) | Piece::Decoded(..)) => values.push(value),
+            }
+        }
+        Ok(())
+    }
+
+    fn value(self, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<Value<'a>, RowError> {
+        let payload = self.piece(self.plan.payload, Booleans::Letters, arena)?;
+        if self.mapping.tombstone_on_empty_payload && self.blank(payload.bytes(arena)) {
+            return Ok(Value::Bare(Piece::Null));
+        }
+        if self.plan.envelope.is_empty() {
+            return Ok(Value::Bare(payload));
+        }
+        envelope.clear();
+        envelope.extend(b"{\"payload\":");
+        self.push_member(self.plan.payload, arena, envelope)?;
+        for (name, index) in &self.plan.envelope {
+            envelope.push(b',');
+            envelope.extend(name.as_bytes());
+            envelope.push(b':');
+            self.push_member(*index, arena, envelope)?;
+        }
+        envelope.push(b'}');
+        Ok(Value::Enveloped)
+    }
+
+    /// White space does not count in a text; in a bytea every byte does.
+    fn blank(self, payload: Option<&[u8]>) -> bool {
+        let bytes = payload.unwrap_or_default();
+        bytes.is_empty() || (self.kind(self.plan.payload) != Kind::Bytea && bytes.iter().all(|&byte| byte <= b' '))
+    }
+
+    fn push_member(self, index: usize, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<(), RowError> {
+        let piece = self.piece(index, Booleans::Words, arena)?;
+        let bytes = piece.bytes(arena);
+        json::push_value(envelope, bytes, self.kind(index)).map_err(|_| self.not_utf8(index, bytes.unwrap_or_default()))
+    }
+
+    /// `id`, `eventType`, the headers column's members, each `--header`, the position: in this order.
+    fn headers(self, id: Piece<'a>, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+        drafts.push(Draft { name: "id".into(), value: id });
+        if let Some(index) = self.plan.event_type {
+            let value = self.piece(index, Booleans::Words, arena)?;
+            drafts.push(Draft { name: "eventType".into(), value });
+        }
+        if let Some(index) = self.plan.headers {
+            self.headers_column(index, drafts, arena)?;
+        }
+        for (name, index) in &self.plan.extra_headers {
+            let value = self.piece(*index, Booleans::Words, arena)?;
+            drafts.push(Draft { name: name.into(), value });
+        }
+        if self.mapping.position_header {
+            drafts.push(Draft { name: POSITION_HEADER.into(), value: self.position(arena) });
+        }
+        Ok(())
+    }
+
+    fn position(self, arena: &mut Arena) -> Piece<'static> {
+        let RowContext { final_lsn, ordinal, .. } = self.context;
+        // Writing to a vector does not fail.
+        Piece::written(arena, |arena| write!(arena, "{final_lsn}:{ordinal}").unwrap_or_default())
+    }
+
+    /// Each member a header: strings as they are, null as null, other values as their JSON text.
+    fn headers_column(self, index: usize, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+        let text = match self.piece(index, Booleans::Words, arena)? {
+            Piece::Null => return Ok(()),
+            Piece::Borrowed(text) => text,
+            piece @ Piece::Decoded(..) => return Err(self.not_an_object(index, piece.bytes(arena))),
+        };
+        let json = std::str::from_utf8(text).map_err(|_| self.not_utf8(index, text))?;
+        let each = |name, member| drafts.push(Draft { name, value: header_value(member, arena) });
+        json::members(json, each).map_err(|_| self.not_an_object(index, Some(text)))
+    }
+
+    fn timestamp_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
+        let at_commit = self.context.commit_time.unix_millis();
+        let Some(index) = self.plan.timestamp else {
+            return Ok(at_commit);
+        };
+        let piece = self.piece(index, Booleans::Letters, arena)?;
+        let Some(text) = piece.bytes(arena) else {
+            return Ok(at_commit);
+        };
+        let value = || shown(text);
+        time::unix_millis(text)
+            .ok_or_else(|| self.bad(index, |column| BadReason::InvalidTimestamp { column, value: value() }))
+    }
+
+    fn partition(self, arena: &mut Arena) -> Result<Option<i32>, RowError> {
+        let Some(index) = self.plan.partition else {
+            return Ok(None);
+        };
+        let piece = self.piece(index, Booleans::Letters, arena)?;
+        let Some(text) = piece.bytes(arena) else {
+            return Ok(None);
+        };
+        match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
+            Some(partition @ 0..) => Ok(Some(partition)),
+            _ => Err(self.bad(index, |column| BadReason::InvalidPartition { column, value: shown(text) })),
+        }
+    }
+}
+
+/// What goes wrong, off the usual path.
+impl Row<'_> {
+    /// A bad row, for a reason that names the column.
+    #[cold]
+    fn bad(self, index: usize, reason: impl FnOnce(String) -> BadReason) -> RowError {
+        self.bad_row(reason(self.plan.column_name(index).to_owned()))
+    }
+
+    #[cold]
+    pub(super) fn bad_row(self, reason: BadReason) -> RowError {
+        Box::new(BadRow { table: self.plan.table.clone(), id: self.shown_id(), reason }).into()
+    }
+
+    /// The id's text, shortened.
+    pub(super) fn shown_id(self) -> Option<String> {
+        let mut arena = Arena::new();
+        let id = self.piece(self.plan.id, Booleans::Words, &mut arena).ok()?;
+        id.bytes(&arena).map(shown)
+    }
+
+    #[cold]
+    fn not_utf8(self, index: usize, value: &[u8]) -> RowError {
+        self.bad(index, |column| BadReason::NotUtf8 { column, value: shown(value) })
+    }
+
+    #[cold]
+    fn not_an_object(self, index: usize, value: Option<&[u8]>) -> RowError {
+        self.bad(index, |column| BadReason::HeadersNotObject { column, value: shown(value.unwrap_or_default()) })
+    }
+
+    #[cold]
+    fn no_topic(self, fault: NoTopic, values: &[Piece<'_>], arena: &Arena) -> RowError {
+        match fault {
+            NoTopic::Invalid { topic, fault } => {
+                self.bad_row(BadReason::InvalidTopic { topic: shown(topic.as_bytes()), fault })
+            }
+            NoTopic::NotUtf8 { name } => {
+                let value = values.get(name).and_then(|piece| piece.bytes(arena)).unwrap_or_default();
+                self.not_utf8(self.plan.topic.get(name).copied().unwrap_or_default(), value)
+            }
+        }
+    }
+
+    #[cold]
+    fn value_error(self, index: usize, error: ValueError) -> RowError {
+        match error {
+            ValueError::Undecodable(error) => RowError::Undecodable(error),
+            ValueError::BinaryForm => RowError::BinaryForm {
+                table: self.plan.table.clone(),
+                column: self.plan.column_name(index).to_owned(),
+                type_id: self.plan.columns.get(index).map_or(0, |column| column.type_id),
+            },
+        }
+    }
+}
+
+/// The lists of one row.
+struct Parts<'a> {
+    topic: Vec<Piece<'a>>,
+    headers: Vec<Draft<'a>>,
+}
+
+/// A record's value before the arena is at rest.
+enum Value<'a> {
+    Bare(Piece<'a>),
+    /// It lies in the envelope's room.
+    Enveloped,
+}
+
+fn header_value<'a>(member: Member<'a>, arena: &mut Arena) -> Piece<'a> {
+    match member {
+        Member::Null => Piece::Null,
+        Member::Json(text) | Member::Text(Cow::Borrowed(text)) => Piece::Borrowed(text.as_bytes()),
+        Member::Text(Cow::Owned(text)) => Piece::written(arena, |arena| arena.extend(text.as_bytes())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emptied_vector_keeps_its_room() {
+        let vector: Vec<Header<'_>> = Vec::with_capacity(7);
+        let room = vector.as_ptr().addr();
+        let vector: Vec<Header<'static>> = emptied(vector);
+        assert_eq!((vector.capacity(), vector.as_ptr().addr()), (7, room));
+    }
+}

@@ -1,0 +1,138 @@
+//! A point in time from Postgres' text.
+//!
+//! In: `2025-11-21 09:08:07.654321+00` as `DateStyle=ISO` writes it (also with `T` and `Z`), or an integer:
+//! milliseconds since 1970. Out: milliseconds since 1970. A time without a zone is taken as UTC.
+//! Specification: PostgreSQL manual, section 8.5.2 "Date/Time Output".
+
+/// Milliseconds since 1970-01-01 UTC, rounded down; `None` when it is no time (`infinity`), or lies before 1970, which
+/// no record can carry.
+pub(super) fn unix_millis(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let millis = text.parse().ok().or_else(|| timestamp_millis(text))?;
+    (millis >= 0).then_some(millis)
+}
+
+fn timestamp_millis(text: &str) -> Option<i64> {
+    if text.ends_with(" BC") {
+        return None;
+    }
+    let (date, time) = text.split_once([' ', 'T'])?;
+    let (time, offset_seconds) = match time.find(['+', '-', 'Z']) {
+        Some(at) => time.split_at_checked(at).and_then(|(time, offset)| Some((time, offset_seconds(offset)?)))?,
+        None => (time, 0),
+    };
+    let (seconds, millis) = match time.split_once('.') {
+        Some((whole, fraction)) => (time_of_day_seconds(whole)?, fraction_millis(fraction)?),
+        None => (time_of_day_seconds(time)?, 0),
+    };
+    let seconds = days_since_1970(date)?.checked_mul(86_400)?.checked_add(seconds - offset_seconds)?;
+    seconds.checked_mul(1000)?.checked_add(millis)
+}
+
+/// `+05:30`, `-03`, `Z`.
+fn offset_seconds(text: &str) -> Option<i64> {
+    match text.split_at_checked(1)? {
+        ("Z", "") => Some(0),
+        ("+", rest) => clock_seconds(rest),
+        ("-", rest) => clock_seconds(rest).map(|seconds| -seconds),
+        _ => None,
+    }
+}
+
+fn time_of_day_seconds(text: &str) -> Option<i64> {
+    (text.len() == 8).then(|| clock_seconds(text)).flatten()
+}
+
+/// `HH`, `HH:MM` or `HH:MM:SS`.
+fn clock_seconds(text: &str) -> Option<i64> {
+    let mut seconds = 0;
+    for (index, part) in text.split(':').enumerate() {
+        let (unit, limit) = *[(3600, 24), (60, 59), (1, 60)].get(index)?;
+        let value = digits(part).filter(|value| part.len() == 2 && *value <= limit)?;
+        seconds += value * unit;
+    }
+    Some(seconds)
+}
+
+/// The first three digits behind the point.
+fn fraction_millis(text: &str) -> Option<i64> {
+    digits(text)?;
+    let padded = format!("{text:0<3}");
+    digits(padded.get(..3)?)
+}
+
+fn digits(text: &str) -> Option<i64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Days from 1970-01-01 in the Gregorian calendar, counted in 400-year eras that begin on the first of March of year 0.
+fn days_since_1970(date: &str) -> Option<i64> {
+    const DAYS_PER_ERA: i64 = 146_097;
+    const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;
+    let mut parts = date.split('-');
+    let (year, month, day) = (digits(parts.next()?)?, digits(parts.next()?)?, digits(parts.next()?)?);
+    if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year > 300_000 {
+        return None;
+    }
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let months_since_march = (month + 9) % 12;
+    let day_of_year = (153 * months_since_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    Some(era * DAYS_PER_ERA + day_of_era - DAYS_FROM_FIRST_ERA_TO_1970)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<i64>) {
+        assert_eq!(unix_millis(text.as_bytes()), expected, "{text}");
+    }
+
+    #[test]
+    fn timestamps_read_as_postgres_writes_them() {
+        check("1970-01-01 00:00:00", Some(0));
+        check("2000-01-01 00:00:00", Some(946_684_800_000));
+        check("2025-11-21 09:08:07.654321", Some(1_763_716_087_654));
+        check("2025-11-21 09:08:07.6", Some(1_763_716_087_600));
+        check("2024-02-29 23:59:59.999999+00", Some(1_709_251_199_999));
+        check("9999-12-31 23:59:59", Some(253_402_300_799_000));
+        check("12345-01-01 00:00:00", Some(327_403_382_400_000));
+    }
+
+    #[test]
+    fn zones_are_taken_off() {
+        check("2025-11-21 09:08:07+05:30", Some(1_763_696_287_000));
+        check("2025-11-21 09:08:07-03", Some(1_763_726_887_000));
+        check("1970-01-01 00:19:32+00:19:32", Some(0));
+        check("2025-11-21T09:08:07.5Z", Some(1_763_716_087_500));
+    }
+
+    #[test]
+    fn integers_are_milliseconds() {
+        check("0", Some(0));
+        check("1763716087654", Some(1_763_716_087_654));
+        check("-1", None);
+        check("9223372036854775808", None);
+    }
+
+    #[test]
+    fn what_no_record_can_carry_is_no_time() {
+        for text in ["infinity", "-infinity", "1969-12-31 23:59:59.999", "0044-03-15 00:00:00 BC", "", "2025-11-21"] {
+            check(text, None);
+        }
+        for text in ["2025-13-01 00:00:00", "2025-01-32 00:00:00", "2025-01-01 00:00", "2025-01-01 00:00:00.x"] {
+            check(text, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[0-9TZ:+. BC-]{0,40}") {
+            prop_assert!(unix_millis(text.as_bytes()).is_none_or(|millis| millis >= 0));
+        }
+    }
+}

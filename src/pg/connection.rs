@@ -1,0 +1,663 @@
+//! One connection to a Postgres server: start-up, authentication, simple queries, and the way into the copy that
+//! carries a slot's stream.
+//!
+//! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
+//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and the questions
+//! around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
+//! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.3 "SASL Authentication", 54.4.
+
+use super::error::{Error, ServerError};
+use super::frame::{Frame, FrameError, ReadBuffer};
+use super::source::{ChannelBinding, Host, Source, SslMode, TargetSessionAttrs};
+use super::stream::{Socket, Stream, read_answer};
+use super::tls::Tls;
+use crate::lsn::Lsn;
+use crate::wire::{DecodeError, Reader};
+use bytes::BytesMut;
+use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::message::frontend;
+use secrecy::ExposeSecret;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Default bound on reaching one host and being let in. libpq's default is none; a relay that hangs there tells nobody.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bound on an ordinary query.
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Largest message outside the stream, in bytes.
+const LARGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// What the text form of values depends on. Defaults of the database and the role reach a walsender, too; what stands in
+/// the start-up packet beats them.
+const PINNED: [(&str, &str); 6] = [
+    ("client_encoding", "UTF8"),
+    ("DateStyle", "ISO"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("extra_float_digits", "3"),
+    ("bytea_output", "hex"),
+];
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Ordinary queries.
+    Control,
+    /// A walsender: replication commands, and simple queries too.
+    Replication,
+}
+
+/// An open, idle connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    buffer: ReadBuffer,
+    host: String,
+    backend_pid: u32,
+}
+
+/// A row of a simple query's result, in text form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row(Vec<Option<String>>);
+
+impl Row {
+    /// The column at `index`, from 0; `None` for SQL null and for a column that is not there.
+    pub fn text(&self, index: usize) -> Option<&str> {
+        self.0.get(index)?.as_deref()
+    }
+
+    /// As [`Row::text`], parsed; `None` also when it does not parse.
+    pub fn parse<T: std::str::FromStr>(&self, index: usize) -> Option<T> {
+        self.text(index)?.parse().ok()
+    }
+
+    /// Whether a boolean column is true.
+    pub fn is_true(&self, index: usize) -> bool {
+        self.text(index) == Some("t")
+    }
+}
+
+impl Connection {
+    /// Connects to the first host of `source` that answers and fits `target_session_attrs`.
+    ///
+    /// # Errors
+    /// The last host's failure; at once where another host would not help (authentication, certificates).
+    pub fn open(source: &Source, purpose: Purpose) -> Result<Self, Error> {
+        let mut failure = None;
+        for host in &source.hosts {
+            match Self::open_host(source, host, purpose).and_then(|connection| connection.accepted(source)) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure
+            .unwrap_or_else(|| Error::WrongSession { hosts: "none".to_owned(), wanted: source.target_session_attrs }))
+    }
+
+    fn open_host(source: &Source, host: &Host, purpose: Purpose) -> Result<Self, Error> {
+        let name = host_name(host);
+        let deadline = Instant::now() + connect_timeout(source);
+        let socket =
+            connect(host, source, deadline).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
+        let stream = encrypt(socket, source, host, &name, deadline)?;
+        let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
+        connection.start_up(source, host, purpose, deadline)?;
+        Ok(connection)
+    }
+
+    /// Passes a connection that `target_session_attrs` allows.
+    fn accepted(mut self, source: &Source) -> Result<Self, Error> {
+        let wanted = source.target_session_attrs;
+        if matches!(wanted, TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby) {
+            return Ok(self);
+        }
+        let rows =
+            self.query("SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'")?;
+        let (standby, read_only) = rows.first().map_or((false, false), |row| (row.is_true(0), row.is_true(1)));
+        let fits = match wanted {
+            TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby => true,
+            TargetSessionAttrs::ReadWrite => !standby && !read_only,
+            TargetSessionAttrs::ReadOnly => standby || read_only,
+            TargetSessionAttrs::Primary => !standby,
+            TargetSessionAttrs::Standby => standby,
+        };
+        if fits { Ok(self) } else { Err(Error::WrongSession { hosts: self.host, wanted }) }
+    }
+
+    /// Host and port, for messages.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The server process that serves this connection.
+    pub fn backend_pid(&self) -> u32 {
+        self.backend_pid
+    }
+
+    /// Runs a simple query; the rows of its last statement that gave any.
+    ///
+    /// # Errors
+    /// The server refuses it (the connection stays usable), or the connection broke.
+    pub fn query(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
+        self.query_within(sql, QUERY_TIMEOUT)
+    }
+
+    /// As [`Connection::query`], waiting at most `patience`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn query_within(&mut self, sql: &str, patience: Duration) -> Result<Vec<Row>, Error> {
+        self.send_query(sql)?;
+        self.answer(sql, Instant::now() + patience)
+    }
+
+    fn send_query(&mut self, sql: &str) -> Result<(), Error> {
+        let mut message = BytesMut::new();
+        frontend::query(sql, &mut message).map_err(broke("encoding a query"))?;
+        self.stream.write_all(&message).map_err(broke("sending a query"))
+    }
+
+    fn answer(&mut self, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
+        let (mut rows, mut refusal) = (Vec::new(), None);
+        loop {
+            let message = self.message(deadline, "waiting for a query's result")?;
+            match message.tag {
+                b'Z' => break,
+                b'T' => rows.clear(),
+                b'D' => rows.push(row(&message.body)?),
+                b'E' => refusal = Some(server_error(&message.body)?),
+                b'C' | b'I' => {}
+                tag => return Err(Error::Unexpected { tag, doing: "running a query" }),
+            }
+        }
+        match refusal {
+            Some(error) => Err(Error::Server { doing: shortened(sql), error: Box::new(error) }),
+            None => Ok(rows),
+        }
+    }
+
+    /// Begins to read `slot` from `start` (`0/0`: from where it is confirmed).
+    ///
+    /// # Errors
+    /// The server refuses; the connection comes back, so that an active slot can be asked for again.
+    pub fn start_replication(
+        mut self,
+        slot: &str,
+        start: Lsn,
+        options: &PluginOptions<'_>,
+        max_row: usize,
+    ) -> Result<ReplicationStream, (Box<Self>, Error)> {
+        match self.begin_copy(&options.command(slot, start)) {
+            Ok(()) => {
+                self.buffer.set_limit(max_row);
+                Ok(ReplicationStream { stream: self.stream, buffer: self.buffer, backend_pid: self.backend_pid })
+            }
+            Err(error) => Err((Box::new(self), error)),
+        }
+    }
+
+    fn begin_copy(&mut self, command: &str) -> Result<(), Error> {
+        self.send_query(command)?;
+        let deadline = Instant::now() + QUERY_TIMEOUT;
+        let mut refusal = None;
+        loop {
+            let message = self.message(deadline, "starting replication")?;
+            match message.tag {
+                b'W' => return Ok(()),
+                b'E' => refusal = Some(server_error(&message.body)?),
+                b'Z' => break,
+                b'C' | b'T' | b'D' => {}
+                tag => return Err(Error::Unexpected { tag, doing: "starting replication" }),
+            }
+        }
+        let error = Box::new(refusal.unwrap_or_default());
+        Err(Error::Server { doing: "START_REPLICATION".to_owned(), error })
+    }
+
+    /// The next message that is not merely informative.
+    fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
+        loop {
+            while let Some(frame) = self.buffer.frame()? {
+                let (owned, length) = (Owned { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
+                self.buffer.consume(length);
+                match owned.tag {
+                    // ParameterStatus, NotificationResponse
+                    b'S' | b'A' => {}
+                    b'N' => tracing::debug!(notice = %server_error(&owned.body)?, "server notice"),
+                    _ => return Ok(owned),
+                }
+            }
+            self.stream.read_some(&mut self.buffer, deadline).map_err(broke(doing))?;
+        }
+    }
+
+    fn start_up(&mut self, source: &Source, host: &Host, purpose: Purpose, deadline: Instant) -> Result<(), Error> {
+        let mut parameters = vec![
+            ("user", source.user.as_str()),
+            ("database", source.dbname.as_str()),
+            ("application_name", source.application_name.as_deref().unwrap_or("walrelay")),
+        ];
+        if purpose == Purpose::Replication {
+            parameters.push(("replication", "database"));
+        }
+        parameters.extend(source.options.as_deref().map(|options| ("options", options)));
+        parameters.extend(PINNED);
+        let mut message = BytesMut::new();
+        frontend::startup_message(parameters, &mut message).map_err(broke("encoding the start-up packet"))?;
+        self.stream.write_all(&message).map_err(broke("starting up"))?;
+        self.authenticate(source, host, deadline)?;
+        self.until_ready(deadline)
+    }
+
+    fn until_ready(&mut self, deadline: Instant) -> Result<(), Error> {
+        loop {
+            let message = self.message(deadline, "starting up")?;
+            match message.tag {
+                b'Z' => return Ok(()),
+                b'K' => self.backend_pid = Reader::new("BackendKeyData", &message.body).u32()?,
+                b'E' => return Err(self.refused(&message.body)?),
+                tag => return Err(Error::Unexpected { tag, doing: "starting up" }),
+            }
+        }
+    }
+
+    /// Answers the server's authentication requests until it is content.
+    fn authenticate(&mut self, source: &Source, host: &Host, deadline: Instant) -> Result<(), Error> {
+        let mut scram: Option<sasl::ScramSha256> = None;
+        loop {
+            let message = self.message(deadline, "authenticating")?;
+            match message.tag {
+                b'R' => {}
+                b'E' => return Err(self.refused(&message.body)?),
+                tag => return Err(Error::Unexpected { tag, doing: "authenticating" }),
+            }
+            let mut reader = Reader::new("AuthenticationRequest", &message.body);
+            match reader.u32()? {
+                0 => return self.authenticated(source, scram.is_some()),
+                3 => {
+                    self.must_not_bind(source)?;
+                    let password = self.password(source, host)?;
+                    self.send_password(password.as_bytes())?;
+                }
+                5 => {
+                    self.must_not_bind(source)?;
+                    let password = self.password(source, host)?;
+                    let salt = reader.take(4)?.first_chunk().copied().unwrap_or_default();
+                    self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())?;
+                }
+                10 => scram = Some(self.begin_scram(source, host, &mut reader)?),
+                11 => self.continue_scram(scram.as_mut(), reader.rest())?,
+                12 => self.finish_scram(scram.as_mut(), reader.rest())?,
+                2 | 7 | 8 | 9 => {
+                    return Err(self.unable("the server wants Kerberos, GSSAPI or SSPI, which walrelay does not have"));
+                }
+                other => return Err(self.unable(&format!("the server wants unknown method {other}"))),
+            }
+        }
+    }
+
+    fn authenticated(&self, source: &Source, by_scram: bool) -> Result<(), Error> {
+        if source.channel_binding == ChannelBinding::Require && !by_scram {
+            return Err(self.unable("channel_binding=require, but the server let us in without it"));
+        }
+        Ok(())
+    }
+
+    fn must_not_bind(&self, source: &Source) -> Result<(), Error> {
+        if source.channel_binding == ChannelBinding::Require {
+            return Err(self.unable("channel_binding=require, but the server asks for a password that cannot be bound"));
+        }
+        Ok(())
+    }
+
+    fn begin_scram(
+        &mut self,
+        source: &Source,
+        host: &Host,
+        reader: &mut Reader<'_>,
+    ) -> Result<sasl::ScramSha256, Error> {
+        let mut offered = Vec::new();
+        loop {
+            match reader.string()? {
+                "" => break,
+                mechanism => offered.push(mechanism),
+            }
+        }
+        let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
+        let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
+        let mut message = BytesMut::new();
+        frontend::sasl_initial_response(mechanism, scram.message(), &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))?;
+        Ok(scram)
+    }
+
+    fn choose_mechanism(
+        &self,
+        source: &Source,
+        offered: &[&str],
+    ) -> Result<(&'static str, sasl::ChannelBinding), Error> {
+        let end_point = match &self.stream {
+            Stream::Tls(tls) if source.channel_binding != ChannelBinding::Disable => tls.channel_binding(),
+            Stream::Tls(_) | Stream::Plain(_) => None,
+        };
+        let plus = offered.contains(&sasl::SCRAM_SHA_256_PLUS);
+        match end_point {
+            Some(hash) if plus => Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))),
+            _ if source.channel_binding == ChannelBinding::Require => {
+                Err(self
+                    .unable("channel_binding=require, but this connection cannot be bound (it needs TLS and SCRAM)"))
+            }
+            _ if !offered.contains(&sasl::SCRAM_SHA_256) => {
+                Err(self.unable(&format!("the server offers only {}", offered.join(", "))))
+            }
+            Some(_) => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested())),
+            None => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported())),
+        }
+    }
+
+    fn continue_scram(&mut self, scram: Option<&mut sasl::ScramSha256>, challenge: &[u8]) -> Result<(), Error> {
+        let Some(scram) = scram else { return Err(self.unable("SASL continues before it began")) };
+        scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
+        let mut message = BytesMut::new();
+        frontend::sasl_response(scram.message(), &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))
+    }
+
+    /// The server proves in turn that it knows the password.
+    fn finish_scram(&self, scram: Option<&mut sasl::ScramSha256>, proof: &[u8]) -> Result<(), Error> {
+        let Some(scram) = scram else { return Err(self.unable("SASL ends before it began")) };
+        scram.finish(proof).map_err(|error| self.unable(&error.to_string()))
+    }
+
+    fn send_password(&mut self, password: &[u8]) -> Result<(), Error> {
+        let mut message = BytesMut::new();
+        frontend::password_message(password, &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))
+    }
+
+    fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
+        source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
+            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)")
+        })
+    }
+
+    fn unable(&self, reason: &str) -> Error {
+        Error::Authentication { host: self.host.clone(), reason: reason.to_owned() }
+    }
+
+    fn refused(&self, body: &[u8]) -> Result<Error, Error> {
+        let error = Box::new(server_error(body)?);
+        Ok(Error::Server { doing: format!("Postgres at {} refuses the connection", self.host), error })
+    }
+}
+
+/// What is asked of the output plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PluginOptions<'a> {
+    /// The publication.
+    pub publication: &'a str,
+    /// Values in binary form.
+    pub binary: bool,
+    /// Logical messages, too.
+    pub messages: bool,
+}
+
+impl PluginOptions<'_> {
+    fn command(&self, slot: &str, start: Lsn) -> String {
+        let mut options = format!("proto_version '1', publication_names {}", literal(&identifier(self.publication)));
+        if self.binary {
+            options.push_str(", binary 'true'");
+        }
+        if self.messages {
+            options.push_str(", messages 'true'");
+        }
+        format!("START_REPLICATION SLOT {} LOGICAL {start} ({options})", identifier(slot))
+    }
+}
+
+/// A stream of frames from a slot, and the way back. The relay's loop is written against this, so that a script can stand
+/// in for a server.
+pub trait Upstream {
+    /// The frame at the front; `None` until all of it is here.
+    ///
+    /// # Errors
+    /// It cannot be read, and nothing behind it can.
+    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError>;
+
+    /// Drops the first `length` bytes: the front frame has been dealt with.
+    fn consume(&mut self, length: usize);
+
+    /// Waits at most `patience` for more bytes; how many came, 0 for none.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn read(&mut self, patience: Duration) -> Result<usize, Error>;
+
+    /// Sends one encoded message.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn send(&mut self, message: &[u8]) -> Result<(), Error>;
+}
+
+/// A connection in copy-both mode: changes come, status updates go.
+#[derive(Debug)]
+pub struct ReplicationStream {
+    stream: Stream,
+    buffer: ReadBuffer,
+    backend_pid: u32,
+}
+
+impl ReplicationStream {
+    /// The walsender's process.
+    pub fn backend_pid(&self) -> u32 {
+        self.backend_pid
+    }
+
+    /// Ends the copy and waits until the server has said that it has, and so has read every status update before.
+    ///
+    /// # Errors
+    /// The connection broke, or the server did not answer within `patience`.
+    pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        let mut message = BytesMut::new();
+        frontend::copy_done(&mut message);
+        self.send(&message)?;
+        // The server goes on sending until it sees our end: changes on the way are passed over, the next run gets them.
+        loop {
+            while let Some(frame) = self.buffer.frame()? {
+                let (tag, length) = (frame.tag, frame.len());
+                if tag == b'E' {
+                    let error = Box::new(server_error(frame.body)?);
+                    return Err(Error::Server { doing: "ending the stream".to_owned(), error });
+                }
+                self.buffer.consume(length);
+                if tag == b'Z' {
+                    message.clear();
+                    frontend::terminate(&mut message);
+                    return self.send(&message);
+                }
+            }
+            self.stream.read_some(&mut self.buffer, deadline).map_err(broke("ending the stream"))?;
+        }
+    }
+}
+
+impl Upstream for ReplicationStream {
+    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
+        self.buffer.frame()
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.buffer.consume(length);
+    }
+
+    fn read(&mut self, patience: Duration) -> Result<usize, Error> {
+        self.stream.read(&mut self.buffer, patience).map_err(broke("streaming"))
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(message).map_err(broke("sending a status update"))
+    }
+}
+
+/// A message taken out of the buffer.
+struct Owned {
+    tag: u8,
+    body: Vec<u8>,
+}
+
+fn broke(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { doing, source }
+}
+
+fn host_name(host: &Host) -> String {
+    match host {
+        Host::Tcp { name, port, .. } if name.contains(':') => format!("[{name}]:{port}"),
+        Host::Tcp { name, port, .. } => format!("{name}:{port}"),
+        Host::Unix { dir, port } => format!("{}/.s.PGSQL.{port}", dir.display()),
+    }
+}
+
+fn connect_timeout(source: &Source) -> Duration {
+    match source.connect_timeout {
+        None => CONNECT_TIMEOUT,
+        // libpq: no limit.
+        Some(Duration::ZERO) => Duration::from_secs(24 * 3600),
+        Some(timeout) => timeout,
+    }
+}
+
+fn connect(host: &Host, source: &Source, deadline: Instant) -> io::Result<Socket> {
+    let addresses: Vec<SocketAddr> = match host {
+        Host::Unix { .. } => return Socket::unix(host_name(host).as_ref()),
+        Host::Tcp { port, address: Some(address), .. } => vec![SocketAddr::new(*address, *port)],
+        Host::Tcp { name, port, .. } => (name.as_str(), *port).to_socket_addrs()?.collect(),
+    };
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match Socket::tcp(&address, left, source) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Negotiates TLS as `sslmode` says. Never on a Unix socket, as libpq.
+fn encrypt(mut socket: Socket, source: &Source, host: &Host, name: &str, deadline: Instant) -> Result<Stream, Error> {
+    let Host::Tcp { name: host_name, .. } = host else { return Ok(Stream::Plain(socket)) };
+    if source.sslmode == SslMode::Disable {
+        return Ok(Stream::Plain(socket));
+    }
+    let mut message = BytesMut::new();
+    frontend::ssl_request(&mut message);
+    io::Write::write_all(&mut socket, &message).map_err(broke("asking for TLS"))?;
+    match read_answer(&mut socket, deadline).map_err(broke("asking for TLS"))? {
+        b'S' => Tls::connect(socket, source, host_name, name, deadline).map(|tls| Stream::Tls(Box::new(tls))),
+        b'N' if source.sslmode == SslMode::Prefer => Ok(Stream::Plain(socket)),
+        b'N' => Err(Error::Tls { host: name.to_owned(), reason: "the server does not do TLS (ssl = off)".to_owned() }),
+        tag => Err(Error::Unexpected { tag, doing: "asking for TLS" }),
+    }
+}
+
+fn row(body: &[u8]) -> Result<Row, DecodeError> {
+    let mut reader = Reader::new("DataRow", body);
+    let columns = reader.u16()?;
+    let mut values = Vec::new();
+    for _ in 0..columns {
+        values.push(match reader.i32()? {
+            -1 => None,
+            length => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                Some(String::from_utf8_lossy(reader.take(length)?).into_owned())
+            }
+        });
+    }
+    Ok(Row(values))
+}
+
+/// Decodes ErrorResponse and NoticeResponse.
+///
+/// # Errors
+/// The fields are malformed.
+pub fn server_error(body: &[u8]) -> Result<ServerError, DecodeError> {
+    let mut reader = Reader::new("ErrorResponse", body);
+    let mut error = ServerError::default();
+    loop {
+        let field = match reader.u8()? {
+            0 => return Ok(error),
+            b'V' => &mut error.severity,
+            b'C' => &mut error.code,
+            b'M' => &mut error.message,
+            b'D' => &mut error.detail,
+            b'H' => &mut error.hint,
+            _ => {
+                reader.bytes()?;
+                continue;
+            }
+        };
+        *field = String::from_utf8_lossy(reader.bytes()?).into_owned();
+    }
+}
+
+/// The first line's beginning of a statement, for messages.
+fn shortened(sql: &str) -> String {
+    let words = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+    match words.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),
+        None => words,
+    }
+}
+
+/// `name` as an SQL identifier, always quoted.
+pub fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// `text` as an SQL string literal.
+pub fn literal(text: &str) -> String {
+    postgres_protocol::escape::escape_literal(text).trim_start().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_and_literals_are_quoted_whatever_they_hold() {
+        assert_eq!(identifier("Od\"d"), "\"Od\"\"d\"");
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\b"), "E'a\\\\b'");
+    }
+
+    #[test]
+    fn the_replication_command_names_slot_publication_and_protocol() {
+        let options = PluginOptions { publication: "My pub", binary: false, messages: true };
+        assert_eq!(
+            options.command("walrelay", Lsn::new(0x1_0000_0010)),
+            "START_REPLICATION SLOT \"walrelay\" LOGICAL 1/10 (proto_version '1', publication_names '\"My pub\"', messages 'true')"
+        );
+    }
+
+    #[test]
+    fn an_error_response_is_read_by_its_fields() {
+        let body = b"SFEHLER\0VERROR\0C55006\0Mslot is active\0Dmore\0Hdo\0Fslot.c\0\0";
+        let error = server_error(body).unwrap();
+        assert_eq!((error.code.as_str(), error.severity.as_str(), error.hint.as_str()), ("55006", "ERROR", "do"));
+        assert_eq!(error.to_string(), "slot is active (more) [SQLSTATE 55006]");
+        for cut in 0..body.len() {
+            assert!(server_error(&body[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_long_statement_is_shortened_in_messages() {
+        assert_eq!(shortened("SELECT\n  1"), "SELECT 1");
+        assert_eq!(shortened(&"é".repeat(100)).chars().count(), 81);
+    }
+}

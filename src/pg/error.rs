@@ -1,0 +1,203 @@
+//! What can go wrong between us and a Postgres server, and what each case asks for.
+//!
+//! Invariant: control flow branches on [`Error`] and on SQLSTATE, never on text.
+//! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
+
+use super::frame::FrameError;
+use super::source::TargetSessionAttrs;
+use crate::wire::DecodeError;
+use std::fmt;
+use std::io;
+
+/// What an error asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// Connect again, after a pause.
+    Reconnect,
+    /// End the process: a restart may cure it.
+    Restart,
+    /// End the process: an operator must act.
+    Stop,
+}
+
+/// A failure of a connection, or of something asked over one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No connection to any of the hosts.
+    #[error("cannot connect to Postgres at {host}")]
+    Connect {
+        /// Host and port, or socket.
+        host: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An established connection broke.
+    #[error("the connection to Postgres broke while {doing}")]
+    Io {
+        /// What was going on.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The server refused something.
+    #[error("{doing}: {error}")]
+    Server {
+        /// What was asked.
+        doing: String,
+        /// Its answer.
+        error: Box<ServerError>,
+    },
+    /// The server ended the copy or the connection in an orderly way, as on a shutdown.
+    #[error("Postgres ended the stream")]
+    Ended,
+    /// The server has been silent for longer than `wal_sender_timeout`.
+    #[error("Postgres has been silent for {seconds} s")]
+    Silent {
+        /// The server's `wal_sender_timeout`.
+        seconds: u64,
+    },
+    /// TLS is wanted and the server has none, or it cannot be set up.
+    #[error("TLS to Postgres at {host}: {reason}")]
+    Tls {
+        /// Host and port.
+        host: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file that TLS needs.
+    #[error("cannot use {what} {path}: {reason}")]
+    File {
+        /// `root certificate`, `client certificate`, `client key`.
+        what: &'static str,
+        /// Where it should be.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The server wants something to prove who we are that we do not have or do not do.
+    #[error("authentication at {host}: {reason}")]
+    Authentication {
+        /// Host and port.
+        host: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// All hosts answered, none is what `target_session_attrs` asks for.
+    #[error("no host is as target_session_attrs asks ({wanted:?}): tried {hosts}")]
+    WrongSession {
+        /// The last host that answered.
+        hosts: String,
+        /// What is asked for.
+        wanted: TargetSessionAttrs,
+    },
+    /// The server sent something malformed.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The server sent a frame that cannot be read.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The server sent a message that has no place here.
+    #[error("unexpected message {:?} while {doing}", char::from(*.tag))]
+    Unexpected {
+        /// The message's tag.
+        tag: u8,
+        /// What was going on.
+        doing: &'static str,
+    },
+}
+
+/// ErrorResponse, as far as we use it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ServerError {
+    /// `ERROR`, `FATAL`, `PANIC`.
+    pub severity: String,
+    /// SQLSTATE: five characters.
+    pub code: String,
+    /// The message.
+    pub message: String,
+    /// More about it; empty when there is none.
+    pub detail: String,
+    /// What to do; empty when there is none.
+    pub hint: String,
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.detail.is_empty() {
+            write!(f, " ({})", self.detail)?;
+        }
+        write!(f, " [SQLSTATE {}]", self.code)
+    }
+}
+
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {self}", self.severity)
+    }
+}
+
+/// SQLSTATEs that something hangs on.
+pub mod sqlstate {
+    /// `object_in_use`: the slot is active.
+    pub const OBJECT_IN_USE: &str = "55006";
+    /// `undefined_object`: no such slot, publication.
+    pub const UNDEFINED_OBJECT: &str = "42704";
+    /// `insufficient_privilege`.
+    pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
+    /// `object_not_in_prerequisite_state`: `wal_level` is not logical, the slot is invalid.
+    pub const NOT_IN_PREREQUISITE_STATE: &str = "55000";
+    /// `invalid_catalog_name`: no such database.
+    pub const NO_DATABASE: &str = "3D000";
+    /// `configuration_limit_exceeded`: no free slot.
+    pub const LIMIT_EXCEEDED: &str = "53400";
+}
+
+impl ServerError {
+    /// By SQLSTATE class: what passes by itself is waited out, what an operator decides is not repeated.
+    pub fn recovery(&self) -> Recovery {
+        match self.code.get(..2) {
+            // Connection trouble, resources, shutdown and recovery, I/O, internal: these pass.
+            Some("08" | "53" | "57" | "58" | "XX" | "40" | "25") if self.code != sqlstate::LIMIT_EXCEEDED => {
+                Recovery::Reconnect
+            }
+            _ if self.code == sqlstate::OBJECT_IN_USE => Recovery::Reconnect,
+            _ => Recovery::Stop,
+        }
+    }
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn recovery(&self) -> Recovery {
+        match self {
+            Self::Connect { .. } | Self::Io { .. } | Self::Ended | Self::Silent { .. } | Self::WrongSession { .. } => {
+                Recovery::Reconnect
+            }
+            Self::Server { error, .. } => error.recovery(),
+            Self::Tls { .. } | Self::File { .. } | Self::Authentication { .. } => Recovery::Stop,
+            Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
+        }
+    }
+
+    /// The SQLSTATE, when the server refused something.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Server { error, .. } => Some(&error.code),
+            Self::Connect { .. }
+            | Self::Io { .. }
+            | Self::Ended
+            | Self::Silent { .. }
+            | Self::Tls { .. }
+            | Self::File { .. }
+            | Self::Authentication { .. }
+            | Self::WrongSession { .. }
+            | Self::Decode(_)
+            | Self::Frame(_)
+            | Self::Unexpected { .. } => None,
+        }
+    }
+}

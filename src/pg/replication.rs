@@ -1,0 +1,143 @@
+//! The messages inside CopyData while a slot is read: XLogData and PrimaryKeepalive come, StandbyStatusUpdate goes.
+//!
+//! In and out: bytes. No socket, no clock. An XLogData's own positions are the change's, and go back between
+//! transactions; only Commit's `end_lsn` says how far the log is done with.
+//! Specification: PostgreSQL manual, section 54.4 "Streaming Replication Protocol".
+
+use crate::lsn::Lsn;
+use crate::pgoutput::PgTime;
+use crate::wire::{DecodeError, Fault, Reader};
+
+/// One message from the walsender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicationMessage<'a> {
+    /// A piece of the stream.
+    XLogData(XLogData<'a>),
+    /// The walsender is alive, and how far it has come.
+    PrimaryKeepalive(PrimaryKeepalive),
+}
+
+/// One change, as the output plugin wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XLogData<'a> {
+    /// The change's own position.
+    pub wal_start: Lsn,
+    /// The plugin's bytes.
+    pub data: &'a [u8],
+}
+
+/// How far the walsender has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrimaryKeepalive {
+    /// Everything that commits before this has been sent.
+    pub wal_end: Lsn,
+    /// The walsender wants an answer now, or it will give the connection up.
+    pub reply_requested: bool,
+}
+
+impl<'a> ReplicationMessage<'a> {
+    /// Decodes the body of one CopyData.
+    ///
+    /// # Errors
+    /// It is neither of the two, or cut short.
+    #[inline]
+    pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("CopyData", body);
+        match reader.u8()? {
+            b'w' => {
+                let wal_start = reader.lsn()?;
+                let _wal_end = reader.lsn()?;
+                let _send_time = reader.i64()?;
+                Ok(Self::XLogData(XLogData { wal_start, data: reader.rest() }))
+            }
+            b'k' => {
+                let wal_end = reader.lsn()?;
+                let _send_time = reader.i64()?;
+                let reply_requested = reader.u8()? != 0;
+                reader.end()?;
+                Ok(Self::PrimaryKeepalive(PrimaryKeepalive { wal_end, reply_requested }))
+            }
+            byte => Err(Reader::new("CopyData", body).error(Fault::UnknownTag { what: "replication message", byte })),
+        }
+    }
+}
+
+/// Bytes of an encoded StandbyStatusUpdate, CopyData's header included.
+pub const STATUS_UPDATE_BYTES: usize = 39;
+
+/// StandbyStatusUpdate: written, flushed and applied are all `flush_lsn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyStatusUpdate {
+    /// Postgres may forget the log before this.
+    pub flush_lsn: Lsn,
+    /// When it was sent, by our clock.
+    pub sent_at: PgTime,
+    /// The walsender shall answer with a keepalive.
+    pub reply_requested: bool,
+}
+
+impl StandbyStatusUpdate {
+    /// The CopyData frame.
+    pub fn encode(&self) -> [u8; STATUS_UPDATE_BYTES] {
+        let lsn = self.flush_lsn.bytes().to_be_bytes();
+        let time = self.sent_at.0.to_be_bytes();
+        let fields: [&[u8]; 8] =
+            [b"d", &38u32.to_be_bytes(), b"r", &lsn, &lsn, &lsn, &time, &[u8::from(self.reply_requested)]];
+        let mut frame = [0; STATUS_UPDATE_BYTES];
+        let mut room = frame.iter_mut();
+        for byte in fields.into_iter().flatten() {
+            if let Some(place) = room.next() {
+                *place = *byte;
+            }
+        }
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_update_has_the_documented_bytes() {
+        let update = StandbyStatusUpdate {
+            flush_lsn: Lsn::new(0x0102_0304_0506_0708),
+            sent_at: PgTime(-2),
+            reply_requested: true,
+        };
+        let lsn = [1, 2, 3, 4, 5, 6, 7, 8];
+        let expected =
+            [&b"d\0\0\0\x26r"[..], &lsn, &lsn, &lsn, &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFE], &[1]].concat();
+        assert_eq!(update.encode(), expected[..]);
+    }
+
+    #[test]
+    fn a_keepalive_says_how_far_the_server_is_and_whether_it_wants_an_answer() {
+        let body = [&b"k"[..], &42u64.to_be_bytes(), &0u64.to_be_bytes(), &[1]].concat();
+        assert_eq!(
+            ReplicationMessage::decode(&body),
+            Ok(ReplicationMessage::PrimaryKeepalive(PrimaryKeepalive { wal_end: Lsn::new(42), reply_requested: true }))
+        );
+        for cut in 0..body.len() {
+            assert!(ReplicationMessage::decode(&body[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn xlogdata_hands_the_plugins_bytes_on() {
+        let body = [&b"w"[..], &7u64.to_be_bytes(), &9u64.to_be_bytes(), &0u64.to_be_bytes(), b"payload"].concat();
+        assert_eq!(
+            ReplicationMessage::decode(&body),
+            Ok(ReplicationMessage::XLogData(XLogData { wal_start: Lsn::new(7), data: b"payload" }))
+        );
+    }
+
+    #[test]
+    fn another_message_is_an_error_that_shows_it() {
+        let error = ReplicationMessage::decode(b"x123").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "malformed CopyData: unknown replication message 'x' at offset 0 of 4 bytes: 78313233"
+        );
+    }
+}

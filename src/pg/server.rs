@@ -1,0 +1,252 @@
+//! Questions to a server: who it is, what state the slot is in, what the publication holds.
+//!
+//! In: an open [`Connection`]. Out: plain values. Decides nothing: what a state means is the caller's affair.
+//! Rows of catalogues whose columns differ between versions 14 to 18 are read as JSON, so that a column which a version lacks
+//! is simply absent.
+//! Specification: PostgreSQL manual, sections 54.4, 52.20 "pg_replication_slots", 52.17 "pg_publication_tables".
+
+use super::connection::{Connection, Row, literal};
+use super::error::Error;
+use crate::lsn::Lsn;
+use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Which cluster a server belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// Made by initdb; the same on a cluster's standbys.
+    pub system_identifier: String,
+    /// Rises with each promotion.
+    pub timeline: u32,
+}
+
+/// Asks IDENTIFY_SYSTEM, on a replication connection.
+///
+/// # Errors
+/// The connection broke, or it is no replication connection.
+pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Error> {
+    let rows = connection.query("IDENTIFY_SYSTEM")?;
+    let row = rows.first();
+    Ok(SystemIdentity {
+        system_identifier: row.and_then(|row| row.text(0)).unwrap_or_default().to_owned(),
+        timeline: row.and_then(|row| row.parse(1)).unwrap_or_default(),
+    })
+}
+
+/// Where `timeline`, or an ancestor of it, left `ancestor`: what lies beyond belongs to other transactions now. `None` when
+/// the history does not name it.
+///
+/// # Errors
+/// The connection broke, or the server does not have the history.
+pub fn switch_point(connection: &mut Connection, timeline: u32, ancestor: u32) -> Result<Option<Lsn>, Error> {
+    let rows = connection.query(&format!("TIMELINE_HISTORY {timeline}"))?;
+    let history = rows.first().and_then(|row| row.text(1)).unwrap_or_default();
+    Ok(parse_history(history, ancestor))
+}
+
+/// A line of a history file: timeline, where it was left, why; separated by white space.
+fn parse_history(history: &str, ancestor: u32) -> Option<Lsn> {
+    history.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let timeline: u32 = words.next()?.parse().ok()?;
+        if timeline == ancestor { words.next()?.parse().ok() } else { None }
+    })
+}
+
+/// A row of `pg_replication_slots`. `None`: null, or not known to this version.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct SlotRow {
+    /// The output plugin; none for a physical slot.
+    pub plugin: Option<String>,
+    /// Its database; none for a physical slot.
+    pub database: Option<String>,
+    /// Goes with the session that made it.
+    #[serde(default)]
+    pub temporary: bool,
+    /// A walsender reads it.
+    #[serde(default)]
+    pub active: bool,
+    /// That walsender.
+    pub active_pid: Option<u32>,
+    /// Postgres keeps the log from here.
+    restart_lsn: Option<String>,
+    /// Everything that commits before is done.
+    confirmed_flush_lsn: Option<String>,
+    /// `reserved`, `extended`, `unreserved`, `lost`.
+    pub wal_status: Option<String>,
+    /// Sends prepared transactions (since 14).
+    #[serde(default)]
+    pub two_phase: bool,
+    /// Invalidated by a conflict with recovery (since 16).
+    pub conflicting: Option<bool>,
+    /// Why it was invalidated (since 17).
+    pub invalidation_reason: Option<String>,
+    /// Kept on standbys, too (since 17).
+    #[serde(default)]
+    pub failover: bool,
+    /// Being copied from a primary (since 17).
+    #[serde(default)]
+    pub synced: bool,
+}
+
+/// A slot, and how it stands to the server's current position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its row.
+    pub row: SlotRow,
+    /// `confirmed_flush_lsn`.
+    pub confirmed_flush_lsn: Option<Lsn>,
+    /// `restart_lsn`.
+    pub restart_lsn: Option<Lsn>,
+    /// Bytes of log between `confirmed_flush_lsn` and now.
+    pub lag_bytes: Option<u64>,
+    /// Bytes of log between `restart_lsn` and now.
+    pub retained_wal_bytes: Option<u64>,
+}
+
+/// Looks the slot up; `None` when there is none of that name in the whole cluster.
+///
+/// # Errors
+/// The connection broke.
+pub fn slot(connection: &mut Connection, name: &str) -> Result<Option<Slot>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.to_jsonb(s), pg_catalog.pg_wal_lsn_diff(w.now, s.confirmed_flush_lsn)::bigint,
+                pg_catalog.pg_wal_lsn_diff(w.now, s.restart_lsn)::bigint
+           FROM pg_catalog.pg_replication_slots AS s,
+                (SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                             ELSE pg_catalog.pg_current_wal_lsn() END) AS w (now)
+          WHERE s.slot_name = {}",
+        literal(name)
+    ))?;
+    Ok(rows.first().and_then(parse_slot))
+}
+
+fn parse_slot(row: &Row) -> Option<Slot> {
+    let slot: SlotRow = serde_json::from_str(row.text(0)?).ok()?;
+    let lsn = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
+    let bytes = |index| row.parse::<i64>(index).map(|bytes| u64::try_from(bytes).unwrap_or(0));
+    Some(Slot {
+        confirmed_flush_lsn: lsn(&slot.confirmed_flush_lsn),
+        restart_lsn: lsn(&slot.restart_lsn),
+        lag_bytes: bytes(1),
+        retained_wal_bytes: bytes(2),
+        row: slot,
+    })
+}
+
+/// A row of `pg_publication`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Publication {
+    /// FOR ALL TABLES.
+    pub puballtables: bool,
+    /// Carries inserts.
+    pub pubinsert: bool,
+    /// Carries updates.
+    pub pubupdate: bool,
+    /// Rows of partitions come as rows of the partitioned table (since 13).
+    #[serde(default)]
+    pub pubviaroot: bool,
+}
+
+/// Looks the publication up in the connection's database.
+///
+/// # Errors
+/// The connection broke.
+pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Publication>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication AS p WHERE p.pubname = {}",
+        literal(name)
+    ))?;
+    Ok(rows.first().and_then(|row| serde_json::from_str(row.text(0)?).ok()))
+}
+
+/// The tables of a publication with their published columns, partitions as they will be announced.
+///
+/// # Errors
+/// The connection broke.
+pub fn published_tables(connection: &mut Connection, publication: &str) -> Result<Vec<PublishedTable>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT c.oid, p.schemaname, p.tablename, a.attname, a.atttypid, a.atttypmod,
+                (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(pn.nspname, pc.relname))
+                   FROM pg_catalog.pg_partition_ancestors(c.oid) AS up (relid)
+                   JOIN pg_catalog.pg_class AS pc ON pc.oid = up.relid AND pc.oid <> c.oid
+                   JOIN pg_catalog.pg_namespace AS pn ON pn.oid = pc.relnamespace)
+           FROM pg_catalog.pg_publication_tables AS p
+           JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
+           JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attgenerated = ''
+          WHERE p.pubname = {}
+            AND COALESCE(pg_catalog.to_jsonb(p) -> 'attnames' ? a.attname::text, true)
+          ORDER BY 2, 3, a.attnum",
+        literal(publication)
+    ))?;
+    let mut tables: Vec<PublishedTable> = Vec::new();
+    for row in &rows {
+        let id = row.parse(0).unwrap_or_default();
+        if tables.last().is_none_or(|table| table.relation.id != id) {
+            tables.push(table(id, row));
+        }
+        if let Some(table) = tables.last_mut() {
+            table.relation.columns.extend(column(row));
+        }
+    }
+    Ok(tables)
+}
+
+fn table(id: u32, row: &Row) -> PublishedTable {
+    let text = |index| row.text(index).unwrap_or_default().to_owned();
+    let relation = Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
+    let ancestors = row.text(6).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+    PublishedTable { relation, ancestors }
+}
+
+fn column(row: &Row) -> Option<RelationColumn> {
+    Some(RelationColumn { name: row.text(3)?.to_owned(), type_id: row.parse(4)?, type_modifier: row.parse(5)? })
+}
+
+/// A setting's value in its base unit, as `pg_settings` has it.
+///
+/// # Errors
+/// The connection broke.
+pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
+    let rows =
+        connection.query(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
+    Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
+}
+
+/// `wal_sender_timeout`; `None` when the server never gives up.
+///
+/// # Errors
+/// The connection broke.
+pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
+    let millis = setting(connection, "wal_sender_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    Ok((millis > 0).then(|| Duration::from_millis(millis)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_says_where_each_ancestor_was_left() {
+        let history = "1\t0/3000148\tno recovery target specified\n\n2\t0/5000A28\tno recovery target specified\n";
+        assert_eq!(parse_history(history, 1), Some(Lsn::new(0x300_0148)));
+        assert_eq!(parse_history(history, 2), Some(Lsn::new(0x500_0A28)));
+        assert_eq!(parse_history(history, 3), None);
+        assert_eq!(parse_history("", 1), None);
+    }
+
+    #[test]
+    fn a_slots_row_is_read_whatever_columns_the_version_has() {
+        let row: SlotRow = serde_json::from_str(
+            r#"{"plugin":"pgoutput","database":"shop","temporary":false,"active":true,"active_pid":7,
+                "restart_lsn":"0/10","confirmed_flush_lsn":"0/20","wal_status":"reserved","safe_wal_size":null}"#,
+        )
+        .unwrap();
+        assert!(row.active && !row.two_phase && row.invalidation_reason.is_none());
+        let row: SlotRow = serde_json::from_str(r#"{"plugin":null,"invalidation_reason":"wal_removed"}"#).unwrap();
+        assert_eq!(row.invalidation_reason.as_deref(), Some("wal_removed"));
+    }
+}

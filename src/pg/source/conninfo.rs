@@ -1,0 +1,131 @@
+//! A connection string of keywords, taken apart.
+//!
+//! In: `host=db dbname='my shop' …`. Out: pairs, without any judgement of keywords or values.
+//! Invariant: no error quotes a piece of the string, since a password with a space in it spills into what follows.
+//! Specification: PostgreSQL manual, section 32.1.1.1 "Keyword/Value Connection Strings".
+
+use std::iter::{Enumerate, Peekable};
+use std::str::Chars;
+
+use super::error::Problem;
+use super::keywords::Pair;
+
+/// Takes the string apart.
+pub(super) fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
+    let mut cursor = Cursor { characters: text.chars().enumerate().peekable(), length: text.chars().count() };
+    let mut pairs = Vec::<Pair>::new();
+    loop {
+        cursor.skip_spaces();
+        if cursor.peek().is_none() {
+            return Ok(pairs);
+        }
+        let keyword = cursor.keyword()?;
+        let value = cursor.value()?;
+        let after_password = pairs.iter().any(|pair| pair.keyword == "password");
+        pairs.push(Pair { keyword, value, quotable: !after_password });
+    }
+}
+
+struct Cursor<'a> {
+    characters: Peekable<Enumerate<Chars<'a>>>,
+    /// In characters.
+    length: usize,
+}
+
+impl Cursor<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.characters.peek().map(|(_, character)| *character)
+    }
+
+    fn next(&mut self) -> Option<char> {
+        self.characters.next().map(|(_, character)| character)
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.characters.next_if(|(_, character)| character.is_ascii_whitespace()).is_some() {}
+    }
+
+    fn malformed(&mut self, what: &'static str) -> Problem {
+        let at = self.characters.peek().map_or(self.length, |(index, _)| *index) + 1;
+        Problem::MalformedKeywords { at, what }
+    }
+
+    fn keyword(&mut self) -> Result<String, Problem> {
+        let mut keyword = String::new();
+        while let Some((_, character)) = self.characters.next_if(|(_, c)| *c != '=' && !c.is_ascii_whitespace()) {
+            keyword.push(character);
+        }
+        self.skip_spaces();
+        match self.peek() {
+            Some('=') if !keyword.is_empty() => self.next(),
+            _ => return Err(self.malformed("a keyword and = are missing")),
+        };
+        self.skip_spaces();
+        Ok(keyword)
+    }
+
+    fn value(&mut self) -> Result<String, Problem> {
+        if self.peek() == Some('\'') {
+            self.next();
+            return self.quoted_value();
+        }
+        let mut value = String::new();
+        while let Some((_, character)) = self.characters.next_if(|(_, c)| !c.is_ascii_whitespace()) {
+            // A backslash at the very end stands for nothing, as in libpq.
+            value.extend(if character == '\\' { self.next() } else { Some(character) });
+        }
+        Ok(value)
+    }
+
+    fn quoted_value(&mut self) -> Result<String, Problem> {
+        let mut value = String::new();
+        loop {
+            match self.next() {
+                Some('\'') => return Ok(value),
+                Some('\\') => value.extend(self.next()),
+                Some(character) => value.push(character),
+                None => return Err(self.malformed("the closing quote is missing")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(&str, &str)]) {
+        let pairs = parse(text).unwrap();
+        let pairs = pairs.iter().map(|pair| (pair.keyword.as_str(), pair.value.as_str())).collect::<Vec<_>>();
+        assert_eq!(pairs, expected, "{text}");
+    }
+
+    #[test]
+    fn spaces_quotes_and_backslashes_are_libpqs() {
+        check("", &[]);
+        check("host=db port = 5432", &[("host", "db"), ("port", "5432")]);
+        check(r"dbname='my shop' user=it\'s", &[("dbname", "my shop"), ("user", "it's")]);
+        check(r"password='a\'b\\c' host=''", &[("password", r"a'b\c"), ("host", "")]);
+        check("user=a\\", &[("user", "a")]);
+        check("user= host=h", &[("user", "host=h")]);
+    }
+
+    #[test]
+    fn malformed_strings_are_refused_by_place() {
+        let malformed = |text: &str| match parse(text) {
+            Err(Problem::MalformedKeywords { at, .. }) => at,
+            other => panic!("{text}: {:?}", other.err()),
+        };
+        assert_eq!(malformed("host"), 5);
+        assert_eq!(malformed("host db"), 6);
+        assert_eq!(malformed("=x"), 1);
+        assert_eq!(malformed("host='db"), 9);
+    }
+
+    #[test]
+    fn what_follows_a_password_is_not_to_be_quoted() {
+        let pairs = parse("host=h password=my hunter2=x").unwrap();
+        assert_eq!(pairs.iter().map(|pair| pair.quotable).collect::<Vec<_>>(), [true, true, false]);
+    }
+}

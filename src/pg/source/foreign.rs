@@ -1,0 +1,134 @@
+//! Connection strings of other libraries, recognized to write out the right form.
+//!
+//! In: what was given. Out: whose language it is, and the same as a libpq URI with `***` in the password's place.
+//! Invariant: the right form holds no password: it is built from parsed pairs, or is a bare template.
+
+use std::fmt::Write as _;
+
+use super::error::Problem;
+use super::keywords::{self, Pair};
+use super::uri;
+
+/// What is written when the string cannot be taken apart.
+const TEMPLATE: &str = "postgres://USER@HOST:5432/DBNAME";
+
+/// The error for a string with this scheme (what stands before the first `:`), when it is another library's.
+pub(super) fn recognize(scheme: &str, after_scheme: &str) -> Option<Problem> {
+    let foreign = |dialect, rest: &str| Some(Problem::Foreign { dialect, right: right_form(rest) });
+    if scheme == "jdbc" {
+        return foreign("a JDBC URL", after_scheme.split_once(':').map_or("", |(_, rest)| rest));
+    }
+    match scheme.split_once('+') {
+        Some(("postgres" | "postgresql", _)) => foreign("a SQLAlchemy URL, with a driver's name in it", after_scheme),
+        _ => None,
+    }
+}
+
+/// The libpq form of what follows the scheme: `//host/db?…`, or a database alone as JDBC has it.
+fn right_form(rest: &str) -> String {
+    let parsed = match rest.strip_prefix("//") {
+        Some(rest) => uri::parse(rest),
+        None => uri::parse(&format!("/{}", rest.trim_start_matches('/'))),
+    };
+    match parsed {
+        Ok(pairs) if !pairs.is_empty() => write(&pairs),
+        _ => TEMPLATE.to_owned(),
+    }
+}
+
+fn write(pairs: &[Pair]) -> String {
+    let of = |name: &str| pairs.iter().rev().find(|pair| pair.keyword == name).map(|pair| pair.value.as_str());
+    let mut text = String::from("postgres://");
+    if let Some(user) = of("user") {
+        text.push_str(&encode(user));
+        text.push_str(if of("password").is_some() { ":***@" } else { "@" });
+    }
+    text.push_str(&authority(of("host").unwrap_or(""), of("port").unwrap_or("")));
+    if let Some(dbname) = of("dbname") {
+        let _infallible = write!(text, "/{}", encode(dbname));
+    }
+    text.push_str(&query(pairs));
+    text
+}
+
+fn authority(hosts: &str, ports: &str) -> String {
+    let mut ports = ports.split(',');
+    let items = hosts.split(',').map(|host| {
+        let host = if host.contains(':') { format!("[{host}]") } else { encode(host) };
+        match ports.next().filter(|port| !port.is_empty()) {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        }
+    });
+    items.collect::<Vec<_>>().join(",")
+}
+
+/// Parameters that libpq knows, other libraries' names of them translated; the rest is left out.
+fn query(pairs: &[Pair]) -> String {
+    let parameters = pairs
+        .iter()
+        .map(|pair| match pair.keyword.as_str() {
+            "ssl" => ("sslmode", pair.value.as_str()),
+            "ApplicationName" => ("application_name", pair.value.as_str()),
+            keyword => (keyword, pair.value.as_str()),
+        })
+        .filter(|(name, _)| keywords::is_public(name) && !["user", "host", "port", "dbname"].contains(name))
+        .map(|(name, value)| format!("{name}={}", encode(value)))
+        .collect::<Vec<_>>();
+    if parameters.is_empty() { String::new() } else { format!("?{}", parameters.join("&")) }
+}
+
+fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _infallible = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(given: &str, expected: &str) {
+        let (scheme, rest) = given.split_once(':').unwrap();
+        match recognize(scheme, rest) {
+            Some(Problem::Foreign { right, .. }) => assert_eq!(right, expected, "{given}"),
+            other => panic!("{given}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn jdbc_urls_are_written_as_libpq_has_them() {
+        check("jdbc:postgresql://db:5433/shop", "postgres://db:5433/shop");
+        check(
+            "jdbc:postgresql://db/shop?user=app&password=hunter2&ssl=true&currentSchema=x&ApplicationName=a%20b",
+            "postgres://app:***@db/shop?sslmode=require&application_name=a%20b",
+        );
+        check("jdbc:postgresql://a:1,[::1]:2/shop", "postgres://a:1,[::1]:2/shop");
+        check("jdbc:postgresql:shop", "postgres:///shop");
+        check("jdbc:mysql", TEMPLATE);
+    }
+
+    #[test]
+    fn sqlalchemy_urls_are_written_as_libpq_has_them() {
+        check("postgresql+psycopg2://app:hunter2@db:5432/shop", "postgres://app:***@db:5432/shop");
+        check("postgres+asyncpg://app:hunter2@db/shop?ssl=require", "postgres://app:***@db/shop?sslmode=require");
+    }
+
+    #[test]
+    fn what_cannot_be_taken_apart_becomes_a_template() {
+        check("postgresql+psycopg2://app:hun@ter2@db/shop", TEMPLATE);
+    }
+
+    #[test]
+    fn libpqs_own_schemes_are_not_foreign() {
+        assert!(recognize("postgres", "//h").is_none());
+        assert!(recognize("mysql", "//h").is_none());
+    }
+}

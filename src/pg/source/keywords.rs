@@ -1,0 +1,271 @@
+//! libpq's connection keywords: which are honoured, which may be ignored, which are refused.
+//!
+//! In: pairs of a connection string or service file, and `PG*` variables. Out: [`Parameters`], known keywords with their
+//! values and places. What the values mean is judged in [`super`].
+//! Invariant: a keyword is ignored only where ignoring it loses no protection and changes no record; else it is refused.
+//! Specification: PostgreSQL manual, sections 32.1.2 "Parameter Key Words" and 32.15 "Environment Variables".
+
+use std::collections::BTreeMap;
+
+use super::environment::Environment;
+use super::error::{Place, Problem, SourceError};
+use crate::nearest::nearest;
+
+/// A keyword and its value as they stand in a connection string. No `Debug`: it may be the password.
+pub(super) struct Pair {
+    pub(super) keyword: String,
+    pub(super) value: String,
+    /// Whether a message may quote the keyword; not when it may be a piece of a password.
+    pub(super) quotable: bool,
+}
+
+impl Pair {
+    pub(super) fn new(keyword: &str, value: &str) -> Self {
+        Self { keyword: keyword.to_owned(), value: value.to_owned(), quotable: true }
+    }
+}
+
+/// What becomes of a keyword.
+#[derive(Clone, Copy)]
+enum Standing {
+    /// Honoured.
+    Used,
+    /// Taken and ignored: it changes nothing here.
+    Ignored,
+    /// Taken with the values that ask for nothing; refused with others, for the reason.
+    Only(&'static [&'static str], &'static str),
+    /// Refused with any value but an empty one.
+    Refused(&'static str),
+}
+
+struct Keyword {
+    name: &'static str,
+    variable: &'static str,
+    standing: Standing,
+}
+
+const fn keyword(name: &'static str, variable: &'static str, standing: Standing) -> Keyword {
+    Keyword { name, variable, standing }
+}
+
+use Standing::{Ignored, Only, Refused, Used};
+
+const NO_GSS: &str = "there is no GSSAPI encryption here: use sslmode";
+const NO_OAUTH: &str = "OAuth log-in is not implemented";
+const NO_CRL: &str = "revocation lists are not looked at";
+const NO_KEYS: &str = "SCRAM keys are not taken: give the password";
+
+/// Every keyword of libpq 18 and of releases before it, in the manual's order; an empty variable: there is none.
+static KEYWORDS: [Keyword; 52] = [
+    keyword("host", "PGHOST", Used),
+    keyword("hostaddr", "PGHOSTADDR", Used),
+    keyword("port", "PGPORT", Used),
+    keyword("dbname", "PGDATABASE", Used),
+    keyword("user", "PGUSER", Used),
+    keyword("password", "PGPASSWORD", Used),
+    keyword("passfile", "PGPASSFILE", Used),
+    keyword("require_auth", "PGREQUIREAUTH", Refused("how the server asks for the password is not restricted")),
+    keyword("channel_binding", "PGCHANNELBINDING", Used),
+    keyword("connect_timeout", "PGCONNECT_TIMEOUT", Used),
+    // The session's encoding is pinned to UTF-8.
+    keyword("client_encoding", "PGCLIENTENCODING", Ignored),
+    keyword("options", "PGOPTIONS", Used),
+    keyword("application_name", "PGAPPNAME", Used),
+    keyword("fallback_application_name", "", Ignored),
+    keyword("keepalives", "", Used),
+    keyword("keepalives_idle", "", Used),
+    keyword("keepalives_interval", "", Used),
+    keyword("keepalives_count", "", Used),
+    keyword("tcp_user_timeout", "", Used),
+    // walrelay asks for replication where it needs it.
+    keyword("replication", "", Ignored),
+    keyword("gssencmode", "PGGSSENCMODE", Only(&["disable", "prefer"], NO_GSS)),
+    keyword("sslmode", "PGSSLMODE", Used),
+    keyword("requiressl", "PGREQUIRESSL", Only(&["0"], "it is obsolete: write sslmode=require")),
+    keyword(
+        "sslnegotiation",
+        "PGSSLNEGOTIATION",
+        Only(&["postgres"], "TLS is always negotiated as sslnegotiation=postgres does"),
+    ),
+    // Servers have not compressed since Postgres 14.
+    keyword("sslcompression", "PGSSLCOMPRESSION", Ignored),
+    keyword("sslcert", "PGSSLCERT", Used),
+    keyword("sslkey", "PGSSLKEY", Used),
+    keyword("sslkeylogfile", "", Refused("keys of TLS sessions are not written anywhere")),
+    keyword(
+        "sslpassword",
+        "",
+        Refused("encrypted keys cannot be read: give an unencrypted one that only this user may read"),
+    ),
+    keyword(
+        "sslcertmode",
+        "PGSSLCERTMODE",
+        Only(&["allow", "disable"], "that the server asked for the certificate is not checked"),
+    ),
+    keyword("sslrootcert", "PGSSLROOTCERT", Used),
+    keyword("sslcrl", "PGSSLCRL", Refused(NO_CRL)),
+    keyword("sslcrldir", "PGSSLCRLDIR", Refused(NO_CRL)),
+    keyword("sslsni", "PGSSLSNI", Only(&["1"], "the host's name is always sent in the TLS handshake")),
+    keyword("requirepeer", "PGREQUIREPEER", Refused("the owner of the server's process is not looked at")),
+    keyword(
+        "ssl_min_protocol_version",
+        "PGSSLMINPROTOCOLVERSION",
+        Only(&["TLSv1", "TLSv1.1", "TLSv1.2"], "the lowest TLS version is always 1.2"),
+    ),
+    keyword(
+        "ssl_max_protocol_version",
+        "PGSSLMAXPROTOCOLVERSION",
+        Only(&["TLSv1.3"], "the highest TLS version is always 1.3"),
+    ),
+    // A lowest version of the protocol that every server speaks.
+    keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Only(&["3.0"], "version 3.0 of the protocol is spoken")),
+    keyword("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
+    // GSSAPI is never used, so that its settings have nothing to change.
+    keyword("krbsrvname", "PGKRBSRVNAME", Ignored),
+    keyword("gsslib", "PGGSSLIB", Ignored),
+    keyword("gssdelegation", "PGGSSDELEGATION", Ignored),
+    keyword("scram_client_key", "", Refused(NO_KEYS)),
+    keyword("scram_server_key", "", Refused(NO_KEYS)),
+    keyword("service", "PGSERVICE", Used),
+    keyword("servicefile", "PGSERVICEFILE", Used),
+    keyword("target_session_attrs", "PGTARGETSESSIONATTRS", Used),
+    // One connection has nothing to balance: hosts are tried in the order given.
+    keyword("load_balance_hosts", "PGLOADBALANCEHOSTS", Ignored),
+    keyword("oauth_issuer", "", Refused(NO_OAUTH)),
+    keyword("oauth_client_id", "", Refused(NO_OAUTH)),
+    keyword("oauth_client_secret", "", Refused(NO_OAUTH)),
+    keyword("oauth_scope", "", Refused(NO_OAUTH)),
+];
+
+/// Whether libpq knows the keyword, and its value is no secret.
+pub(super) fn is_public(name: &str) -> bool {
+    KEYWORDS.iter().any(|keyword| keyword.name == name && matches!(keyword.standing, Used | Ignored))
+        && name != "password"
+}
+
+/// A value, and where it stands.
+pub(super) struct Parameter {
+    pub(super) value: String,
+    pub(super) place: Place,
+}
+
+/// The values of keywords that were given, each from the first place that has it.
+#[derive(Default)]
+pub(super) struct Parameters {
+    values: BTreeMap<&'static str, Parameter>,
+}
+
+impl Parameters {
+    /// Adds pairs from one place; within it the last of equal keywords counts, before it what was added earlier.
+    pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &Place) -> Result<(), SourceError> {
+        let mut added = BTreeMap::new();
+        for pair in pairs {
+            let keyword = known(&pair).map_err(|problem| SourceError { place: place.clone(), problem })?;
+            admit(keyword, &pair.value).map_err(|problem| SourceError { place: place.clone(), problem })?;
+            if matches!(keyword.standing, Used) || keyword.name == "sslcertmode" {
+                added.insert(keyword.name, Parameter { value: pair.value, place: place.clone() });
+            }
+        }
+        for (name, parameter) in added {
+            self.values.entry(name).or_insert(parameter);
+        }
+        Ok(())
+    }
+
+    /// Adds what `PG*` variables say of keywords that are not given yet.
+    pub(super) fn add_variables(&mut self, environment: &Environment) -> Result<(), SourceError> {
+        let mut found = Vec::new();
+        for keyword in KEYWORDS.iter().filter(|keyword| !self.values.contains_key(keyword.name)) {
+            if let Some(value) = environment.variable(keyword.variable) {
+                found.push((Pair::new(keyword.name, value), Place::Variable(keyword.variable)));
+            }
+        }
+        found.into_iter().try_for_each(|(pair, place)| self.add(vec![pair], &place))
+    }
+
+    /// The value of a keyword; an empty one counts as not given.
+    pub(super) fn get(&self, name: &'static str) -> Option<&str> {
+        self.values.get(name).map(|parameter| parameter.value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Where a keyword's value stands.
+    pub(super) fn place(&self, name: &'static str) -> Place {
+        self.values.get(name).map_or(Place::Default, |parameter| parameter.place.clone())
+    }
+
+    /// An error about a keyword's value.
+    pub(super) fn error(&self, name: &'static str, problem: Problem) -> SourceError {
+        SourceError { place: self.place(name), problem }
+    }
+}
+
+fn known(pair: &Pair) -> Result<&'static Keyword, Problem> {
+    KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| Problem::UnknownKeyword {
+        keyword: pair.quotable.then(|| pair.keyword.clone()),
+        nearest: nearest(&pair.keyword, KEYWORDS.iter().map(|keyword| keyword.name)),
+    })
+}
+
+fn admit(keyword: &Keyword, value: &str) -> Result<(), Problem> {
+    match keyword.standing {
+        Used | Ignored => Ok(()),
+        Only(harmless, _) if value.is_empty() || harmless.contains(&value) => Ok(()),
+        Refused(_) if value.is_empty() => Ok(()),
+        Only(_, reason) | Refused(reason) => Err(Problem::Unsupported { keyword: keyword.name, reason }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_keyword_stands_twice() {
+        let names = KEYWORDS.iter().map(|keyword| keyword.name).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(names.len(), KEYWORDS.len());
+    }
+
+    #[test]
+    fn what_stands_first_wins_between_places_and_last_within_one() {
+        let mut parameters = Parameters::default();
+        let pairs = |values: [&str; 2]| values.map(|value| Pair::new("host", value)).into();
+        parameters.add(pairs(["a", "b"]), &Place::Text).unwrap();
+        parameters.add(pairs(["c", "d"]), &Place::Service("s".into())).unwrap();
+        assert_eq!(parameters.get("host"), Some("b"));
+        assert_eq!(parameters.place("host"), Place::Text);
+        assert_eq!(parameters.place("port"), Place::Default);
+    }
+
+    #[test]
+    fn an_unknown_keyword_names_the_nearest() {
+        let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &Place::Text).err().unwrap();
+        assert_eq!(error.to_string(), "\"sslmod\" is not a connection keyword");
+        assert_eq!(error.hint().as_deref(), Some("the nearest keyword is sslmode"));
+    }
+
+    #[test]
+    fn what_would_lose_protection_is_refused_with_the_reason() {
+        for (name, value) in [("gssencmode", "require"), ("sslcrl", "/x"), ("requirepeer", "postgres"), ("sslsni", "0")]
+        {
+            let error = Parameters::default().add(vec![Pair::new(name, value)], &Place::Text).err().unwrap();
+            assert!(error.to_string().starts_with(&format!("{name} is not supported: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_is_ignored() {
+        for (name, value) in [("gssencmode", "disable"), ("client_encoding", "auto"), ("replication", "database")] {
+            let mut parameters = Parameters::default();
+            parameters.add(vec![Pair::new(name, value)], &Place::Text).unwrap();
+            assert!(parameters.values.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_cannot_be_honoured_is_named() {
+        let variables = [("PGREQUIREPEER".to_owned(), "postgres".to_owned())].into();
+        let environment = Environment { variables, ..Environment::default() };
+        let error = Parameters::default().add_variables(&environment).err().unwrap();
+        assert_eq!(error.place, Place::Variable("PGREQUIREPEER"));
+    }
+}

@@ -1,0 +1,333 @@
+//! From a connection string and its surroundings to a [`Source`].
+//!
+//! In: the string, the [`Environment`], the files that either names. Out: every field filled in, or what is wrong and where.
+//! Invariant: as libpq, the string comes before its service, the service before variables, variables before defaults.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::environment::Environment;
+use super::error::{Place, Problem, SourceError};
+use super::keywords::{Pair, Parameters};
+use super::{
+    ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SslMode, TargetSessionAttrs,
+    conninfo, foreign, passfile, service, uri,
+};
+use crate::nearest::nearest;
+
+/// Postgres' port where none is given.
+const DEFAULT_PORT: u16 = 5432;
+
+/// See [`Source::resolve`].
+pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
+    let pairs = text.map_or(Ok(Vec::new()), parse).map_err(|problem| SourceError { place: Place::Text, problem })?;
+    let password_in_text = pairs.iter().any(|pair| pair.keyword == "password" && !pair.value.is_empty());
+    let parameters = gather(pairs, environment)?;
+    let mut warnings = Vec::new();
+    let source = assemble(&Reader { parameters: &parameters, environment }, &mut warnings)?;
+    Ok(Resolved { source, warnings, password_in_text })
+}
+
+/// A connection string, whichever of its forms it has.
+fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if let Some((scheme, after)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
+        if let Some(problem) = foreign::recognize(&scheme.to_ascii_lowercase(), after) {
+            return Err(problem);
+        }
+        if let Some(after) = after.strip_prefix("//") {
+            return match scheme.to_ascii_lowercase().as_str() {
+                "postgres" | "postgresql" => uri::parse(after),
+                _ => Err(Problem::UnknownScheme(scheme.to_owned())),
+            };
+        }
+    }
+    if text.contains('=') { conninfo::parse(text) } else { database_name(text) }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+/// A bare database name, as `psql -d` takes it; not what looks like a host or a log-in.
+fn database_name(text: &str) -> Result<Vec<Pair>, Problem> {
+    let odd = |c: char| c.is_whitespace() || ":/@?;,".contains(c);
+    if text.contains(odd) { Err(Problem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }
+}
+
+/// All places together, in libpq's order: the string, its service, the variables.
+fn gather(pairs: Vec<Pair>, environment: &Environment) -> Result<Parameters, SourceError> {
+    let mut parameters = Parameters::default();
+    parameters.add(pairs, &Place::Text)?;
+    let named = |keyword: &'static str, variable: &'static str| match parameters.get(keyword) {
+        Some(value) => Some((value.to_owned(), Place::Text)),
+        None => environment.variable(variable).map(|value| (value.to_owned(), Place::Variable(variable))),
+    };
+    let file = named("servicefile", "PGSERVICEFILE").map(|(file, _)| file);
+    if let Some((service, place)) = named("service", "PGSERVICE") {
+        let pairs =
+            service::find(&service, file.as_deref(), environment).map_err(|problem| SourceError { place, problem })?;
+        parameters.add(pairs, &Place::Service(service))?;
+    }
+    parameters.add_variables(environment)?;
+    Ok(parameters)
+}
+
+fn assemble(reader: &Reader<'_>, warnings: &mut Vec<String>) -> Result<Source, SourceError> {
+    let user = reader.user()?;
+    let dbname = reader.text("dbname").unwrap_or_else(|| user.clone());
+    let hosts = reader.hosts()?;
+    let over_tcp = hosts.iter().any(|host| matches!(host, Host::Tcp { .. }));
+    let sslmode = reader.sslmode()?;
+    let tls = over_tcp && sslmode != SslMode::Disable;
+    let password = reader.text("password").map(SecretString::from);
+    let file_passwords = match password {
+        Some(_) => Vec::new(),
+        None => reader.file_passwords(&hosts, &dbname, &user, warnings),
+    };
+    Ok(Source {
+        sslmode,
+        sslrootcert: if tls { reader.root_certificate(sslmode)? } else { RootCert::None },
+        client_certificate: if tls { reader.client_certificate()? } else { None },
+        channel_binding: reader.one_of("channel_binding", &CHANNEL_BINDINGS, ChannelBinding::Prefer)?,
+        connect_timeout: reader.seconds("connect_timeout")?,
+        target_session_attrs: reader.one_of("target_session_attrs", &SESSION_ATTRS, TargetSessionAttrs::Any)?,
+        options: reader.text("options"),
+        application_name: reader.text("application_name"),
+        keepalives: reader.keepalives()?,
+        tcp_user_timeout: reader.integer("tcp_user_timeout")?.filter(|n| *n > 0).map(Duration::from_millis),
+        hosts,
+        user,
+        dbname,
+        password,
+        file_passwords,
+    })
+}
+
+/// Names of an enum's values, and what they are.
+type Values<T> = [(&'static str, T)];
+
+const SSL_MODES: [(&str, SslMode); 6] = [
+    ("disable", SslMode::Disable),
+    ("allow", SslMode::Prefer),
+    ("prefer", SslMode::Prefer),
+    ("require", SslMode::Require),
+    ("verify-ca", SslMode::VerifyCa),
+    ("verify-full", SslMode::VerifyFull),
+];
+
+const CHANNEL_BINDINGS: [(&str, ChannelBinding); 3] =
+    [("disable", ChannelBinding::Disable), ("prefer", ChannelBinding::Prefer), ("require", ChannelBinding::Require)];
+
+const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
+    ("any", TargetSessionAttrs::Any),
+    ("read-write", TargetSessionAttrs::ReadWrite),
+    ("read-only", TargetSessionAttrs::ReadOnly),
+    ("primary", TargetSessionAttrs::Primary),
+    ("standby", TargetSessionAttrs::Standby),
+    ("prefer-standby", TargetSessionAttrs::PreferStandby),
+];
+
+/// What may be given for a keyword of [`Values`], for messages.
+fn expected(keyword: &'static str) -> &'static str {
+    match keyword {
+        "sslmode" => "disable, prefer, require, verify-ca or verify-full",
+        "channel_binding" => "disable, prefer or require",
+        _ => "any, read-write, read-only, primary, standby or prefer-standby",
+    }
+}
+
+/// Reads the values of keywords.
+struct Reader<'a> {
+    parameters: &'a Parameters,
+    environment: &'a Environment,
+}
+
+impl Reader<'_> {
+    fn text(&self, keyword: &'static str) -> Option<String> {
+        self.parameters.get(keyword).map(str::to_owned)
+    }
+
+    fn invalid(&self, keyword: &'static str, value: &str, expected: &'static str) -> SourceError {
+        let problem = Problem::Value { keyword, value: value.to_owned(), expected, nearest: None };
+        self.parameters.error(keyword, problem)
+    }
+
+    fn one_of<T: Copy>(&self, keyword: &'static str, values: &Values<T>, default: T) -> Result<T, SourceError> {
+        let Some(given) = self.parameters.get(keyword) else { return Ok(default) };
+        if let Some((_, value)) = values.iter().find(|(name, _)| *name == given) {
+            return Ok(*value);
+        }
+        let nearest = nearest(given, values.iter().map(|(name, _)| *name));
+        let problem = Problem::Value { keyword, value: given.to_owned(), expected: expected(keyword), nearest };
+        Err(self.parameters.error(keyword, problem))
+    }
+
+    /// A whole number from 0; negative ones count as 0, as in libpq.
+    fn integer(&self, keyword: &'static str) -> Result<Option<u64>, SourceError> {
+        let Some(given) = self.parameters.get(keyword) else { return Ok(None) };
+        match given.trim().parse::<i32>() {
+            Ok(number) => Ok(Some(u64::try_from(number).unwrap_or(0))),
+            Err(_) => Err(self.invalid(keyword, given, "a whole number")),
+        }
+    }
+
+    fn seconds(&self, keyword: &'static str) -> Result<Option<Duration>, SourceError> {
+        Ok(self.integer(keyword)?.map(Duration::from_secs))
+    }
+
+    fn keepalives(&self) -> Result<Keepalives, SourceError> {
+        let given = |duration: &Duration| !duration.is_zero();
+        Ok(Keepalives {
+            enabled: self.integer("keepalives")? != Some(0),
+            idle: self.seconds("keepalives_idle")?.filter(given),
+            interval: self.seconds("keepalives_interval")?.filter(given),
+            count: self.integer("keepalives_count")?.filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()),
+        })
+    }
+
+    fn user(&self) -> Result<String, SourceError> {
+        let user = self.text("user").or_else(|| self.environment.user.clone());
+        user.ok_or(SourceError { place: Place::Default, problem: Problem::NoUser })
+    }
+
+    fn hosts(&self) -> Result<Vec<Host>, SourceError> {
+        let list = |keyword| self.parameters.get(keyword).map(|v| v.split(',').map(str::trim).collect::<Vec<_>>());
+        let (names, addresses) = (list("host"), list("hostaddr"));
+        let count = names.as_ref().or(addresses.as_ref()).map_or(1, Vec::len);
+        let names = names.unwrap_or_else(|| vec![""; count]);
+        let addresses = addresses.unwrap_or_else(|| vec![""; count]);
+        if addresses.len() != count {
+            let problem = Problem::AddressCount { hosts: count, addresses: addresses.len() };
+            return Err(self.parameters.error("hostaddr", problem));
+        }
+        let ports = self.ports(count)?;
+        let hosts = names.into_iter().zip(addresses).zip(ports);
+        hosts.map(|((name, address), port)| self.host(name, address, port)).collect()
+    }
+
+    /// One for all, or one for each; an empty one is 5432.
+    fn ports(&self, count: usize) -> Result<Vec<u16>, SourceError> {
+        let given = self.parameters.get("port").unwrap_or("");
+        let ports = given.split(',').map(|port| self.port(port.trim())).collect::<Result<Vec<_>, _>>()?;
+        match ports.as_slice() {
+            [one] => Ok(vec![*one; count]),
+            ports if ports.len() == count => Ok(ports.to_vec()),
+            ports => Err(self.parameters.error("port", Problem::PortCount { hosts: count, ports: ports.len() })),
+        }
+    }
+
+    fn port(&self, given: &str) -> Result<u16, SourceError> {
+        match given.parse() {
+            _ if given.is_empty() => Ok(DEFAULT_PORT),
+            Ok(port) if port > 0 => Ok(port),
+            _ => Err(self.invalid("port", given, "a number from 1 to 65535")),
+        }
+    }
+
+    fn host(&self, name: &str, address: &str, port: u16) -> Result<Host, SourceError> {
+        if !address.is_empty() {
+            let parsed = address.parse::<IpAddr>().map_err(|_| self.invalid("hostaddr", address, "an IP address"))?;
+            let name = if name.is_empty() { address } else { name };
+            return Ok(Host::Tcp { name: name.to_owned(), port, address: Some(parsed) });
+        }
+        if name.starts_with('/') {
+            return Ok(Host::Unix { dir: name.into(), port });
+        }
+        if name.contains(|c: char| c.is_whitespace() || c.is_control() || "@;=?#\\".contains(c)) {
+            return Err(self.parameters.error("host", Problem::HostName));
+        }
+        Ok(match (name, &self.environment.socket_dir) {
+            ("", Some(dir)) => Host::Unix { dir: dir.clone(), port },
+            ("", None) => Host::Tcp { name: "localhost".to_owned(), port, address: None },
+            (name, _) => Host::Tcp { name: name.to_owned(), port, address: None },
+        })
+    }
+
+    /// `prefer`, but with the operating system's roots `verify-full`, and nothing weaker.
+    fn sslmode(&self) -> Result<SslMode, SourceError> {
+        let system = self.parameters.get("sslrootcert") == Some("system");
+        let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
+        let sslmode = self.one_of("sslmode", &SSL_MODES, default)?;
+        if system && sslmode < SslMode::VerifyFull && sslmode != SslMode::Disable {
+            let problem = Problem::WeakWithSystemRoots { sslmode: sslmode.name() };
+            return Err(self.parameters.error("sslmode", problem));
+        }
+        Ok(sslmode)
+    }
+
+    /// A file that is named must exist (libpq would go on without verification where the mode allows it).
+    fn root_certificate(&self, sslmode: SslMode) -> Result<RootCert, SourceError> {
+        if let Some(named) = self.parameters.get("sslrootcert") {
+            return match named {
+                "system" => Ok(RootCert::System),
+                file => Ok(RootCert::File(self.existing("sslrootcert", file)?)),
+            };
+        }
+        match self.environment.in_home(".postgresql/root.crt") {
+            Some(file) if file.exists() => Ok(RootCert::File(file)),
+            looked if sslmode >= SslMode::VerifyCa => {
+                let problem = Problem::NoRootCertificate { sslmode: sslmode.name(), looked };
+                Err(self.parameters.error("sslmode", problem))
+            }
+            _ => Ok(RootCert::None),
+        }
+    }
+
+    fn client_certificate(&self) -> Result<Option<ClientCertificate>, SourceError> {
+        if self.parameters.get("sslcertmode") == Some("disable") {
+            return Ok(None);
+        }
+        let Some(certificate) = self.file("sslcert", ".postgresql/postgresql.crt")? else { return Ok(None) };
+        if let Some(key) = self.file("sslkey", ".postgresql/postgresql.key")? {
+            return Ok(Some(ClientCertificate { certificate, key }));
+        }
+        let looked = self.environment.in_home(".postgresql/postgresql.key");
+        Err(self.parameters.error("sslcert", Problem::NoClientKey { certificate, looked }))
+    }
+
+    /// The file named, which must exist, or the default one in the home directory, if it does.
+    fn file(&self, keyword: &'static str, default: &str) -> Result<Option<PathBuf>, SourceError> {
+        match self.parameters.get(keyword) {
+            Some(named) => self.existing(keyword, named).map(Some),
+            None => Ok(self.environment.in_home(default).filter(|file| file.exists())),
+        }
+    }
+
+    fn existing(&self, keyword: &'static str, file: &str) -> Result<PathBuf, SourceError> {
+        let path = Path::new(file).to_owned();
+        match path.metadata() {
+            Ok(_) => Ok(path),
+            Err(error) => {
+                let problem = Problem::Unreadable { keyword, path, reason: error.to_string() };
+                Err(self.parameters.error(keyword, problem))
+            }
+        }
+    }
+
+    fn file_passwords(
+        &self,
+        hosts: &[Host],
+        dbname: &str,
+        user: &str,
+        warnings: &mut Vec<String>,
+    ) -> Vec<Option<SecretString>> {
+        let named = self.text("passfile").map(PathBuf::from);
+        let is_named = named.is_some();
+        let Some(path) = named.or_else(|| self.environment.in_home(".pgpass")) else { return Vec::new() };
+        match passfile::read(&path, is_named) {
+            Ok(file) => hosts.iter().map(|host| passfile::find(&file, host, dbname, user)).collect(),
+            Err(warning) => {
+                warnings.extend(warning);
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The connection service file, `~/.pg_service.conf`.
+//!
+//! In: a service's name. Out: the pairs of its section.
+//! Specification: PostgreSQL manual, section 32.17 "The Connection Service File".
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::environment::Environment;
+use super::error::Problem;
+use super::keywords::Pair;
+
+/// Finds the service: in `named` alone if a file is named, else in the user's and then the system's file.
+pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, Problem> {
+    let files = candidates(named, environment);
+    for path in &files {
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        if let Some(pairs) = section(&text, service, path)? {
+            return Ok(pairs);
+        }
+    }
+    Err(Problem::ServiceNotFound { service: service.to_owned(), files })
+}
+
+fn candidates(named: Option<&str>, environment: &Environment) -> Vec<PathBuf> {
+    let users = named.map(PathBuf::from).or_else(|| environment.in_home(".pg_service.conf"));
+    let systems = environment.variable("PGSYSCONFDIR").map(|dir| Path::new(dir).join("pg_service.conf"));
+    users.into_iter().chain(systems).collect()
+}
+
+fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, Problem> {
+    let mut found = None::<Vec<Pair>>;
+    let mut inside = false;
+    for (index, line) in text.lines().map(str::trim).enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[') {
+            if found.is_some() {
+                break;
+            }
+            inside = name.strip_suffix(']') == Some(service);
+            found = inside.then(Vec::new);
+        } else if let (true, Some(pairs)) = (inside, found.as_mut()) {
+            let wrong = |what: &str| Problem::ServiceFile { path: path.into(), line: index + 1, what: what.to_owned() };
+            pairs.push(entry(line).map_err(wrong)?);
+        }
+    }
+    Ok(found)
+}
+
+fn entry(line: &str) -> Result<Pair, &'static str> {
+    if line.starts_with("ldap") {
+        return Err("looking a service up in LDAP is not supported");
+    }
+    let (keyword, value) = line.split_once('=').ok_or("a line of a service is to be keyword=value")?;
+    match keyword.trim() {
+        "service" | "servicefile" => Err("a service may not name another service"),
+        keyword => Ok(Pair::new(keyword, value.trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "# services\n[other]\nhost=elsewhere\n\n[shop]\nhost=db\nport = 5433\n[shop2]\nservice=x\n";
+
+    fn in_file(text: &str, service: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
+        let pairs = section(text, service, Path::new("f"))?;
+        Ok(pairs.map(|pairs| pairs.into_iter().map(|pair| (pair.keyword, pair.value)).collect()))
+    }
+
+    #[test]
+    fn a_service_is_its_sections_lines() {
+        let expected = vec![("host".to_owned(), "db".to_owned()), ("port".to_owned(), "5433".to_owned())];
+        assert_eq!(in_file(FILE, "shop"), Ok(Some(expected)));
+        assert_eq!(in_file(FILE, "nowhere"), Ok(None));
+    }
+
+    #[test]
+    fn a_line_that_is_no_entry_names_its_file_and_line() {
+        let error = in_file(FILE, "shop2").unwrap_err();
+        assert_eq!(error.to_string(), "f, line 9: a service may not name another service");
+        assert!(in_file("[a]\nldap://x", "a").is_err());
+        assert!(in_file("[a]\nhost", "a").is_err());
+    }
+
+    #[test]
+    fn the_users_file_comes_before_the_systems() {
+        let home = tempfile::tempdir().unwrap();
+        let system = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(".pg_service.conf"), "[a]\nhost=home\n").unwrap();
+        fs::write(system.path().join("pg_service.conf"), "[a]\nhost=system\n[b]\nhost=b\n").unwrap();
+        let environment = Environment {
+            home: Some(home.path().into()),
+            variables: [("PGSYSCONFDIR".to_owned(), system.path().display().to_string())].into(),
+            ..Environment::default()
+        };
+        let host =
+            |service| find(service, None, &environment).ok().and_then(|pairs| Some(pairs.first()?.value.clone()));
+        assert_eq!(host("a").as_deref(), Some("home"));
+        assert_eq!(host("b").as_deref(), Some("b"));
+        assert!(
+            matches!(find("c", None, &environment), Err(Problem::ServiceNotFound { files, .. }) if files.len() == 2)
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! Sources as users write them: what they mean, and what is said when they mean nothing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+use secrecy::ExposeSecret;
+
+use super::*;
+
+/// A user `me` without a home, and no sockets.
+fn bare() -> Environment {
+    Environment { user: Some("me".into()), ..Environment::default() }
+}
+
+fn with_variables(variables: &[(&str, &str)]) -> Environment {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Environment { variables, ..bare() }
+}
+
+#[track_caller]
+fn source(text: &str) -> Source {
+    in_environment(Some(text), &bare())
+}
+
+#[track_caller]
+fn in_environment(text: Option<&str>, environment: &Environment) -> Source {
+    match Source::resolve(text, environment) {
+        Ok(resolved) => resolved.source,
+        Err(error) => panic!("{text:?}: {error}"),
+    }
+}
+
+#[track_caller]
+fn refused(text: &str) -> SourceError {
+    Source::resolve(Some(text), &bare()).map(|resolved| resolved.source).expect_err(text)
+}
+
+#[track_caller]
+fn check(text: &str, expected: &str) {
+    assert_eq!(source(text).to_string(), expected, "{text}");
+}
+
+fn password(source: &Source) -> Option<&str> {
+    source.password_for(&source.hosts[0]).map(ExposeSecret::expose_secret)
+}
+
+#[test]
+fn uris_and_keyword_strings_mean_the_same() {
+    check("postgres://app@db:5433/shop", "shop as app at db:5433");
+    check("host=db port=5433 user=app dbname=shop", "shop as app at db:5433");
+    check("POSTGRESQL://app@[::1]/shop", "shop as app at [::1]:5432");
+    check("postgres://app@a:1,b:2/shop", "shop as app at a:1, b:2");
+    check("host=a,b port=7 user=app dbname=shop", "shop as app at a:7, b:7");
+    check("postgres:///shop?host=/srv/pg&port=6000", "shop as me at /srv/pg/.s.PGSQL.6000");
+    check("postgres://%2Fsrv%2Fpg/shop", "shop as me at /srv/pg/.s.PGSQL.5432");
+}
+
+#[test]
+fn a_bare_word_is_a_database_as_for_psql() {
+    check("shop", "shop as me at localhost:5432");
+}
+
+#[test]
+fn what_is_left_out_is_libpqs_default() {
+    let socket = Environment { socket_dir: Some("/var/run/postgresql".into()), ..bare() };
+    assert_eq!(in_environment(None, &bare()).to_string(), "me as me at localhost:5432");
+    assert_eq!(in_environment(None, &socket).to_string(), "me as me at /var/run/postgresql/.s.PGSQL.5432");
+    let source = source("postgres://db");
+    assert_eq!(source.sslmode, SslMode::Prefer);
+    assert_eq!(source.sslrootcert, RootCert::None);
+    assert_eq!(source.channel_binding, ChannelBinding::Prefer);
+    assert_eq!(source.target_session_attrs, TargetSessionAttrs::Any);
+    assert_eq!(source.connect_timeout, None);
+    assert_eq!(source.application_name, None);
+    assert_eq!(source.keepalives, Keepalives { enabled: true, idle: None, interval: None, count: None });
+}
+
+#[test]
+fn variables_fill_in_what_the_string_leaves_out() {
+    let environment = with_variables(&[
+        ("PGHOST", "elsewhere"),
+        ("PGPORT", "6000"),
+        ("PGUSER", "app"),
+        ("PGDATABASE", "shop"),
+        ("PGPASSWORD", "hunter2"),
+        ("PGSSLMODE", "require"),
+        ("PGCONNECT_TIMEOUT", "3"),
+        ("PGAPPNAME", "mine"),
+        ("PGOPTIONS", "-c a=b"),
+    ]);
+    let source = in_environment(Some("postgres://db"), &environment);
+    assert_eq!(source.to_string(), "shop as app at db:6000");
+    assert_eq!(password(&source), Some("hunter2"));
+    assert_eq!(source.sslmode, SslMode::Require);
+    assert_eq!(source.connect_timeout, Some(Duration::from_secs(3)));
+    assert_eq!(source.application_name.as_deref(), Some("mine"));
+    assert_eq!(source.options.as_deref(), Some("-c a=b"));
+}
+
+#[test]
+fn a_service_comes_before_variables_and_after_the_string() {
+    let home = tempfile::tempdir().unwrap();
+    let text = "[shop]\nhost=service\nport=1\ndbname=shop\n";
+    fs::write(home.path().join(".pg_service.conf"), text).unwrap();
+    let variables = [("PGSERVICE", "shop"), ("PGHOST", "variable"), ("PGUSER", "app")];
+    let environment = Environment { home: Some(home.path().into()), ..with_variables(&variables) };
+    assert_eq!(in_environment(None, &environment).to_string(), "shop as app at service:1");
+    assert_eq!(in_environment(Some("port=2"), &environment).to_string(), "shop as app at service:2");
+    let error = Source::resolve(Some("service=nowhere"), &environment).unwrap_err();
+    assert_eq!((error.to_string().as_str(), error.place), ("service \"nowhere\" is not defined", Place::Text));
+}
+
+#[test]
+fn the_password_file_is_asked_for_each_host() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(".pgpass");
+    fs::write(&file, "a:*:*:*:first\nb:*:*:*:second\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let environment = Environment { home: Some(home.path().into()), ..bare() };
+    let source = in_environment(Some("postgres://a,b,c/shop"), &environment);
+    let passwords = source.hosts.iter().map(|host| source.password_for(host).map(|p| p.expose_secret().to_owned()));
+    assert_eq!(passwords.collect::<Vec<_>>(), [Some("first".into()), Some("second".into()), None]);
+    assert_eq!(password(&in_environment(Some("postgres://me:own@a"), &environment)), Some("own"));
+}
+
+#[test]
+fn an_open_password_file_is_a_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(".pgpass");
+    fs::write(&file, "*:*:*:*:secret\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let environment = Environment { home: Some(home.path().into()), ..bare() };
+    let resolved = Source::resolve(Some("postgres://a"), &environment).unwrap();
+    assert_eq!(password(&resolved.source), None);
+    assert!(resolved.warnings[0].contains("chmod 600"), "{:?}", resolved.warnings);
+}
+
+#[test]
+fn hostaddr_is_connected_to_and_host_is_verified() {
+    let address = Some("10.0.0.1".parse().unwrap());
+    let expected = Host::Tcp { name: "db".into(), port: 5432, address };
+    assert_eq!(source("host=db hostaddr=10.0.0.1").hosts, [expected]);
+    assert!(matches!(refused("host=a,b hostaddr=10.0.0.1").problem, Problem::AddressCount { .. }));
+    assert!(matches!(refused("hostaddr=db").problem, Problem::Value { keyword: "hostaddr", .. }));
+}
+
+#[test]
+fn allow_is_taken_for_prefer() {
+    assert_eq!(source("sslmode=allow").sslmode, SslMode::Prefer);
+}
+
+#[test]
+fn a_verifying_mode_needs_roots() {
+    let error = refused("host=db sslmode=verify-full");
+    assert_eq!(
+        error.to_string(),
+        "sslmode verify-full needs a root certificate, and ~/.postgresql/root.crt does not exist"
+    );
+    assert!(error.hint().unwrap().contains("sslrootcert=system"));
+    assert_eq!(source("host=/srv/pg sslmode=verify-full").sslrootcert, RootCert::None);
+}
+
+#[test]
+fn the_operating_systems_roots_mean_verify_full_and_nothing_weaker() {
+    let source = source("host=db sslrootcert=system");
+    assert_eq!((source.sslmode, &source.sslrootcert), (SslMode::VerifyFull, &RootCert::System));
+    assert_eq!(source.verification(), Verification::ChainAndName);
+    assert!(matches!(
+        refused("host=db sslrootcert=system sslmode=require").problem,
+        Problem::WeakWithSystemRoots { .. }
+    ));
+}
+
+#[test]
+fn a_root_certificate_in_the_home_directory_makes_require_verify() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join(".postgresql")).unwrap();
+    let root = home.path().join(".postgresql/root.crt");
+    fs::write(&root, "").unwrap();
+    let environment = Environment { home: Some(home.path().into()), ..bare() };
+    let verification = |text| in_environment(Some(text), &environment).verification();
+    assert_eq!(verification("host=db sslmode=require"), Verification::Chain);
+    assert_eq!(verification("host=db sslmode=verify-ca"), Verification::Chain);
+    assert_eq!(verification("host=db sslmode=disable"), Verification::None);
+    assert_eq!(source("host=db sslmode=require").verification(), Verification::None);
+}
+
+#[test]
+fn named_certificate_files_must_exist() {
+    for text in ["host=db sslrootcert=/no/root", "host=db sslcert=/no/cert sslkey=/no/key"] {
+        assert!(matches!(refused(text).problem, Problem::Unreadable { .. }), "{text}");
+    }
+    assert_eq!(source("host=db sslmode=disable sslrootcert=/no/root").sslrootcert, RootCert::None);
+}
+
+#[test]
+fn a_client_certificate_needs_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (certificate, key) = (dir.path().join("c"), dir.path().join("k"));
+    fs::write(&certificate, "").unwrap();
+    fs::write(&key, "").unwrap();
+    let text = format!("host=db sslcert={}", certificate.display());
+    assert!(matches!(refused(&text).problem, Problem::NoClientKey { .. }));
+    let text = format!("{text} sslkey={}", key.display());
+    assert_eq!(source(&text).client_certificate, Some(ClientCertificate { certificate, key }));
+    assert_eq!(source(&format!("{text} sslcertmode=disable")).client_certificate, None);
+}
+
+#[test]
+fn values_that_are_not_valid_name_keyword_value_and_what_is() {
+    let error = refused("sslmode=requir");
+    let expected = "sslmode \"requir\" is not valid: expected disable, prefer, require, verify-ca or verify-full";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(error.hint().as_deref(), Some("the nearest valid value is require"));
+    for text in ["port=x", "port=0", "port=65536", "connect_timeout=soon", "target_session_attrs=rw"] {
+        assert!(matches!(refused(text).problem, Problem::Value { .. }), "{text}");
+    }
+    assert!(matches!(refused("host=a port=1,2").problem, Problem::PortCount { hosts: 1, ports: 2 }));
+}
+
+#[test]
+fn a_variables_error_names_the_variable() {
+    let error = Source::resolve(None, &with_variables(&[("PGSSLMODE", "on")])).unwrap_err();
+    assert_eq!(error.place, Place::Variable("PGSSLMODE"));
+}
+
+#[test]
+fn other_libraries_urls_are_refused_with_the_right_form() {
+    let error = refused("postgresql+psycopg2://app:hunter2@db/shop");
+    assert_eq!(error.hint().as_deref(), Some("postgres://app:***@db/shop"));
+    let error = refused("jdbc:postgresql://db/shop?user=app&password=hunter2");
+    assert!(error.to_string().contains("JDBC"), "{error}");
+    assert_eq!(error.hint().as_deref(), Some("postgres://app:***@db/shop"));
+    let error = refused("mysql://app:hunter2@db/shop");
+    assert_eq!(error.problem, Problem::UnknownScheme("mysql".into()));
+}
+
+#[test]
+fn what_is_no_connection_string_is_not_quoted() {
+    for text in ["app:hunter2@db/shop", "db:5432", "app@db", ""] {
+        let error = refused(text);
+        assert!(matches!(error.problem, Problem::Unrecognized | Problem::Empty), "{text}: {error}");
+    }
+    assert_eq!(refused("host=db;password=hunter2").problem, Problem::HostName);
+}
+
+#[test]
+fn without_any_name_for_the_user_it_is_asked_for() {
+    let error = Source::resolve(Some("host=db"), &Environment::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::NoUser);
+}
+
+const SECRET: &str = "hunter2hunter2";
+
+/// All that a source, or its error, could ever show.
+fn everything_shown(text: &str) -> String {
+    match Source::resolve(Some(text), &bare()) {
+        Ok(resolved) => format!("{resolved:?} {}", resolved.source),
+        Err(error) => format!("{error:?} {error} {:?}", error.hint()),
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in any::<String>()) {
+        let _shown = everything_shown(&text);
+    }
+
+    #[test]
+    fn no_text_of_the_right_alphabet_panics(text in r"(postgres|jdbc:postgresql|x)?(://)?[a-z:/@?=&%'\\, \[\].0-9]{0,40}") {
+        let _shown = everything_shown(&text);
+    }
+
+    #[test]
+    fn an_unescaped_password_in_a_uri_never_shows(
+        before in r"[a-z0-9:/@#%!;' ]{0,4}",
+        after in r"[a-z0-9:/@?#%&=!;' ]{0,4}",
+        scheme in "(postgres|postgresql|postgresql\\+psycopg2|mysql|jdbc:postgresql)",
+        end in "(@db|@db/shop|@db:5432/shop\\?sslmode=x|/shop|)",
+    ) {
+        // Without an @ after it, and with an @ or a slash before it, it is a host's or a database's name to anybody.
+        prop_assume!(end.contains('@') || !before.contains(['@', '/']));
+        let shown = everything_shown(&format!("{scheme}://app:{before}{SECRET}{after}{end}"));
+        prop_assert!(!shown.contains(SECRET), "{shown}");
+    }
+
+    #[test]
+    fn a_password_in_a_keyword_string_never_shows(
+        before in r"[a-z0-9:/@?#%&!;'\\ ]{0,4}",
+        after in r"[a-z0-9:/@?#%&=!;'\\ ]{0,4}",
+        quote in "'?",
+        end in "( host=db| sslmode=x| nonsense=1| nonsense|)",
+    ) {
+        let shown = everything_shown(&format!("user=app password={quote}{before}{SECRET}{after}{quote}{end}"));
+        prop_assert!(!shown.contains(SECRET), "{shown}");
+    }
+}

@@ -1,0 +1,200 @@
+//! A connection URI, taken apart into keywords and values.
+//!
+//! In: what follows `postgres://`: `user:password@host:port,host:port/dbname?keyword=value&…`. Out: pairs in libpq's
+//! keywords, percent-decoded, without any judgement of keywords or values.
+//!
+//! Invariant: no error quotes a piece of the URI, and a password with an unescaped `@` or `/` in it never ends up in a pair
+//! that messages or logs may show: such a URI is refused, where libpq would take the pieces for a host or a database.
+//! Specification: PostgreSQL manual, section 32.1.1.2 "Connection URIs".
+
+use super::error::Problem;
+use super::keywords::Pair;
+
+/// Keywords whose values are free text, and so may have an unescaped `@`.
+const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];
+
+const BAD_PORT: Problem = Problem::MalformedUri("what follows a host's colon is not a port number");
+const BAD_IPV6: Problem = Problem::MalformedUri("an IPv6 address is to stand in brackets, as in [::1]:5432");
+
+/// Takes the URI apart.
+pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, Problem> {
+    let (user_info, rest) = split_user_info(after_scheme);
+    let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if location.contains('@') {
+        return Err(Problem::UnescapedAt);
+    }
+    let (authority, dbname) = location.split_once('/').unwrap_or((location, ""));
+    let mut pairs = user_and_password(user_info)?;
+    pairs.extend(hosts_and_ports(authority)?);
+    pairs.extend(pair("dbname", dbname)?);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        pairs.push(self::parameter(parameter)?);
+    }
+    Ok(pairs)
+}
+
+/// An `@` ends user name and password when no slash stands before it.
+fn split_user_info(after_scheme: &str) -> (&str, &str) {
+    match after_scheme.split_once('@') {
+        Some((user_info, rest)) if !user_info.contains('/') => (user_info, rest),
+        _ => ("", after_scheme),
+    }
+}
+
+fn user_and_password(user_info: &str) -> Result<Vec<Pair>, Problem> {
+    let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+    Ok([pair("user", user)?, pair("password", password)?].into_iter().flatten().collect())
+}
+
+/// Several hosts become lists with commas, as libpq's keywords have them.
+fn hosts_and_ports(authority: &str) -> Result<Vec<Pair>, Problem> {
+    let items = authority.split(',').map(host_and_port).collect::<Result<Vec<_>, _>>()?;
+    let hosts = items.iter().map(|(host, _)| *host).collect::<Vec<_>>().join(",");
+    let ports = items.iter().map(|(_, port)| *port).collect::<Vec<_>>().join(",");
+    Ok([pair("host", &hosts)?, pair("port", &ports)?].into_iter().flatten().collect())
+}
+
+fn host_and_port(item: &str) -> Result<(&str, &str), Problem> {
+    let (host, port) = match item.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, after) = bracketed.split_once(']').filter(|(host, _)| !host.is_empty()).ok_or(BAD_IPV6)?;
+            let port = if after.is_empty() { Some("") } else { after.strip_prefix(':') };
+            (host, port.ok_or(BAD_IPV6)?)
+        }
+        None => item.split_once(':').unwrap_or((item, "")),
+    };
+    // Checked here and not with the other values, whose errors quote: without a host, this is the password.
+    if !port.is_empty() && port.parse::<u16>().is_err() {
+        return Err(BAD_PORT);
+    }
+    Ok((host, port))
+}
+
+fn parameter(parameter: &str) -> Result<Pair, Problem> {
+    let no_equals = Problem::MalformedUri("a parameter after the ? has no =");
+    let refused = if parameter.contains('@') { Problem::UnescapedAt } else { no_equals };
+    let (keyword, value) = parameter.split_once('=').ok_or(refused)?;
+    if keyword.contains('@') || (value.contains('@') && !FREE_TEXT.contains(&keyword)) {
+        return Err(Problem::UnescapedAt);
+    }
+    if value.contains('=') && !FREE_TEXT.contains(&keyword) {
+        return Err(Problem::MalformedUri("a parameter after the ? has more than one ="));
+    }
+    let (keyword, value) = (percent_decode(keyword)?, percent_decode(value)?);
+    // What JDBC writes, and libpq takes for its users' sake.
+    if keyword == "ssl" && value == "true" {
+        return Ok(Pair::new("sslmode", "require"));
+    }
+    Ok(Pair::new(&keyword, &value))
+}
+
+fn pair(keyword: &str, encoded: &str) -> Result<Option<Pair>, Problem> {
+    let value = percent_decode(encoded)?;
+    Ok((!value.is_empty()).then(|| Pair::new(keyword, &value)))
+}
+
+fn percent_decode(encoded: &str) -> Result<String, Problem> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = match (first, after) {
+            (b'%', [high, low, after @ ..]) => {
+                bytes.push(hex_byte(*high, *low)?);
+                after
+            }
+            (b'%', _) => return Err(BAD_PERCENT),
+            (byte, after) => {
+                bytes.push(*byte);
+                after
+            }
+        };
+    }
+    String::from_utf8(bytes).map_err(|_| Problem::MalformedUri("its percent-encoded bytes are not UTF-8"))
+}
+
+const BAD_PERCENT: Problem =
+    Problem::MalformedUri("a % is not followed by two hexadecimal digits (write % itself as %25)");
+
+fn hex_byte(high: u8, low: u8) -> Result<u8, Problem> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    match (digit(high), digit(low)) {
+        (Some(0), Some(0)) => Err(Problem::MalformedUri("%00 is not allowed")),
+        (Some(high), Some(low)) => Ok(high << 4 | low),
+        _ => Err(BAD_PERCENT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(uri: &str, expected: &[(&str, &str)]) {
+        let pairs = parse(uri).unwrap();
+        let pairs = pairs.iter().map(|pair| (pair.keyword.as_str(), pair.value.as_str())).collect::<Vec<_>>();
+        assert_eq!(pairs, expected, "{uri}");
+    }
+
+    #[test]
+    fn the_manuals_examples_are_taken_apart() {
+        check("", &[]);
+        check("localhost", &[("host", "localhost")]);
+        check("localhost:5433", &[("host", "localhost"), ("port", "5433")]);
+        check("localhost/mydb", &[("host", "localhost"), ("dbname", "mydb")]);
+        check("user@localhost", &[("user", "user"), ("host", "localhost")]);
+        check(
+            "other@localhost/otherdb?connect_timeout=10&application_name=myapp",
+            &[
+                ("user", "other"),
+                ("host", "localhost"),
+                ("dbname", "otherdb"),
+                ("connect_timeout", "10"),
+                ("application_name", "myapp"),
+            ],
+        );
+        check(
+            "host1:123,host2:456/somedb?target_session_attrs=any",
+            &[("host", "host1,host2"), ("port", "123,456"), ("dbname", "somedb"), ("target_session_attrs", "any")],
+        );
+        check("/mydb?host=localhost&port=5433", &[("dbname", "mydb"), ("host", "localhost"), ("port", "5433")]);
+        check("[2001:db8::1234]/database", &[("host", "2001:db8::1234"), ("dbname", "database")]);
+        check("%2Fvar%2Flib%2Fpostgresql/dbname", &[("host", "/var/lib/postgresql"), ("dbname", "dbname")]);
+    }
+
+    #[test]
+    fn hosts_without_ports_leave_their_places_empty() {
+        check("a,b:1", &[("host", "a,b"), ("port", ",1")]);
+        check("a,b", &[("host", "a,b"), ("port", ",")]);
+    }
+
+    #[test]
+    fn a_password_may_hold_colons_question_marks_and_encoded_characters() {
+        check("u:a:b?c%40%2F%25@h", &[("user", "u"), ("password", "a:b?c@/%"), ("host", "h")]);
+        check("u:@h", &[("user", "u"), ("host", "h")]);
+    }
+
+    #[test]
+    fn ssl_true_is_sslmode_require() {
+        check("h?ssl=true", &[("host", "h"), ("sslmode", "require")]);
+    }
+
+    #[test]
+    fn an_unescaped_at_is_refused_where_it_could_show_a_password() {
+        for uri in ["u:p@ss@h/db", "u:p/ss@h/db", "u:1/ss@h/db", "h/a@b", "u:1/p?x@h/db", "u:1/p?a=x@h/db"] {
+            assert_eq!(parse(uri).err(), Some(Problem::UnescapedAt), "{uri}");
+        }
+        check("h/db?user=me@corp", &[("host", "h"), ("dbname", "db"), ("user", "me@corp")]);
+    }
+
+    #[test]
+    fn a_password_without_its_host_is_not_quoted_as_a_port() {
+        assert_eq!(parse("u:hunter2/db").err(), Some(BAD_PORT));
+    }
+
+    #[test]
+    fn malformed_uris_are_refused() {
+        for uri in ["h?x", "[::1", "[]", "[::1]x", "h%4", "h%zz", "h%00", "h%ff", "h:x", "h:65536", "h?a=b=c"] {
+            assert!(matches!(parse(uri), Err(Problem::MalformedUri(_))), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A socket to the server, bare or under TLS, that never blocks longer than it is told.
+//!
+//! In: an address. Out: bytes into a [`ReadBuffer`], bytes from a slice. The socket is non-blocking; waiting is done in
+//! one place, by poll(2), so a peer that froze in the middle of a record holds nobody up.
+//! Under TLS a buffer stands between socket and rustls, which would read 4 KB at a time.
+
+use super::frame::ReadBuffer;
+use super::source::Source;
+use super::tls::Tls;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the peer may refuse bytes before the connection counts as dead.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// First keepalive probe on an idle TCP connection, distance of the next, and how many stay unanswered.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// A socket.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// # Errors
+    /// Nobody answers at the address within `timeout`.
+    pub(super) fn tcp(address: &SocketAddr, timeout: Duration, source: &Source) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(address, timeout)?;
+        stream.set_nodelay(true)?;
+        let keepalives = source.keepalives;
+        sockopt::set_socket_keepalive(&stream, keepalives.enabled)?;
+        if keepalives.enabled {
+            sockopt::set_tcp_keepidle(&stream, keepalives.idle.unwrap_or(KEEPALIVE.0))?;
+            sockopt::set_tcp_keepintvl(&stream, keepalives.interval.unwrap_or(KEEPALIVE.1))?;
+            sockopt::set_tcp_keepcnt(&stream, keepalives.count.unwrap_or(KEEPALIVE.2))?;
+        }
+        if let Some(timeout) = source.tcp_user_timeout {
+            sockopt::set_tcp_user_timeout(&stream, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
+        }
+        stream.set_nonblocking(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    /// # Errors
+    /// Nobody listens on the socket.
+    pub(super) fn unix(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self::Unix(stream))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+
+    /// Whether the socket became ready within `patience`.
+    fn wait(&self, events: PollFlags, patience: Duration) -> io::Result<bool> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::from_borrowed_fd(self.fd(), events)], Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(room),
+            Self::Unix(stream) => stream.read(room),
+        }
+    }
+}
+
+impl Write for Socket {
+    /// Waits for room, at most [`SEND_TIMEOUT`].
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let written = match self {
+                Self::Tcp(stream) => stream.write(bytes),
+                Self::Unix(stream) => stream.write(bytes),
+            };
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.wait(PollFlags::OUT, SEND_TIMEOUT)? {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket, with TLS once that has been negotiated.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(Socket),
+    Tls(Box<Tls>),
+}
+
+impl Stream {
+    /// Waits at most `patience` for bytes and appends what is there; 0 when nothing came.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the peer closed the connection; whatever else broke it.
+    pub(super) fn read(&mut self, buffer: &mut ReadBuffer, patience: Duration) -> io::Result<usize> {
+        let room = buffer.space();
+        // Under load bytes are there already: one system call instead of two.
+        let mut read = self.read_now(room);
+        if matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            if patience.is_zero() || !self.socket().wait(PollFlags::IN, patience)? {
+                return Ok(0);
+            }
+            read = self.read_now(room);
+        }
+        match read {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => {
+                buffer.filled(length);
+                Ok(length)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Stream::read`], but nothing within the whole time is an error.
+    ///
+    /// # Errors
+    /// `TimedOut`, or as [`Stream::read`].
+    pub(super) fn read_some(&mut self, buffer: &mut ReadBuffer, deadline: Instant) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.read(buffer, left.min(Duration::from_secs(1)))? > 0 {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// The connection broke, or the peer took nothing for half a minute.
+    pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.write_all(bytes),
+            Self::Tls(tls) => tls.write_all(bytes),
+        }
+    }
+
+    fn read_now(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(room),
+            Self::Tls(tls) => tls.read(room),
+        }
+    }
+
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => tls.socket(),
+        }
+    }
+}
+
+/// The server's one-byte answer to SSLRequest: read alone, so that nothing sent in the clear is taken for what came
+/// under TLS.
+///
+/// # Errors
+/// Nothing came in time.
+pub(super) fn read_answer(socket: &mut Socket, deadline: Instant) -> io::Result<u8> {
+    let mut answer = [0];
+    loop {
+        match socket.read(&mut answer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(answer[0]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_readable(socket, deadline)?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until there is something to read.
+///
+/// # Errors
+/// `TimedOut` after the deadline.
+pub(super) fn wait_readable(socket: &Socket, deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    socket.wait(PollFlags::IN, left).map(drop)
+}

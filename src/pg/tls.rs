@@ -1,0 +1,264 @@
+//! TLS to the server, as libpq's `sslmode` has it, with rustls.
+//!
+//! | `sslmode` | encrypted | certificate's chain checked | host name checked |
+//! |---|---|---|---|
+//! | `disable` | no | | |
+//! | `prefer` | if the server can | no | no |
+//! | `require` | yes | if there is a root certificate file | no |
+//! | `verify-ca` | yes | yes | no |
+//! | `verify-full` | yes | yes | yes |
+//!
+//! Specification: PostgreSQL manual, section 33.19 "SSL Support"; RFC 5929, section 4, for the channel binding.
+
+use super::error::Error;
+use super::source::{ClientCertificate, RootCert, Source, Verification};
+use super::stream::{Socket, wait_readable};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sha2::{Digest, Sha256, Sha384, Sha512};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use x509_cert::der::Decode;
+
+/// Cipher text read in one go, in bytes.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// An encrypted connection.
+#[derive(Debug)]
+pub(super) struct Tls {
+    session: ClientConnection,
+    incoming: BufReader<Socket>,
+}
+
+impl Tls {
+    /// Shakes hands over `socket`.
+    ///
+    /// # Errors
+    /// A certificate file is unusable, the server's certificate is refused, or the connection broke.
+    pub(super) fn connect(
+        socket: Socket,
+        source: &Source,
+        host_name: &str,
+        host: &str,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let refused = |reason: String| Error::Tls { host: host.to_owned(), reason };
+        let name = ServerName::try_from(host_name.to_owned()).map_err(|error| refused(error.to_string()))?;
+        let session = ClientConnection::new(Arc::new(client_config(source)?), name)
+            .map_err(|error| refused(error.to_string()))?;
+        let mut tls = Self { session, incoming: BufReader::with_capacity(BUFFER_BYTES, socket) };
+        tls.shake_hands(deadline).map_err(|error| {
+            match error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+                Some(error) => refused(error.to_string()),
+                None => Error::Io { doing: "setting up TLS", source: error },
+            }
+        })?;
+        Ok(tls)
+    }
+
+    fn shake_hands(&mut self, deadline: Instant) -> io::Result<()> {
+        while self.session.is_handshaking() {
+            self.send()?;
+            match self.receive() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_readable(self.socket(), deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        self.send()
+    }
+
+    /// The hash of the server's certificate that ties authentication to this connection (`tls-server-end-point`).
+    pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
+        let der = self.session.peer_certificates()?.first()?;
+        let certificate = x509_cert::Certificate::from_der(der).ok()?;
+        end_point_hash(&certificate.signature_algorithm.oid.to_string(), der)
+    }
+
+    /// Fills `room` as far as what has been received goes; `WouldBlock` when nothing is there.
+    pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        loop {
+            match self.session.reader().read(room.get_mut(filled..).unwrap_or_default()) {
+                Ok(0) => return Ok(filled),
+                Ok(length) => filled += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if filled == room.len() || (filled > 0 && self.incoming.buffer().is_empty()) {
+                return Ok(filled);
+            }
+            match self.receive() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && filled > 0 => return Ok(filled),
+                received => received?,
+            }
+        }
+    }
+
+    pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.session.writer().write_all(bytes)?;
+        self.send()
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        self.incoming.get_ref()
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        if self.incoming.fill_buf()?.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.session.read_tls(&mut self.incoming)?;
+        let processed = self.session.process_new_packets();
+        // An alert that says why we refuse should still reach the server.
+        self.send()?;
+        processed.map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            self.session.write_tls(self.incoming.get_mut())?;
+        }
+        Ok(())
+    }
+}
+
+/// RFC 5929: the hash is the signature's, MD5 and SHA-1 being replaced by SHA-256. `None`: no rule for that signature.
+fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
+    Some(match signature_oid {
+        // md5, sha1 and sha256 with RSA, ECDSA with SHA-1 and SHA-256
+        "1.2.840.113549.1.1.4"
+        | "1.2.840.113549.1.1.5"
+        | "1.2.840.113549.1.1.11"
+        | "1.2.840.10045.4.1"
+        | "1.2.840.10045.4.3.2" => Sha256::digest(der).to_vec(),
+        // SHA-384 with RSA and ECDSA
+        "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => Sha384::digest(der).to_vec(),
+        // SHA-512 with RSA and ECDSA
+        "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => Sha512::digest(der).to_vec(),
+        _ => return None,
+    })
+}
+
+fn client_config(source: &Source) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = verifier(source, &provider)?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| tls_setup(&error))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    match &source.client_certificate {
+        Some(ClientCertificate { certificate, key }) => {
+            let (chain, key) = (certificates(certificate, "client certificate")?, private_key(key)?);
+            config.with_client_auth_cert(chain, key).map_err(|error| tls_setup(&error))
+        }
+        None => Ok(config.with_no_client_auth()),
+    }
+}
+
+fn tls_setup(error: &rustls::Error) -> Error {
+    Error::Tls { host: "the client's side".to_owned(), reason: error.to_string() }
+}
+
+fn verifier(source: &Source, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, Error> {
+    let algorithms = provider.signature_verification_algorithms;
+    let verification = source.verification();
+    let roots = if verification == Verification::None { None } else { Some(root_store(&source.sslrootcert)?) };
+    Ok(Arc::new(Verifier { roots, name_too: verification == Verification::ChainAndName, algorithms }))
+}
+
+fn root_store(root: &RootCert) -> Result<RootCertStore, Error> {
+    let mut store = RootCertStore::empty();
+    match root {
+        RootCert::File(path) => {
+            for certificate in certificates(path, "root certificate")? {
+                store.add(certificate).map_err(|error| unusable("root certificate", path, &error))?;
+            }
+        }
+        RootCert::System | RootCert::None => {
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    Ok(store)
+}
+
+fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unusable(what, path, &error))?;
+    if certificates.is_empty() {
+        return Err(unusable(what, path, &"it holds no certificate in PEM form"));
+    }
+    Ok(certificates)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unusable("client key", path, &error))
+}
+
+fn unusable(what: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> Error {
+    Error::File { what, path: path.display().to_string(), reason: reason.to_string() }
+}
+
+/// Checks what `sslmode` says, and always that the peer holds the certificate's key.
+#[derive(Debug)]
+struct Verifier {
+    /// `None`: the chain is not checked.
+    roots: Option<RootCertStore>,
+    name_too: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Some(roots) = &self.roots {
+            let certificate = rustls::server::ParsedCertificate::try_from(end_entity)?;
+            rustls::client::verify_server_cert_signed_by_trust_anchor(
+                &certificate,
+                roots,
+                intermediates,
+                now,
+                self.algorithms.all,
+            )?;
+            if self.name_too {
+                rustls::client::verify_server_name(&certificate, server_name)?;
+            }
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,402 @@
+//! The loop: the only place that knows all parts.
+//!
+//! ```text
+//!  turn:  take frames ──► take reports ──► send feedback ──► show ──► end? ──► wait for bytes
+//! ```
+//!
+//! In: a stream of frames from a slot, a sink, a clock. Out: records to the sink, status updates to the server, and in the end
+//! why the stream ended. One thread runs it; nothing in it is locked, spawned or allocated per row.
+//! What outlives a connection (tracker, resume state, sink) is in [`Relay`]; what belongs to one is in `Session`.
+//!
+//! Invariants: a frame is consumed only once what it asks for is done, so a full sink leaves it where it is; a failed report
+//! ends the stream before the position can pass it; no status update says more than the tracker.
+
+mod careful;
+mod clock;
+mod session;
+
+pub use careful::Careful;
+pub use clock::{Clock, SystemClock};
+
+use crate::lsn::Lsn;
+use crate::metrics::{Metrics, Peer, State};
+use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
+use crate::pg::{self, Upstream};
+use crate::resume::Resume;
+use crate::sink::{Delivered, Failure, FailureClass, Sink};
+use crate::tracker::{Position, Tracker};
+use session::Session;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the oldest record may be in flight before the state is called blocked.
+const BLOCKED_AFTER: Duration = Duration::from_secs(30);
+
+/// Distance at which what is costly to find out is shown anew.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
+
+/// What bounds the loop.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Pause after a short read while rows keep coming; zero for none.
+    pub coalesce: Duration,
+    /// A clean stop waits so long for acknowledgements.
+    pub shutdown_timeout: Duration,
+    /// With the oldest record in flight for so long, the replication connection is closed.
+    pub disconnect_after: Duration,
+}
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// On request: everything enqueued is delivered, and the last status update says so.
+    Stopped,
+    /// On request, but the time ran out: so many records were not acknowledged.
+    StopTimedOut {
+        /// Records in flight.
+        in_flight: u64,
+    },
+    /// The connection broke, or the server ended it.
+    Disconnected(pg::Error),
+    /// The sink has acknowledged nothing for long: the server should be free of us meanwhile.
+    Stalled,
+    /// A record failed: begin again from the confirmed position, with the sink made anew.
+    SinkFailed(Failure),
+    /// A row will never be published. Everything before it is delivered; nothing after it was enqueued.
+    BadRow(Box<BadRowAt>),
+    /// A table has come that cannot be mapped.
+    Unmappable(Box<PlanError>),
+    /// A table has come that is not known, or a type has changed: the publication must be looked at again.
+    PublicationChanged,
+    /// The server sent what has no place in the stream.
+    Protocol(ProtocolError),
+}
+
+/// The messages do not follow each other as the manual says.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// A transaction that must come did not.
+    #[error(transparent)]
+    Missing(#[from] crate::resume::Missing),
+    /// A message out of place.
+    #[error("{message} {place}, at {at}")]
+    OutOfPlace {
+        /// Its name.
+        message: &'static str,
+        /// Where it should not be.
+        place: &'static str,
+        /// The last position known.
+        at: Lsn,
+    },
+    /// A row that cannot be read.
+    #[error("a row at {position} cannot be read: {reason}")]
+    Row {
+        /// The row.
+        position: Position,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A bad row and its place.
+#[derive(Debug)]
+pub struct BadRowAt {
+    /// The row.
+    pub position: Position,
+    /// Where its transaction's predecessor ends: the slot stays here.
+    pub confirmed: Lsn,
+    /// What is wrong with it.
+    pub row: BadRow,
+}
+
+/// Everything that outlives a connection.
+pub struct Relay<S, C> {
+    outbox: Outbox,
+    sink: S,
+    clock: C,
+    metrics: Arc<Metrics>,
+    stop: Arc<AtomicBool>,
+    limits: Limits,
+    tracker: Tracker,
+    /// What the last status update said, or the slot itself.
+    told: Lsn,
+    resume: Resume,
+    careful: Careful,
+    topics: Topics,
+    warned_of_update: bool,
+    /// When the stop was seen.
+    stopping_since: Option<Instant>,
+    /// The sink's trouble, and what holds the stream up (that, or a topic), as shown last.
+    trouble: Option<String>,
+    reason: Option<String>,
+    shown: Option<Instant>,
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// A relay that has not yet seen its slot.
+    pub fn new(
+        outbox: Outbox,
+        sink: S,
+        clock: C,
+        metrics: Arc<Metrics>,
+        stop: Arc<AtomicBool>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            outbox,
+            sink,
+            clock,
+            metrics,
+            stop,
+            limits,
+            tracker: Tracker::new(Lsn::ZERO),
+            told: Lsn::ZERO,
+            resume: Resume::new(Lsn::ZERO),
+            careful: Careful::default(),
+            topics: Topics::default(),
+            warned_of_update: false,
+            stopping_since: None,
+            trouble: None,
+            reason: None,
+            shown: None,
+        }
+    }
+
+    /// The position that the next connection should start from; `0/0` before the first.
+    pub fn flush_lsn(&self) -> Lsn {
+        self.tracker.flush_lsn()
+    }
+
+    /// Everything that was enqueued whole commits before this.
+    pub fn enqueued_to(&self) -> Lsn {
+        self.resume.whole()
+    }
+
+    /// The mapping of rows, to be told what the publication holds.
+    pub fn outbox_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// The sink.
+    pub fn sink_mut(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
+    /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
+    pub fn acquired(&mut self, confirmed: Lsn) {
+        if confirmed > self.tracker.flush_lsn() && self.tracker.flush_lsn() > Lsn::ZERO {
+            tracing::info!(ours = %self.tracker.flush_lsn(), slot = %confirmed, "the slot is ahead of us: another relay has worked");
+        }
+        self.tracker.raise(confirmed);
+        self.resume.raise(confirmed);
+        self.told = confirmed;
+    }
+
+    /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
+    ///
+    /// # Errors
+    /// The sink cannot be made anew.
+    pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
+        let start = self.flush_lsn().min(switch_point);
+        if self.resume.whole() > switch_point || self.tracker.open_transaction().is_some() || start < self.flush_lsn() {
+            self.sink.restart(self.careful.pace())?;
+            self.tracker = Tracker::new(start);
+            self.resume = Resume::new(start);
+        }
+        Ok(())
+    }
+
+    /// Begins again behind what is confirmed, with a new sink.
+    ///
+    /// # Errors
+    /// The sink cannot be made anew.
+    pub fn start_over(&mut self) -> Result<(), Failure> {
+        self.sink.restart(self.careful.pace())?;
+        self.tracker.forget();
+        self.resume.forget(self.tracker.flush_lsn());
+        Ok(())
+    }
+
+    /// Reads the stream until it ends.
+    pub fn stream<U: Upstream>(&mut self, upstream: &mut U, wal_sender_timeout: Option<Duration>) -> Ended {
+        let mut session = Session::new(self.clock.now(), wal_sender_timeout);
+        loop {
+            if let Err(ended) = self.turn(upstream, &mut session) {
+                self.show(Some(&session), true);
+                return *ended;
+            }
+        }
+    }
+
+    /// Serves the sink while there is no stream, for `duration` at most.
+    ///
+    /// # Errors
+    /// A record failed.
+    pub fn idle(&mut self, duration: Duration) -> Result<(), Box<Ended>> {
+        let until = self.clock.now() + duration;
+        loop {
+            self.metrics.turned(self.clock.now());
+            self.take_reports()?;
+            self.show(None, false);
+            let left = until.saturating_duration_since(self.clock.now());
+            if left.is_zero() || self.stop_requested() {
+                return Ok(());
+            }
+            self.clock.pause(left.min(Duration::from_millis(10)));
+        }
+    }
+
+    /// Whether the stop has been asked for.
+    pub fn stop_requested(&mut self) -> bool {
+        if self.stopping_since.is_none() && self.stop.load(Ordering::Relaxed) {
+            self.stopping_since = Some(self.clock.now());
+        }
+        self.stopping_since.is_some()
+    }
+
+    /// Whether the time for a clean stop has run out.
+    pub fn stop_timed_out(&self) -> bool {
+        self.stopping_since
+            .is_some_and(|since| self.clock.now().saturating_duration_since(since) >= self.limits.shutdown_timeout)
+    }
+
+    /// Records not acknowledged.
+    pub fn in_flight(&self) -> u64 {
+        self.sink.in_flight().records
+    }
+
+    /// Whether there is something that a server would have to hear of: a transaction in hand that is not confirmed.
+    pub fn is_unfinished(&self) -> bool {
+        self.tracker.transactions() > 0 || self.told < self.tracker.flush_lsn()
+    }
+
+    /// Serves the delivery reports that have come.
+    fn take_reports(&mut self) -> Result<(), Box<Ended>> {
+        let Self { sink, tracker, metrics, clock, .. } = self;
+        let mut failed = None;
+        let mut now = None;
+        sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
+            // After a failure nothing counts: what follows is replayed.
+            Ok(()) if failed.is_none() => {
+                tracker.delivered(token, records);
+                metrics.acknowledged(token.topic, records.into(), bytes, *now.get_or_insert_with(|| clock.now()));
+            }
+            Ok(()) => {}
+            Err(failure) => {
+                metrics.publish_failure(failure.reason, records.into());
+                failed = worse(failed.take(), failure);
+            }
+        });
+        self.settle();
+        match failed {
+            Some(failure) => Err(self.failed(failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn settle(&mut self) {
+        let Self { tracker, metrics, clock, .. } = self;
+        let mut wall = None;
+        tracker.settle(|settled| {
+            let wall = *wall.get_or_insert_with(|| clock.wall());
+            let micros = u64::try_from(wall.0.saturating_sub(settled.commit_time.0)).unwrap_or(0);
+            metrics.transaction_delivered(Duration::from_micros(micros));
+        });
+    }
+
+    /// A record failed: decides whether it is known which, and what to try next.
+    fn failed(&mut self, failure: Failure) -> Box<Ended> {
+        if failure.class == FailureClass::Row {
+            if let Some((position, row)) = self.careful.guilty() {
+                let reason = BadReason::Refused { label: failure.reason, text: failure.text };
+                self.metrics.bad_row(reason.label());
+                let row = BadRow { reason, ..row };
+                let confirmed = self.tracker.flush_lsn();
+                return Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row })));
+            }
+            let last = Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() };
+            self.careful.suspect(self.tracker.first_in_flight().unwrap_or_default(), last);
+        }
+        Box::new(Ended::SinkFailed(failure))
+    }
+
+    /// Lets operators see.
+    fn show(&mut self, session: Option<&Session>, now_at_once: bool) {
+        let now = self.clock.now();
+        let in_flight = self.sink.in_flight();
+        self.metrics.in_flight(in_flight.records, in_flight.bytes);
+        if !now_at_once && self.shown.is_some_and(|at| now.saturating_duration_since(at) < SHOW_EVERY) {
+            return;
+        }
+        self.shown = Some(now);
+        let received =
+            session.map_or(self.tracker.flush_lsn(), |session| session.received().max(self.tracker.flush_lsn()));
+        self.metrics.positions(received, self.tracker.flush_lsn());
+        self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
+        self.metrics.oldest_commit(self.tracker.oldest_commit());
+        self.show_trouble(session.and_then(Session::blocked));
+        if let Some(session) = session {
+            self.metrics.set_state(self.state(session, now));
+        }
+    }
+
+    fn show_trouble(&mut self, blocked: Option<&Failure>) {
+        let trouble = self.sink.trouble();
+        if self.trouble.is_some() && trouble.is_none() {
+            self.metrics.reconnect(Peer::Kafka);
+        }
+        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone());
+        if reason.is_some() && reason != self.reason {
+            self.metrics.last_error(reason.clone());
+        }
+        if reason != self.reason {
+            self.metrics.blocked_on(reason.clone());
+        }
+        (self.trouble, self.reason) = (trouble, reason);
+    }
+
+    fn state(&self, session: &Session, now: Instant) -> State {
+        let old = self.tracker.oldest_in_flight().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
+        if self.stopping_since.is_some() {
+            State::Stopping
+        } else if old || session.blocked().is_some() {
+            State::Blocked
+        } else if self.careful.is_on() {
+            State::Careful
+        } else {
+            State::Streaming
+        }
+    }
+}
+
+/// The metrics' number of the topic asked for last: mostly the next one's, too.
+#[derive(Default)]
+struct Topics {
+    last: String,
+    number: u16,
+}
+
+impl Topics {
+    #[inline]
+    fn number(&mut self, topic: &str, metrics: &Metrics) -> u16 {
+        if self.last != topic {
+            topic.clone_into(&mut self.last);
+            self.number = metrics.topic(topic);
+        }
+        self.number
+    }
+}
+
+/// Of two failures the one that says more: a record's own refusal beats what followed from it.
+fn worse(one: Option<Failure>, other: Failure) -> Option<Failure> {
+    let rank = |failure: &Failure| match failure.class {
+        FailureClass::Row => 2,
+        FailureClass::Environment => 1,
+        FailureClass::Client => 0,
+    };
+    match one {
+        Some(one) if rank(&one) >= rank(&other) => Some(one),
+        Some(_) | None => Some(other),
+    }
+}

@@ -1,0 +1,504 @@
+//! One connection's part of the loop: frames in, status updates out, and when to stop.
+
+use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
+use crate::feedback::{Due, Feedback};
+use crate::lsn::Lsn;
+use crate::metrics::State;
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RelationError, RowContext, RowError, Updated};
+use crate::pg::frame::Frame;
+use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
+use crate::pg::{self, Upstream};
+use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, RelationId, Tuple};
+use crate::resume::Verdict;
+use crate::sink::{Enqueue, Failure, FailureClass, Sink};
+use crate::tracker::Position;
+use std::time::{Duration, Instant};
+
+/// Longest wait for bytes while records are in flight: their reports are looked at this often.
+const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
+
+/// Longest wait for bytes when nothing is going on: a stop is seen this late.
+const WAIT_IDLE: Duration = Duration::from_millis(100);
+
+/// Pause when the sink has no room, and while it refuses a topic.
+const WAIT_FULL: Duration = Duration::from_millis(1);
+const WAIT_BLOCKED: Duration = Duration::from_millis(50);
+
+/// A read of at least this many bytes says that more is waiting: no pause for company.
+const LONG_READ_BYTES: usize = 64 * 1024;
+
+/// What belongs to one connection.
+pub(super) struct Session {
+    feedback: Feedback,
+    wal_sender_timeout: Option<Duration>,
+    /// The transaction whose messages are coming.
+    open: Option<Open>,
+    /// The highest position that the server has told of.
+    received: Lsn,
+    /// The topic that the sink does not take, and since when.
+    blocked: Option<(Failure, Instant)>,
+    /// A row that ends the stream once everything before it is delivered.
+    bad_row: Option<Box<BadRowAt>>,
+    /// The last read brought little, and brought it at once.
+    pausing: bool,
+    /// Records were enqueued since the sink was told that the stream ran dry.
+    fresh: bool,
+}
+
+/// What to do with the messages of the transaction that is coming.
+#[derive(Debug, Clone, Copy)]
+enum Open {
+    /// All of it is in hand.
+    PassedOver,
+    /// Its rows from `skip` on are new.
+    Taken { context: RowContext, skip: u64 },
+}
+
+/// What became of a frame.
+enum Step {
+    /// It has been dealt with.
+    Done,
+    /// It stays, until the sink has room, takes the topic, or the stream ends.
+    Wait(Wait),
+}
+
+/// Why no frame is taken now.
+enum Wait {
+    /// There is none.
+    ForBytes,
+    /// The sink is full.
+    ForRoom,
+    /// The sink does not take the topic.
+    Blocked(Failure),
+    /// The stream is about to end.
+    ForEnd,
+}
+
+type Turn<T> = Result<T, Box<Ended>>;
+
+impl Session {
+    pub(super) fn new(now: Instant, wal_sender_timeout: Option<Duration>) -> Self {
+        Self {
+            feedback: Feedback::new(now, wal_sender_timeout),
+            wal_sender_timeout,
+            open: None,
+            received: Lsn::ZERO,
+            blocked: None,
+            bad_row: None,
+            pausing: false,
+            fresh: false,
+        }
+    }
+
+    pub(super) fn received(&self) -> Lsn {
+        self.received
+    }
+
+    pub(super) fn blocked(&self) -> Option<&Failure> {
+        self.blocked.as_ref().map(|(failure, _)| failure)
+    }
+
+    /// The context of a row that has to be published; `None` when it is in hand already.
+    fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
+        match self.open {
+            Some(Open::Taken { context, skip }) => Ok((context.ordinal >= skip).then_some(context)),
+            Some(Open::PassedOver) => Ok(None),
+            None => Err(self.out_of_place(message, "outside any transaction")),
+        }
+    }
+
+    fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
+        Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    }
+
+    /// The row has been dealt with.
+    fn next_row(&mut self) {
+        if let Some(Open::Taken { context, .. }) = &mut self.open {
+            context.ordinal += 1;
+        }
+    }
+
+    fn position(&self) -> Option<Position> {
+        match self.open {
+            Some(Open::Taken { context, .. }) => Some(position(&context)),
+            Some(Open::PassedOver) | None => None,
+        }
+    }
+}
+
+fn position(context: &RowContext) -> Position {
+    Position { final_lsn: context.final_lsn, ordinal: context.ordinal }
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// One round of the loop.
+    pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
+        let now = self.clock.now();
+        self.metrics.turned(now);
+        let wait = self.take_frames(upstream, session, now)?;
+        self.take_reports()?;
+        self.send_feedback(upstream, session, now)?;
+        self.show(Some(session), false);
+        self.end_if_due(upstream, session, &wait)?;
+        self.wait(upstream, session, wait)
+    }
+
+    fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
+        let first = session.position().unwrap_or(Position { final_lsn: self.resume.whole(), ordinal: 0 });
+        self.tracker.tick(now, first);
+        while let Some(frame) = upstream.frame().map_err(|error| disconnected(error.into()))? {
+            if self.is_ending(session) {
+                return Ok(Wait::ForEnd);
+            }
+            let length = frame.len();
+            match self.take_frame(&frame, session)? {
+                Step::Done => upstream.consume(length),
+                Step::Wait(wait) => return Ok(wait),
+            }
+        }
+        Ok(if self.is_ending(session) { Wait::ForEnd } else { Wait::ForBytes })
+    }
+
+    /// Whether no further row may be taken: a transaction that has been begun is finished first.
+    fn is_ending(&mut self, session: &Session) -> bool {
+        session.bad_row.is_some() || (self.stop_requested() && !self.tracker.is_open())
+    }
+
+    fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
+        match frame.tag {
+            b'd' => self.take_copy_data(frame.body, session),
+            b'E' => {
+                let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
+                Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
+            }
+            // NoticeResponse, ParameterStatus
+            b'N' | b'S' => Ok(Step::Done),
+            // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
+            b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
+            tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),
+        }
+    }
+
+    fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<Step> {
+        match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
+            ReplicationMessage::XLogData(data) => {
+                let message = Message::decode(data.data).map_err(|error| disconnected(error.into()))?;
+                self.take_message(message, session)
+            }
+            ReplicationMessage::PrimaryKeepalive(keepalive) => {
+                session.received = session.received.max(keepalive.wal_end);
+                if keepalive.reply_requested {
+                    session.feedback.requested();
+                }
+                // What was delivered and not yet looked at must not hold the position back.
+                self.take_reports()?;
+                self.tracker.keepalive(keepalive.wal_end);
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Message<'_>, session: &mut Session) -> Turn<Step> {
+        match message {
+            Message::Insert { relation, new } => return self.take_insert(relation, &new, session),
+            Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
+            Message::Begin(begin) => self.take_begin(&begin, session)?,
+            Message::Commit(commit) => self.take_commit(&commit, session)?,
+            Message::Relation(relation) => self.outbox.relation(relation).map_err(|error| match error {
+                RelationError::Plan(error) => Box::new(Ended::Unmappable(Box::new(error))),
+                RelationError::New(..) => Box::new(Ended::PublicationChanged),
+            })?,
+            Message::Update { relation, new } => self.take_update(relation, &new, session)?,
+            Message::Delete { .. }
+            | Message::Truncate
+            | Message::Origin
+            | Message::Type
+            | Message::StrayStreamAbort => {}
+        }
+        Ok(Step::Done)
+    }
+
+    fn take_begin(&mut self, begin: &Begin, session: &mut Session) -> Turn<()> {
+        if session.open.is_some() {
+            return Err(session.out_of_place("Begin", "inside a transaction"));
+        }
+        let verdict =
+            self.resume.begin(begin.final_lsn).map_err(|missing| Box::new(Ended::Protocol(missing.into())))?;
+        let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
+        session.open = Some(match verdict {
+            Verdict::PassOver => Open::PassedOver,
+            Verdict::Continue { rows } => Open::Taken { context, skip: rows },
+            Verdict::Take => {
+                self.tracker.begin(begin);
+                Open::Taken { context, skip: 0 }
+            }
+        });
+        Ok(())
+    }
+
+    fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
+        match session.open.take() {
+            Some(Open::Taken { .. }) => {
+                self.tracker.commit(commit.end_lsn);
+                self.resume.commit(commit.end_lsn);
+            }
+            Some(Open::PassedOver) => {}
+            None => return Err(session.out_of_place("Commit", "outside any transaction")),
+        }
+        session.received = session.received.max(commit.end_lsn);
+        Ok(())
+    }
+
+    fn take_insert(&mut self, relation: RelationId, new: &Tuple<'_>, session: &mut Session) -> Turn<Step> {
+        let Some(context) = session.row_context("Insert")? else {
+            session.next_row();
+            return Ok(Step::Done);
+        };
+        let position = position(&context);
+        if self.must_wait(position)? {
+            return Ok(Step::Wait(Wait::ForRoom));
+        }
+        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
+        let outcome = outbox.row(relation, new, &context, |record| {
+            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
+        });
+        self.dealt_with(outcome, position, session, |outbox| BadRow {
+            table: outbox.plan(relation).map_or("?", Plan::table).to_owned(),
+            id: outbox.shown_id(relation, new, &context),
+            reason: BadReason::Updated,
+        })
+    }
+
+    fn take_logical_message(&mut self, message: &LogicalMessage<'_>, session: &mut Session) -> Turn<Step> {
+        if !message.transactional {
+            if self.outbox.wants_message(message.prefix) {
+                self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
+            }
+            return Ok(Step::Done);
+        }
+        let Some(context) = session.row_context("Message")? else {
+            session.next_row();
+            return Ok(Step::Done);
+        };
+        let position = position(&context);
+        if self.must_wait(position)? {
+            return Ok(Step::Wait(Wait::ForRoom));
+        }
+        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
+        let outcome = outbox.message(message, &context, |record| {
+            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
+        });
+        self.dealt_with(outcome, position, session, |_| BadRow {
+            table: format!("message {:?}", message.prefix),
+            id: None,
+            reason: BadReason::Updated,
+        })
+    }
+
+    /// In careful mode nothing is enqueued, from the first suspect on, while anything else is in flight.
+    fn must_wait(&mut self, position: Position) -> Turn<bool> {
+        if !self.careful.alone_at(position) {
+            return Ok(false);
+        }
+        if self.sink.in_flight().records > 0 {
+            return Ok(true);
+        }
+        if self.careful.passed(position) {
+            let pace = self.careful.pace();
+            tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
+            self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+        }
+        Ok(false)
+    }
+
+    /// Books what became of a row, or leaves it where it is. `identify` says which row it is; its reason is replaced.
+    fn dealt_with(
+        &mut self,
+        outcome: Result<Outcome<Enqueue>, RowError>,
+        position: Position,
+        session: &mut Session,
+        identify: impl FnOnce(&mut Outbox) -> BadRow,
+    ) -> Turn<Step> {
+        match outcome {
+            Ok(Outcome::Record(Enqueue::Taken)) => {
+                self.tracker.enqueued();
+                session.fresh = true;
+                if self.careful.alone_at(position) {
+                    self.careful.enqueued(position, identify(&mut self.outbox));
+                }
+            }
+            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
+            Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return blocked(failure),
+            Ok(Outcome::Record(Enqueue::Bad(failure))) => {
+                let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
+                return Ok(self.bad_row(row, position, session));
+            }
+            Err(error) => return self.bad_or_broken(error, position, session),
+        }
+        self.resume.row();
+        session.next_row();
+        Ok(Step::Done)
+    }
+
+    fn bad_or_broken(&mut self, error: RowError, position: Position, session: &mut Session) -> Turn<Step> {
+        match error {
+            RowError::Bad(row) => Ok(self.bad_row(*row, position, session)),
+            RowError::Undecodable(error) => Err(disconnected(error.into())),
+            // A column's type has changed: whether values should come in binary form is decided again.
+            RowError::BinaryForm { .. } => Err(Box::new(Ended::PublicationChanged)),
+            error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
+                let reason = error.to_string();
+                Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            }
+        }
+    }
+
+    /// The stream ends here, once everything before is delivered.
+    fn bad_row(&mut self, row: BadRow, position: Position, session: &mut Session) -> Step {
+        self.metrics.bad_row(row.reason.label());
+        session.bad_row = Some(Box::new(BadRowAt { position, confirmed: self.tracker.flush_lsn(), row }));
+        Step::Wait(Wait::ForEnd)
+    }
+
+    fn take_update(&mut self, relation: RelationId, new: &Tuple<'_>, session: &mut Session) -> Turn<()> {
+        let Some(context) = session.row_context("Update")? else { return Ok(()) };
+        let position = position(&context);
+        match self.outbox.update(relation) {
+            Ok(Updated::NotPublished) => {}
+            Ok(Updated::Ignored { warn }) => self.ignore_update(relation, warn),
+            Ok(Updated::Stop) => {
+                let table = self.outbox.plan(relation).map_or("?", Plan::table).to_owned();
+                let id = self.outbox.shown_id(relation, new, &context);
+                self.bad_row(BadRow { table, id, reason: BadReason::Updated }, position, session);
+            }
+            Err(error) => drop(self.bad_or_broken(error, position, session)?),
+        }
+        Ok(())
+    }
+
+    /// Counted, and said once per run: an application that updates its outbox does so for every row.
+    fn ignore_update(&mut self, relation: RelationId, warn: bool) {
+        self.metrics.ignored(Ignored::Update.label(), 1);
+        if warn && !std::mem::replace(&mut self.warned_of_update, true) {
+            let table = self.outbox.plan(relation).map_or("?", Plan::table);
+            tracing::warn!(
+                table,
+                "an outbox row was updated: updates publish nothing (walrelay_ignored_total counts them; --on-update)"
+            );
+        }
+    }
+
+    fn send_feedback<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
+        match session.feedback.due(now, self.tracker.flush_lsn()) {
+            Due::Nothing => Ok(()),
+            Due::Status => self.send_status(upstream, session, now, false),
+            Due::StatusAsking => self.send_status(upstream, session, now, true),
+            Due::GiveUp => {
+                let seconds = session.wal_sender_timeout.unwrap_or_default().as_secs();
+                Err(disconnected(pg::Error::Silent { seconds }))
+            }
+        }
+    }
+
+    fn send_status<U: Upstream>(
+        &mut self,
+        upstream: &mut U,
+        session: &mut Session,
+        now: Instant,
+        asking: bool,
+    ) -> Turn<()> {
+        let flush_lsn = self.tracker.flush_lsn();
+        assert!(flush_lsn > Lsn::ZERO, "0/0 would mean \"invalid\", not \"nothing\"");
+        let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
+        upstream.send(&update.encode()).map_err(disconnected)?;
+        session.feedback.sent(now, flush_lsn, asking);
+        self.told = flush_lsn;
+        self.metrics.status_sent(now);
+        Ok(())
+    }
+
+    fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
+        let in_flight = self.sink.in_flight().records;
+        if matches!(wait, Wait::ForEnd) && in_flight == 0 {
+            self.send_status(upstream, session, self.clock.now(), false)?;
+            return Err(Box::new(match session.bad_row.take() {
+                Some(mut row) => {
+                    row.confirmed = self.tracker.flush_lsn();
+                    Ended::BadRow(row)
+                }
+                None => Ended::Stopped,
+            }));
+        }
+        if self.stop_timed_out() {
+            self.send_status(upstream, session, self.clock.now(), false)?;
+            return Err(Box::new(Ended::StopTimedOut { in_flight }));
+        }
+        self.stalled(session)
+    }
+
+    /// Frees the server of us when the sink has not moved for long.
+    fn stalled(&mut self, session: &Session) -> Turn<()> {
+        let waiting = session.blocked.as_ref().map(|(_, since)| *since);
+        let oldest = self.tracker.oldest_in_flight().into_iter().chain(waiting).min();
+        let old =
+            oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
+        if old { Err(Box::new(Ended::Stalled)) } else { Ok(()) }
+    }
+
+    fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait) -> Turn<()> {
+        let was_blocked = session.blocked.take();
+        match wait {
+            Wait::ForBytes => return self.wait_for_bytes(upstream, session),
+            Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
+            Wait::Blocked(failure) => {
+                let since = was_blocked.as_ref().map_or_else(|| self.clock.now(), |(_, since)| *since);
+                if was_blocked.is_none() {
+                    tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
+                    self.metrics.set_state(State::Blocked);
+                }
+                session.blocked = Some((failure, since));
+                self.clock.pause(WAIT_BLOCKED);
+            }
+        }
+        // The server's bytes are not looked at: it may have sent any.
+        session.feedback.heard(self.clock.now());
+        Ok(())
+    }
+
+    /// While rows keep coming in small pieces, a short pause lets them gather: the server, too, works less per row then.
+    fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
+        if session.pausing && !self.limits.coalesce.is_zero() {
+            self.clock.pause(self.limits.coalesce);
+        }
+        let mut length = upstream.read(Duration::ZERO).map_err(disconnected)?;
+        if length == 0 {
+            if std::mem::take(&mut session.fresh) {
+                self.sink.ran_dry();
+            }
+            let patience = if self.sink.in_flight().records > 0 { WAIT_IN_FLIGHT } else { WAIT_IDLE };
+            length = upstream.read(patience).map_err(disconnected)?;
+        }
+        session.pausing = (1..LONG_READ_BYTES).contains(&length);
+        if length > 0 {
+            session.feedback.heard(self.clock.now());
+        }
+        Ok(())
+    }
+}
+
+/// The sink does not take a topic now, or nothing at all until it is made anew.
+fn blocked(failure: Failure) -> Turn<Step> {
+    match failure.class {
+        FailureClass::Client => Err(Box::new(Ended::SinkFailed(failure))),
+        FailureClass::Environment | FailureClass::Row => Ok(Step::Wait(Wait::Blocked(failure))),
+    }
+}
+
+fn refusal(failure: Failure) -> BadReason {
+    BadReason::Refused { label: failure.reason, text: failure.text }
+}
+
+fn disconnected(error: pg::Error) -> Box<Ended> {
+    Box::new(Ended::Disconnected(error))
+}

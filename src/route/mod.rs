@@ -1,0 +1,260 @@
+//! Which topic a row goes to.
+//!
+//! ```text
+//!  setting ──► Topic::new ──► names() ──► the table's plan says which columns they are
+//!  a row's values for them ──► LastTopic::resolve ──► a checked topic name
+//! ```
+//!
+//! In: a template or a regular expression with its replacement, and per row the values of the names that it uses. Out: a
+//! name that [`valid_topic`] allows, or why there is none. Rows of one transaction mostly go to one topic, so a repeat
+//! of the last values costs a comparison and nothing else. Deliberately not here: what a column is, whether the topic
+//! exists.
+
+mod java;
+mod template;
+
+use crate::config::mapping;
+use java::JavaRegex;
+use std::fmt;
+use template::Template;
+
+/// The longest topic name, in bytes: file names on the broker carry it.
+const LONGEST_TOPIC_BYTES: usize = 249;
+
+/// How topics are made, understood once.
+#[derive(Debug, Clone)]
+pub struct Topic {
+    form: Form,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Template(Template),
+    Regex(JavaRegex),
+}
+
+/// A value that a [`Topic`] needs from each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name<'t> {
+    /// The column of this name or, if the table has none, the role.
+    ColumnOrRole(&'t str),
+    /// The role `route`, whatever the columns are called.
+    Route,
+}
+
+impl Topic {
+    /// Understands the setting.
+    ///
+    /// # Errors
+    /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
+    pub fn new(setting: &mapping::Topic) -> Result<Self, TopicError> {
+        let form = match setting {
+            mapping::Topic::Template(text) => Form::Template(Template::new(text)?),
+            mapping::Topic::Regex { regex, replacement } => Form::Regex(JavaRegex::new(regex, replacement)?),
+        };
+        Ok(Self { form })
+    }
+
+    /// The values that it needs, each once, in the order in which [`Topic::render`] asks for them.
+    pub fn names(&self) -> Vec<Name<'_>> {
+        match &self.form {
+            Form::Template(template) => template.names().map(Name::ColumnOrRole).collect(),
+            Form::Regex(_) => vec![Name::Route],
+        }
+    }
+
+    /// Appends the topic to `out`. `value` gives the text for a place in [`Topic::names`].
+    pub fn render<'v>(&self, value: impl Fn(usize) -> &'v str, out: &mut String) {
+        match &self.form {
+            Form::Template(template) => template.render(value, out),
+            Form::Regex(regex) => regex.render(value(0), out),
+        }
+    }
+}
+
+/// The last topic, and the values that gave it. Holds only names that [`valid_topic`] allows.
+#[derive(Debug, Clone, Default)]
+pub struct LastTopic {
+    /// In the order of [`Topic::names`]; meaningful only while `name` is not empty.
+    values: Vec<String>,
+    /// Empty: none yet.
+    name: String,
+}
+
+impl LastTopic {
+    /// The topic for `values`, in the order of [`Topic::names`].
+    ///
+    /// # Errors
+    /// There is no such topic name.
+    pub fn resolve<'v, V>(&mut self, topic: &Topic, values: V) -> Result<&str, NoTopic>
+    where
+        V: ExactSizeIterator<Item = &'v [u8]> + Clone,
+    {
+        if !self.repeats(values.clone()) {
+            self.render(topic, values)?;
+        }
+        Ok(&self.name)
+    }
+
+    #[inline]
+    fn repeats<'v>(&self, values: impl ExactSizeIterator<Item = &'v [u8]>) -> bool {
+        !self.name.is_empty()
+            && self.values.len() == values.len()
+            && self.values.iter().zip(values).all(|(last, value)| last.as_bytes() == value)
+    }
+
+    fn render<'v>(&mut self, topic: &Topic, values: impl Iterator<Item = &'v [u8]>) -> Result<(), NoTopic> {
+        self.name.clear();
+        self.values.clear();
+        for (name, value) in values.enumerate() {
+            let text = std::str::from_utf8(value).map_err(|_| NoTopic::NotUtf8 { name })?;
+            self.values.push(text.to_owned());
+        }
+        topic.render(|name| self.values.get(name).map_or("", String::as_str), &mut self.name);
+        valid_topic(&self.name).map_err(|fault| NoTopic::Invalid { topic: std::mem::take(&mut self.name), fault })
+    }
+}
+
+/// Why a row's values give no topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoTopic {
+    /// The value for this place in [`Topic::names`] is not UTF-8.
+    NotUtf8 {
+        /// The place.
+        name: usize,
+    },
+    /// What came out is no topic name.
+    Invalid {
+        /// What came out, whole.
+        topic: String,
+        /// What is wrong with it.
+        fault: TopicFault,
+    },
+}
+
+/// Whether a broker takes `name` as a topic: `[a-zA-Z0-9._-]{1,249}`, but not `.` or `..`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn valid_topic(name: &str) -> Result<(), TopicFault> {
+    match name {
+        "" => return Err(TopicFault::Empty),
+        "." | ".." => return Err(TopicFault::Dots),
+        _ => {}
+    }
+    if let Some(character) = name.chars().find(|&character| !allowed(character)) {
+        return Err(TopicFault::Character(character));
+    }
+    if name.len() > LONGEST_TOPIC_BYTES {
+        return Err(TopicFault::TooLong(name.len()));
+    }
+    Ok(())
+}
+
+const fn allowed(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-')
+}
+
+/// What is wrong with a topic name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TopicFault {
+    /// No character at all.
+    #[error("it is empty")]
+    Empty,
+    /// `.` or `..`.
+    #[error("a name of dots alone is not allowed")]
+    Dots,
+    /// A character that is not allowed.
+    #[error("{0:?} is not allowed in a topic (letters, digits, '.', '_' and '-' are)")]
+    Character(char),
+    /// Longer than 249 bytes.
+    #[error("it has {0} characters, 249 are allowed")]
+    TooLong(usize),
+}
+
+/// A `--topic`, `--topic-regex` or `--topic-replacement` that cannot be understood. Displayed over three lines, of which
+/// the last marks the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicError {
+    /// The setting's flag.
+    pub flag: &'static str,
+    /// The setting, as given.
+    pub text: String,
+    /// Where in it, in characters from its first; `None`: the problem itself marks it.
+    pub at: Option<usize>,
+    /// What is wrong there.
+    pub problem: TopicProblem,
+}
+
+impl TopicError {
+    fn new(flag: &'static str, text: &str, at_byte: usize, problem: TopicProblem) -> Self {
+        let at = text.char_indices().take_while(|&(byte, _)| byte < at_byte).count();
+        Self { flag, text: text.to_owned(), at: Some(at), problem }
+    }
+}
+
+impl std::error::Error for TopicError {}
+
+impl fmt::Display for TopicError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.flag, self.problem)?;
+        match self.at {
+            // A line break within the setting would tear the mark from its place.
+            Some(at) => write!(f, "\n  {}\n  {:>2$}", self.text.replace(['\n', '\r', '\t'], " "), "^", at + 1),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with a topic setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopicProblem {
+    /// Nothing is there.
+    #[error("it is empty")]
+    Empty,
+    /// A `{` is never closed.
+    #[error("this '{{' has no '}}'")]
+    Unclosed,
+    /// A `}` that closes nothing.
+    #[error("this '}}' closes nothing ('}}}}' writes one)")]
+    Unopened,
+    /// A `{` within braces.
+    #[error("a '{{' within braces")]
+    Nested,
+    /// Nothing stands where a name should.
+    #[error("a column or one of id, route, key, type is wanted here")]
+    NoName,
+    /// A filter that does not exist.
+    #[error("\"{name}\" is no filter{}: lower and kebab are", did_you_mean(*.nearest))]
+    UnknownFilter {
+        /// What was asked for.
+        name: String,
+        /// The filter that was meant, perhaps.
+        nearest: Option<&'static str>,
+    },
+    /// A literal that no topic may hold.
+    #[error("{0:?} is not allowed in a topic (letters, digits, '.', '_' and '-' are)")]
+    Character(char),
+    /// The regular expression is not well-formed, as the regex crate says with the place marked.
+    #[error("{0}")]
+    Regex(String),
+    /// Java's syntax that has no counterpart here.
+    #[error("{0} is not supported in a regular expression")]
+    Unsupported(&'static str),
+    /// A `$` that names no group.
+    #[error("a group is wanted after '$': a number or {{name}} ('\\$' writes a dollar)")]
+    BadReference,
+    /// A group that the regular expression does not have.
+    #[error("the regular expression has no group {0}")]
+    NoGroup(String),
+    /// A backslash at the end.
+    #[error("nothing follows this backslash")]
+    LoneBackslash,
+}
+
+fn did_you_mean(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Topic templates: `outbox.event.{route}`, `{type|kebab}`.
+//!
+//! In: the text of `--topic`. Out: literals and values with filters. `{{` and `}}` write one brace; spaces around a name
+//! or a filter do not count. A literal that no topic may hold is refused here, before the first row.
+
+use super::{TopicError, TopicProblem, allowed};
+
+const FLAG: &str = "--topic";
+
+/// A template, understood once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template {
+    /// Each once.
+    names: Vec<String>,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    /// `name` is a place in [`Template::names`].
+    Value {
+        name: usize,
+        filters: Vec<Filter>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    Lower,
+    Kebab,
+}
+
+impl Filter {
+    const ALL: [(&'static str, Self); 2] = [("lower", Self::Lower), ("kebab", Self::Kebab)];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, filter)| *filter)
+    }
+
+    fn apply(self, text: &str) -> String {
+        let lower = text.to_lowercase();
+        match self {
+            Self::Lower => lower,
+            Self::Kebab => lower.replace(['_', ' '], "-"),
+        }
+    }
+}
+
+impl Template {
+    pub(super) fn new(text: &str) -> Result<Self, TopicError> {
+        let template = Parser { text, at: 0, template: Self { names: Vec::new(), parts: Vec::new() } }.parse()?;
+        if template.parts.is_empty() {
+            return Err(TopicError::new(FLAG, text, 0, TopicProblem::Empty));
+        }
+        Ok(template)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    pub(super) fn render<'v>(&self, value: impl Fn(usize) -> &'v str, out: &mut String) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => out.push_str(text),
+                Part::Value { name, filters } => match filters.split_first() {
+                    None => out.push_str(value(*name)),
+                    Some((first, rest)) => {
+                        let start = first.apply(value(*name));
+                        out.push_str(&rest.iter().fold(start, |text, filter| filter.apply(&text)));
+                    }
+                },
+            }
+        }
+    }
+
+    fn push_literal(&mut self, character: char) {
+        match self.parts.last_mut() {
+            Some(Part::Literal(text)) => text.push(character),
+            _ => self.parts.push(Part::Literal(character.to_string())),
+        }
+    }
+
+    fn name(&mut self, name: &str) -> usize {
+        self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        })
+    }
+}
+
+/// `at` is where the next character of `text` begins, in bytes.
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+    template: Template,
+}
+
+impl<'t> Parser<'t> {
+    fn parse(mut self) -> Result<Template, TopicError> {
+        while let Some(character) = self.rest().chars().next() {
+            match character {
+                '{' | '}' if self.doubled(character) => self.literal(character, 2)?,
+                '{' => self.value()?,
+                '}' => return Err(self.error(self.at, TopicProblem::Unopened)),
+                _ => self.literal(character, character.len_utf8())?,
+            }
+        }
+        Ok(self.template)
+    }
+
+    fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn doubled(&self, brace: char) -> bool {
+        self.rest().chars().nth(1) == Some(brace)
+    }
+
+    fn error(&self, at: usize, problem: TopicProblem) -> TopicError {
+        TopicError::new(FLAG, self.text, at, problem)
+    }
+
+    fn literal(&mut self, character: char, bytes: usize) -> Result<(), TopicError> {
+        if !allowed(character) {
+            return Err(self.error(self.at, TopicProblem::Character(character)));
+        }
+        self.template.push_literal(character);
+        self.at += bytes;
+        Ok(())
+    }
+
+    /// From a `{` behind its `}`.
+    fn value(&mut self) -> Result<(), TopicError> {
+        let open = self.at;
+        let start = open + 1;
+        let inside = self.text.get(start..).unwrap_or_default();
+        let Some(end) = inside.find('}') else {
+            return Err(self.error(open, TopicProblem::Unclosed));
+        };
+        let inside = inside.get(..end).unwrap_or_default();
+        if let Some(nested) = inside.find('{') {
+            return Err(self.error(start + nested, TopicProblem::Nested));
+        }
+        let (name, filters) = self.pieces(inside, start)?;
+        let name = self.template.name(name);
+        self.template.parts.push(Part::Value { name, filters });
+        self.at = start + end + 1;
+        Ok(())
+    }
+
+    /// `name|filter|filter`, which begins at byte `at`.
+    fn pieces(&self, inside: &'t str, mut at: usize) -> Result<(&'t str, Vec<Filter>), TopicError> {
+        let mut pieces = inside.split('|');
+        let first = pieces.next().unwrap_or_default();
+        let name = first.trim();
+        if name.is_empty() {
+            return Err(self.error(at, TopicProblem::NoName));
+        }
+        at += first.len();
+        let mut filters = Vec::new();
+        for piece in pieces {
+            at += 1;
+            let blank = piece.len() - piece.trim_start().len();
+            filters.push(Filter::named(piece.trim()).ok_or_else(|| self.error(at + blank, unknown(piece.trim())))?);
+            at += piece.len();
+        }
+        Ok((name, filters))
+    }
+}
+
+fn unknown(name: &str) -> TopicProblem {
+    let nearest =
+        Filter::ALL.iter().map(|(known, _)| *known).find(|known| strsim::damerau_levenshtein(known, name) <= 2);
+    TopicProblem::UnknownFilter { name: name.to_owned(), nearest }
+}

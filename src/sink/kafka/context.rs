@@ -1,0 +1,125 @@
+//! What librdkafka tells us: delivery reports, troubles, log lines.
+//!
+//! Reports come on the thread that polls, one call each; they are gathered into runs of equal token and outcome, in a
+//! place of that thread, so that a report takes no lock. Troubles may come on any thread.
+
+use super::failure;
+use crate::sink::{Delivered, Token};
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+thread_local! {
+    /// Reports served by this thread's polls and not yet taken.
+    static REPORTS: RefCell<Vec<Delivered>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What has been reported since the last call, on this thread.
+pub(super) fn take_reports() -> Vec<Delivered> {
+    REPORTS.take()
+}
+
+/// Receives librdkafka's callbacks.
+#[derive(Default)]
+pub(super) struct Context {
+    /// The last trouble, until something is delivered again.
+    trouble: Mutex<Option<Trouble>>,
+    /// Whether there is one: spares the good case the lock.
+    troubled: AtomicBool,
+}
+
+struct Trouble {
+    code: Option<RDKafkaErrorCode>,
+    text: String,
+}
+
+impl Context {
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().as_ref().map(|trouble| trouble.text.clone())
+    }
+
+    pub(super) fn trouble_code(&self) -> Option<RDKafkaErrorCode> {
+        self.lock().as_ref().and_then(|trouble| trouble.code)
+    }
+
+    /// Something was delivered: whatever it was is over.
+    pub(super) fn recovered(&self) {
+        if !self.troubled.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(trouble) = self.lock().take() {
+            tracing::info!(was = trouble.text, "Kafka answers again");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        // Errors come again, with their code, by `error`.
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+                tracing::warn!(target: "walrelay::librdkafka", facility, "{message}");
+            }
+            RDKafkaLogLevel::Error
+            | RDKafkaLogLevel::Warning
+            | RDKafkaLogLevel::Notice
+            | RDKafkaLogLevel::Info
+            | RDKafkaLogLevel::Debug => tracing::debug!(target: "walrelay::librdkafka", facility, "{message}"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code();
+        let mut trouble = self.lock();
+        if trouble.is_none() {
+            tracing::warn!(reason, "trouble with Kafka");
+        } else {
+            tracing::debug!(reason, "trouble with Kafka goes on");
+        }
+        // "All brokers are down" follows the reason for it, and says less.
+        if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.troubled.store(true, Ordering::Relaxed);
+            *trouble = Some(Trouble { code, text: reason.to_owned() });
+        }
+    }
+}
+
+impl ProducerContext<NoCustomPartitioner> for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let token = Token::unpack(opaque as u64);
+        REPORTS.with_borrow_mut(|runs| match result {
+            Ok(message) => delivered(runs, token, bytes(message)),
+            Err((error, message)) => runs.push(Delivered {
+                token,
+                records: 1,
+                bytes: bytes(message),
+                outcome: Err(failure::of_report(message.topic(), error)),
+            }),
+        });
+    }
+}
+
+fn delivered(runs: &mut Vec<Delivered>, token: Token, bytes: u64) {
+    match runs.last_mut() {
+        Some(run) if run.token == token && run.outcome.is_ok() => {
+            run.records += 1;
+            run.bytes += bytes;
+        }
+        Some(_) | None => runs.push(Delivered { token, records: 1, bytes, outcome: Ok(()) }),
+    }
+}
+
+fn bytes(message: &BorrowedMessage<'_>) -> u64 {
+    (message.key_len() + message.payload_len()) as u64
+}

@@ -1,0 +1,201 @@
+//! Kafka, by librdkafka: an idempotent producer, served on the thread that enqueues.
+//!
+//! In: records. Out: delivery reports, in runs of equal tokens. The token travels as the message's opaque pointer, so a
+//! record in flight costs no memory of ours.
+//!
+//! Invariants: what is in flight never exceeds `--max-in-flight`, but for one record that is larger and goes alone; a
+//! record that the broker refuses ends the producer (`enable.gapless.guarantee`) before any later record of its partition
+//! gets in; a topic's first record is enqueued only after the cluster has said that the topic is there, since librdkafka
+//! fails records of unknown topics by itself, and later ones would pass them.
+//! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
+
+mod context;
+mod failure;
+mod settings;
+
+pub use settings::{Settings, SettingsError};
+
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+use context::{Context, take_reports};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// What a record in flight costs librdkafka beyond key and value, in bytes: its message, headers, queues. Measured around
+/// 450 with three short headers; counted against `--max-in-flight`, so that short records are bounded as well.
+const RECORD_OVERHEAD_BYTES: u64 = 512;
+
+/// How long to wait for the cluster's word on a topic before looking after other things.
+const METADATA_PATIENCE: Duration = Duration::from_millis(100);
+
+const _: () = assert!(usize::BITS == 64, "a token must fit into a pointer");
+
+/// The destination.
+pub struct KafkaSink {
+    settings: Settings,
+    producer: BaseProducer<Context>,
+    /// Topics that the cluster has confirmed, in this producer's time.
+    known_topics: HashSet<String>,
+    /// The topic of the record before: mostly the next one's, too.
+    last_topic: String,
+    in_flight: InFlight,
+}
+
+impl KafkaSink {
+    /// A producer, which begins to connect.
+    ///
+    /// # Errors
+    /// librdkafka refuses the settings.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        let producer = settings.producer(Pace::Full)?;
+        Ok(Self {
+            settings,
+            producer,
+            known_topics: HashSet::new(),
+            last_topic: String::new(),
+            in_flight: InFlight::default(),
+        })
+    }
+
+    /// Asks the cluster for its brokers, waiting at most `patience`.
+    ///
+    /// # Errors
+    /// Nobody answers, or the answer is a refusal.
+    pub fn probe(&self, patience: Duration) -> Result<Vec<String>, Failure> {
+        let metadata = self.producer.client().fetch_metadata(None, patience);
+        self.producer.poll(Duration::ZERO);
+        match metadata {
+            Ok(metadata) => {
+                Ok(metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect())
+            }
+            Err(error) => Err(self.metadata_failure(&error)),
+        }
+    }
+
+    /// What the client's own account of the trouble adds to a failed metadata request, which says "timed out" at most.
+    fn metadata_failure(&self, error: &KafkaError) -> Failure {
+        let code = self.producer.context().trouble_code().or_else(|| error.rdkafka_error_code());
+        let text = match self.trouble() {
+            Some(trouble) => format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
+            None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
+        };
+        Failure { class: FailureClass::Environment, reason: failure::reason(code), text }
+    }
+
+    /// Makes sure that the cluster knows the topic (and creates it, where it creates topics on demand).
+    fn resolve(&mut self, topic: &str) -> Result<(), Failure> {
+        if self.known_topics.contains(topic) {
+            return Ok(());
+        }
+        let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
+        self.producer.poll(Duration::ZERO);
+        let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
+        let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
+        match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {
+            Some((None, false)) => {
+                self.producer.context().recovered();
+                self.known_topics.insert(topic.to_owned());
+                Ok(())
+            }
+            Some((Some(error), _)) => Err(failure::of_topic(topic, RDKafkaErrorCode::from(error))),
+            Some((None, true)) | None => Err(failure::of_topic(topic, RDKafkaErrorCode::UnknownTopicOrPartition)),
+        }
+    }
+
+    /// Whether `bytes` more fit. A record above the whole bound goes alone.
+    fn has_room(&self, bytes: u64) -> bool {
+        let held = self.in_flight.bytes + self.in_flight.records * RECORD_OVERHEAD_BYTES;
+        self.in_flight.records == 0 || held + bytes + RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
+    }
+
+    fn send(&mut self, record: &Record<'_>, token: Token) -> Result<(), KafkaError> {
+        #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
+        let mut message =
+            BaseRecord::with_opaque_to(record.topic, token.pack() as usize).timestamp(record.timestamp_millis);
+        message.payload = record.value;
+        message.key = record.key;
+        message.partition = record.partition;
+        if !record.headers.is_empty() {
+            let headers = OwnedHeaders::new_with_capacity(record.headers.len());
+            message.headers = Some(
+                record
+                    .headers
+                    .iter()
+                    .fold(headers, |headers, header| headers.insert(Header { key: header.name, value: header.value })),
+            );
+        }
+        self.producer.send::<[u8], [u8]>(message).map_err(|(error, _)| error)
+    }
+}
+
+impl Sink for KafkaSink {
+    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        let bytes = record.bytes() as u64;
+        if !self.has_room(bytes) {
+            return Enqueue::Full;
+        }
+        if self.last_topic != record.topic {
+            if let Err(failure) = self.resolve(record.topic) {
+                return Enqueue::Blocked(failure);
+            }
+            record.topic.clone_into(&mut self.last_topic);
+        }
+        match self.send(record, token) {
+            Ok(()) => {
+                self.in_flight.records += 1;
+                self.in_flight.bytes += bytes;
+                Enqueue::Taken
+            }
+            Err(error) => failure::of_send(record, &error),
+        }
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        loop {
+            // One call serves one batch of reports.
+            self.producer.poll(Duration::ZERO);
+            let runs = take_reports();
+            if runs.is_empty() {
+                return;
+            }
+            for run in runs {
+                if run.outcome.is_ok() {
+                    self.producer.context().recovered();
+                }
+                self.in_flight.records -= u64::from(run.records);
+                self.in_flight.bytes -= run.bytes;
+                each(run);
+            }
+        }
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    fn ran_dry(&mut self) {
+        // A flush in librdkafka overrides `linger.ms`. It is not waited for: its verdict is "timed out".
+        drop(self.producer.flush(Duration::ZERO));
+    }
+
+    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
+        let fresh = self.settings.producer(pace).map_err(|error| Failure {
+            class: FailureClass::Client,
+            reason: "client",
+            text: error.to_string(),
+        })?;
+        // Dropping purges queue and flight; the reports of that are of nobody's interest any more.
+        drop(std::mem::replace(&mut self.producer, fresh));
+        take_reports();
+        self.known_topics.clear();
+        self.last_topic.clear();
+        self.in_flight = InFlight::default();
+        Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.producer.context().trouble()
+    }
+}

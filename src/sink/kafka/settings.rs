@@ -1,0 +1,137 @@
+//! The producer's settings: ours, the user's, and those that our guarantees rest on.
+
+use super::context::Context;
+use crate::sink::Pace;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::BaseProducer;
+
+/// What a user may change, with our defaults.
+const DEFAULTS: [(&str, &str); 5] = [
+    // Right for latency; a backlog fills batches anyway.
+    ("linger.ms", "1"),
+    // As in Java clients, null keys spread by librdkafka.
+    ("partitioner", "murmur2_random"),
+    // librdkafka's own 1,000,000 is below what Java clients send and what brokers take by default (1,048,588).
+    ("message.max.bytes", "1048576"),
+    // An outage ends: be back soon after.
+    ("reconnect.backoff.max.ms", "1000"),
+    ("compression.type", "none"),
+];
+
+/// What the guarantees rest on. Settings that contradict are refused before they come here.
+const FIXED: [(&str, &str); 6] = [
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    // A refused record is fatal to the producer, so that no later one of its partition gets in before it.
+    ("enable.gapless.guarantee", "true"),
+    // No record expires: an outage is waited out.
+    ("message.timeout.ms", "0"),
+    // What is in flight is bounded by us, in bytes with overhead; librdkafka's own bounds stay out of the way.
+    ("queue.buffering.max.messages", "0"),
+    ("queue.buffering.max.kbytes", "2147483647"),
+];
+
+/// librdkafka refuses a setting.
+#[derive(Debug, thiserror::Error)]
+#[error("Kafka property {key} = {value}: {reason}")]
+pub struct SettingsError {
+    /// The property.
+    pub key: String,
+    /// Its value; secrets are left out.
+    pub value: String,
+    /// librdkafka's words.
+    pub reason: String,
+}
+
+/// Everything a producer is made from.
+#[derive(Clone)]
+pub struct Settings {
+    client: ClientConfig,
+    brokers: String,
+    max_in_flight: u64,
+}
+
+impl Settings {
+    /// Checks the user's `properties` with librdkafka. Contacts nobody.
+    ///
+    /// # Errors
+    /// A property is unknown, or its value is not allowed.
+    pub fn new(
+        brokers: &str,
+        client_id: &str,
+        properties: &[(String, String)],
+        max_in_flight: u64,
+    ) -> Result<Self, SettingsError> {
+        let mut client = ClientConfig::new();
+        client.set_log_level(RDKafkaLogLevel::Info);
+        client.set("bootstrap.servers", brokers).set("client.id", client_id);
+        for (key, value) in DEFAULTS {
+            client.set(key, value);
+        }
+        for (key, value) in properties {
+            client.set(key, value);
+        }
+        for (key, value) in FIXED {
+            client.set(key, value);
+        }
+        client.create_native_config().map_err(refused)?;
+        Ok(Self { client, brokers: brokers.to_owned(), max_in_flight })
+    }
+
+    /// Bootstrap servers.
+    pub fn brokers(&self) -> &str {
+        &self.brokers
+    }
+
+    /// Bytes in flight at most.
+    pub fn max_in_flight(&self) -> u64 {
+        self.max_in_flight
+    }
+
+    pub(super) fn producer(&self, pace: Pace) -> Result<BaseProducer<Context>, SettingsError> {
+        let mut client = self.client.clone();
+        if let Pace::Batches(bytes) = pace {
+            client.set("batch.size", bytes.to_string());
+        }
+        client.create_with_context(Context::default()).map_err(refused)
+    }
+}
+
+fn refused(error: KafkaError) -> SettingsError {
+    match error {
+        KafkaError::ClientConfig(_, reason, key, value) => {
+            let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
+            SettingsError { key, value: if secret { "***".to_owned() } else { value }, reason }
+        }
+        other => SettingsError { key: "(together)".to_owned(), value: String::new(), reason: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(key: &str, value: &str) -> Result<Settings, SettingsError> {
+        Settings::new("127.0.0.1:1", "walrelay", &[(key.to_owned(), value.to_owned())], 1 << 20)
+    }
+
+    #[test]
+    fn a_property_that_librdkafka_does_not_know_is_named() {
+        let error = settings("linger.msec", "5").err().unwrap();
+        assert!(error.to_string().contains("linger.msec"), "{error}");
+    }
+
+    #[test]
+    fn a_refused_secret_is_not_shown() {
+        let error = settings("ssl.key.password.x", "hunter2").err().unwrap();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_users_linger_beats_the_default_and_the_fixed_ones_stay() {
+        let settings = settings("linger.ms", "5").unwrap();
+        assert_eq!(settings.client.get("linger.ms"), Some("5"));
+        assert_eq!(settings.client.get("acks"), Some("all"));
+    }
+}

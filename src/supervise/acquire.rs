@@ -1,0 +1,255 @@
+//! From nothing to a stream: connect, see that everything is as it must be, take the slot.
+//!
+//! In: settings, and what the relay knows. Out: a stream that begins where it should, or why there is none. What is found on
+//! *each* acquisition: the cluster and its timeline, publication, tables, the slot's state and position; any may have changed
+//! since the last.
+
+use super::Target;
+use super::error::RunError;
+use crate::lsn::Lsn;
+use crate::metrics::{Metrics, State};
+use crate::outbox::Outbox;
+use crate::pg::server::{self, Slot, SystemIdentity};
+use crate::pg::{Connection, Error, PluginOptions, Purpose, ReplicationStream, identifier, sqlstate};
+use std::time::Duration;
+
+/// How often an active slot is asked for again: a standby takes over this soon.
+const SLOT_RETRY: Duration = Duration::from_millis(500);
+
+/// What is known of the server.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The cluster that this process began with.
+    pub(super) system: Option<SystemIdentity>,
+    /// The slot was there.
+    slot_seen: bool,
+}
+
+/// A stream, and what goes with it.
+pub(super) struct Acquired {
+    pub(super) stream: ReplicationStream,
+    pub(super) wal_sender_timeout: Option<Duration>,
+    /// The slot's confirmed position, read after it was ours.
+    pub(super) confirmed: Lsn,
+}
+
+/// Why there is no stream.
+pub(super) enum NotAcquired {
+    /// The stop was asked for while waiting.
+    Stopped,
+    /// This attempt failed.
+    Failed(RunError),
+}
+
+impl<E: Into<RunError>> From<E> for NotAcquired {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What the relay has to be told before the stream begins.
+pub(super) trait Positions {
+    /// Where to begin; `0/0`: where the slot stands.
+    fn start(&self) -> Lsn;
+    /// The timeline that positions belong to was left at this point.
+    fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError>;
+    /// The mapping of rows.
+    fn outbox(&mut self) -> &mut Outbox;
+    /// Waits, while the sink is served; true when the stop has been asked for.
+    fn wait(&mut self, duration: Duration) -> Result<bool, RunError>;
+}
+
+/// Takes the slot.
+pub(super) fn acquire(
+    target: &Target,
+    known: &mut Known,
+    positions: &mut impl Positions,
+    metrics: &Metrics,
+) -> Result<Acquired, NotAcquired> {
+    let mut connection = Connection::open(&target.source, Purpose::Replication)?;
+    identify(&mut connection, known, positions)?;
+    check_wal_level(&mut connection)?;
+    let binary = look_at_publication(&mut connection, target, positions.outbox())?;
+    let wal_sender_timeout = server::wal_sender_timeout(&mut connection)?;
+    let temporary = target.temporary_slot.as_deref();
+    let slot = temporary.unwrap_or(&target.slot);
+    let mut confirmed = None;
+    if temporary.is_some() {
+        confirmed = create_temporary_slot(&mut connection, slot)?;
+    } else {
+        look_at_slot(&mut connection, target, known)?;
+    }
+    let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
+    let stream = start(connection, slot, &options, target, positions, metrics)?;
+    let confirmed = match confirmed {
+        Some(lsn) => lsn,
+        None => confirmed_position(target, known)?,
+    };
+    Ok(Acquired { stream, wal_sender_timeout, confirmed })
+}
+
+fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl Positions) -> Result<(), RunError> {
+    let found = server::identify_system(connection)?;
+    if let Some(before) = &known.system {
+        if before.system_identifier != found.system_identifier {
+            let (before, found) = (before.system_identifier.clone(), found.system_identifier);
+            return Err(RunError::OtherCluster { before, found });
+        }
+        if before.timeline != found.timeline {
+            follow_timeline(connection, before.timeline, found.timeline, positions)?;
+        }
+    }
+    known.system = Some(found);
+    Ok(())
+}
+
+fn follow_timeline(
+    connection: &mut Connection,
+    before: u32,
+    now: u32,
+    positions: &mut impl Positions,
+) -> Result<(), RunError> {
+    let switch_point = match server::switch_point(connection, now, before)? {
+        Some(lsn) => lsn,
+        // An earlier timeline than ours, or a branch that never met it: none of our positions means anything there.
+        None => Lsn::ZERO,
+    };
+    tracing::warn!(
+        from = before, to = now, %switch_point, confirmed = %positions.start(),
+        "the server is on another timeline: a standby was promoted; what was committed on the old one beyond the switch point is not on this one"
+    );
+    positions.timeline_left_at(switch_point)
+}
+
+fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
+    match server::setting(connection, "wal_level")? {
+        Some(found) if found != "logical" => Err(RunError::WalLevel { found }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
+/// binary form.
+fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mut Outbox) -> Result<bool, RunError> {
+    let publication = target.publication.clone();
+    match server::publication(connection, &publication)? {
+        None => return Err(RunError::NoPublication { publication, database: target.source.dbname.clone() }),
+        Some(found) if !found.pubinsert => return Err(RunError::NoInserts { publication }),
+        Some(_) => {}
+    }
+    let tables = server::published_tables(connection, &publication)?;
+    if tables.is_empty() && !target.messages {
+        return Err(RunError::NoTables { publication });
+    }
+    if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
+        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
+    }
+    outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))
+}
+
+fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {
+    let command = format!("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT", identifier(slot));
+    let rows = connection.query_within(&command, Duration::from_secs(3600))?;
+    Ok(rows.first().and_then(|row| row.parse(1)))
+}
+
+/// Sees that the slot is one that can be read. Compared before any waiting for it.
+fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
+    let name = &target.slot;
+    let Some(slot) = server::slot(connection, name)? else {
+        return Err(RunError::NoSlot { slot: name.clone(), was_there: known.slot_seen });
+    };
+    check_slot(name, &target.source.dbname, &slot)?;
+    known.slot_seen = true;
+    Ok(())
+}
+
+/// Whether the slot can be read by a relay on `database`.
+pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
+    let row = &slot.row;
+    let owned = || name.to_owned();
+    match (row.plugin.as_deref(), row.database.as_deref()) {
+        (Some(_), Some(found)) if found != database => {
+            let (found, wanted) = (found.to_owned(), database.to_owned());
+            return Err(RunError::SlotOfOtherDatabase { slot: owned(), found, wanted });
+        }
+        (Some("pgoutput"), _) => {}
+        (Some(plugin), _) => {
+            return Err(RunError::SlotOfOtherPlugin { slot: owned(), found: format!("of plugin {plugin}") });
+        }
+        (None, _) => return Err(RunError::SlotOfOtherPlugin { slot: owned(), found: "a physical slot".to_owned() }),
+    }
+    if row.temporary {
+        return Err(RunError::TemporarySlot { slot: owned() });
+    }
+    if row.two_phase {
+        return Err(RunError::TwoPhaseSlot { slot: owned() });
+    }
+    if let Some(reason) = invalidation(slot) {
+        let confirmed = slot.confirmed_flush_lsn.unwrap_or_default();
+        return Err(RunError::SlotLost { slot: owned(), reason, confirmed });
+    }
+    Ok(())
+}
+
+/// Why the slot can no longer be read, in the words of the newest column that the version has.
+fn invalidation(slot: &Slot) -> Option<String> {
+    let row = &slot.row;
+    row.invalidation_reason
+        .clone()
+        .or_else(|| row.conflicting.unwrap_or(false).then(|| "conflicting with recovery".to_owned()))
+        .or_else(|| (row.wal_status.as_deref() == Some("lost")).then(|| "wal_status = lost".to_owned()))
+}
+
+/// Starts the stream; while another process reads the slot, waits for it.
+fn start(
+    mut connection: Connection,
+    slot: &str,
+    options: &PluginOptions<'_>,
+    target: &Target,
+    positions: &mut impl Positions,
+    metrics: &Metrics,
+) -> Result<ReplicationStream, NotAcquired> {
+    let mut waiting = false;
+    loop {
+        let (back, error) = match connection.start_replication(slot, positions.start(), options, target.max_row) {
+            Ok(stream) => return Ok(stream),
+            Err((back, error)) => (back, error),
+        };
+        if error.code() != Some(sqlstate::OBJECT_IN_USE) {
+            return Err(error.into());
+        }
+        if !waiting {
+            tracing::info!(slot, %error, "the slot is in use: standing by");
+            metrics.set_state(State::WaitingForSlot);
+            waiting = true;
+        }
+        if positions.wait(SLOT_RETRY)? {
+            return Err(NotAcquired::Stopped);
+        }
+        connection = *back;
+    }
+}
+
+/// The slot's position, read once nobody else can move it.
+fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunError> {
+    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    // The name may lead to another server of the same cluster, which may not have the slot.
+    match server::slot(&mut control, &target.slot)? {
+        Some(Slot { confirmed_flush_lsn: Some(lsn), .. }) => Ok(lsn),
+        Some(_) | None => {
+            let was_there = known.slot_seen;
+            Err(RunError::NoSlot { slot: target.slot.clone(), was_there })
+        }
+    }
+}
+
+/// Whether the slot has confirmed `lsn`, as a control connection sees it.
+///
+/// # Errors
+/// The server cannot be asked.
+pub(super) fn has_confirmed(target: &Target, lsn: Lsn) -> Result<bool, Error> {
+    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
+}

@@ -1,0 +1,59 @@
+//! How long to wait before the next attempt: longer each time, never the same for two relays, never longer than 5 s.
+
+use std::time::Duration;
+
+/// First pause.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// Longest pause while the peer refuses at once, as a server that restarts does: it should not wait long for us.
+const LONGEST_REFUSED: Duration = Duration::from_millis(1500);
+
+/// Longest pause.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Doubles from 100 ms.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// The next pause. `dice` is any number: a quarter of the pause, up or down, is decided by it. `refused`: the peer said
+    /// no at once, instead of being silent.
+    pub(super) fn next(&mut self, refused: bool, dice: u64) -> Duration {
+        let longest = if refused { LONGEST_REFUSED } else { LONGEST };
+        let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(longest * 4 / 5);
+        self.attempts += 1;
+        let permille = u32::try_from(dice % 500).unwrap_or(0) + 750;
+        (pause * permille / 1000).min(longest)
+    }
+
+    /// It worked: the next failure is a first one.
+    pub(super) fn reset(&mut self) {
+        self.attempts = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_bound_and_start_again_after_success() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..10).map(|_| backoff.next(false, 250).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 4000, 4000, 4000, 4000]);
+        backoff.reset();
+        assert_eq!(backoff.next(false, 250).as_millis(), 100);
+    }
+
+    #[test]
+    fn jitter_keeps_within_the_bounds() {
+        for dice in 0..2000 {
+            let mut backoff = Backoff { attempts: 30 };
+            let pause = backoff.next(false, dice);
+            assert!(pause >= Duration::from_secs(3) && pause <= LONGEST, "{pause:?}");
+            assert!(backoff.next(true, dice) <= LONGEST_REFUSED);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Why a run ended other than on request: each case with its exit code and with what to do.
+
+use crate::lsn::Lsn;
+use crate::outbox::PlanError;
+use crate::pg::{self, Recovery, sqlstate};
+use crate::relay::{BadRowAt, ProtocolError};
+use crate::sink::Failure;
+
+/// A restart may cure it.
+pub const EXIT_RESTART: u8 = 1;
+
+/// An operator must act.
+pub const EXIT_OPERATOR: u8 = 2;
+
+/// Why a run ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Postgres refuses, or speaks what it should not.
+    #[error(transparent)]
+    Postgres(#[from] pg::Error),
+    /// `wal_level` does not allow logical decoding.
+    #[error("wal_level is {found}, logical decoding needs wal_level = logical")]
+    WalLevel {
+        /// What it is.
+        found: String,
+    },
+    /// No such publication.
+    #[error("publication \"{publication}\" does not exist in database \"{database}\"")]
+    NoPublication {
+        /// Its name.
+        publication: String,
+        /// The database that was looked at.
+        database: String,
+    },
+    /// The publication carries no inserts.
+    #[error("publication \"{publication}\" does not publish inserts")]
+    NoInserts {
+        /// Its name.
+        publication: String,
+    },
+    /// The publication has no table.
+    #[error("publication \"{publication}\" has no table")]
+    NoTables {
+        /// Its name.
+        publication: String,
+    },
+    /// A table that was asked for is not in the publication.
+    #[error("table {table} is not in publication \"{publication}\", which has {}", published.join(", "))]
+    TableNotPublished {
+        /// As it was asked for.
+        table: String,
+        /// The publication.
+        publication: String,
+        /// Its tables.
+        published: Vec<String>,
+    },
+    /// A table lacks a column that is needed.
+    #[error(transparent)]
+    Unmappable(Box<PlanError>),
+    /// No such slot; the publication is there.
+    #[error("replication slot \"{slot}\" does not exist: was it never made, or has it been lost?")]
+    NoSlot {
+        /// Its name.
+        slot: String,
+        /// A slot was there before, as the publication's comment or this run knows.
+        was_there: bool,
+    },
+    /// The slot belongs to another database.
+    #[error(
+        "replication slot \"{slot}\" belongs to database \"{found}\", not to \"{wanted}\" (slot names are cluster-wide)"
+    )]
+    SlotOfOtherDatabase {
+        /// Its name.
+        slot: String,
+        /// Its database.
+        found: String,
+        /// The source's database.
+        wanted: String,
+    },
+    /// The slot has another output plugin, or none.
+    #[error("replication slot \"{slot}\" is {found}, walrelay needs a logical slot of plugin pgoutput")]
+    SlotOfOtherPlugin {
+        /// Its name.
+        slot: String,
+        /// What it is.
+        found: String,
+    },
+    /// The slot goes with its session.
+    #[error("replication slot \"{slot}\" is temporary: it ends with the session that made it")]
+    TemporarySlot {
+        /// Its name.
+        slot: String,
+    },
+    /// The slot sends prepared transactions.
+    #[error("replication slot \"{slot}\" was made with two_phase = true, which walrelay does not read")]
+    TwoPhaseSlot {
+        /// Its name.
+        slot: String,
+    },
+    /// The slot can no longer be read.
+    #[error(
+        "replication slot \"{slot}\" has been invalidated ({reason}): the log behind {confirmed} is gone, and with it rows that were never published"
+    )]
+    SlotLost {
+        /// Its name.
+        slot: String,
+        /// Why.
+        reason: String,
+        /// What it had confirmed.
+        confirmed: Lsn,
+    },
+    /// The server behind the address is another one.
+    #[error("the server is another cluster now (system identifier {found}, before {before}): nothing was read from it")]
+    OtherCluster {
+        /// The first one's system identifier.
+        before: String,
+        /// This one's.
+        found: String,
+    },
+    /// A row cannot be published.
+    #[error("a row of {} cannot be published: {}", row.row.table, row.row.reason)]
+    BadRow {
+        /// The row and where it is.
+        row: Box<BadRowAt>,
+    },
+    /// The clean stop ran out of time.
+    #[error(
+        "stopped before everything was acknowledged: {in_flight} records were in flight, and those of unfinished transactions will be published again"
+    )]
+    StopTimedOut {
+        /// Records in flight.
+        in_flight: u64,
+    },
+    /// Everything is published, but Postgres may not have heard of it.
+    #[error("stopped without Postgres' word on {lsn}: what it did not hear of will be published again")]
+    StopUnconfirmed {
+        /// What should have been confirmed.
+        lsn: Lsn,
+    },
+    /// The destination's client cannot work.
+    #[error(transparent)]
+    Sink(Failure),
+    /// The stream is not what the manual says.
+    #[error("the stream from Postgres is not as documented")]
+    Protocol(#[from] ProtocolError),
+}
+
+impl RunError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Postgres(error) if error.recovery() != Recovery::Stop => EXIT_RESTART,
+            Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } | Self::Protocol(_) => EXIT_RESTART,
+            Self::Postgres(_)
+            | Self::WalLevel { .. }
+            | Self::NoPublication { .. }
+            | Self::NoInserts { .. }
+            | Self::NoTables { .. }
+            | Self::TableNotPublished { .. }
+            | Self::Unmappable(_)
+            | Self::NoSlot { .. }
+            | Self::SlotOfOtherDatabase { .. }
+            | Self::SlotOfOtherPlugin { .. }
+            | Self::TemporarySlot { .. }
+            | Self::TwoPhaseSlot { .. }
+            | Self::SlotLost { .. }
+            | Self::OtherCluster { .. }
+            | Self::BadRow { .. }
+            | Self::Sink(_) => EXIT_OPERATOR,
+        }
+    }
+
+    /// What mends it: a command, SQL, or a short text.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Postgres(error) => return postgres_hint(error),
+            Self::WalLevel { .. } => {
+                "ALTER SYSTEM SET wal_level = logical; then restart Postgres (managed services: the parameter rds.logical_replication, cloudsql.logical_decoding, …)".to_owned()
+            }
+            Self::NoPublication { publication, .. } => format!(
+                "walrelay setup --apply --publication {publication} --table SCHEMA.TABLE, or: CREATE PUBLICATION {} FOR TABLE … WITH (publish = 'insert');",
+                pg::identifier(publication)
+            ),
+            Self::NoInserts { publication } => {
+                format!("ALTER PUBLICATION {} SET (publish = 'insert');", pg::identifier(publication))
+            }
+            Self::NoTables { publication } => {
+                format!("ALTER PUBLICATION {} ADD TABLE public.outbox;", pg::identifier(publication))
+            }
+            Self::TableNotPublished { table, publication, .. } => {
+                format!("ALTER PUBLICATION {} ADD TABLE {table};", pg::identifier(publication))
+            }
+            Self::Unmappable(error) => error.hint(),
+            Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
+            Self::SlotOfOtherDatabase { found, .. } => {
+                format!("connect to that database (--source …/{found}), or choose another --slot")
+            }
+            Self::SlotOfOtherPlugin { .. } | Self::TemporarySlot { .. } | Self::TwoPhaseSlot { .. } => {
+                "choose another name: walrelay setup --apply --slot NAME".to_owned()
+            }
+            Self::SlotLost { slot, .. } => format!(
+                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; more room next time: max_slot_wal_keep_size"
+            ),
+            Self::OtherCluster { .. } => {
+                "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins".to_owned()
+            }
+            Self::BadRow { row } => format!(
+                "{} stays unpublished at {}, and the slot before it at {}: mend the cause (the topic's limit, a setting, the column that a flag names), then start walrelay again",
+                row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}")),
+                row.position,
+                row.confirmed
+            ),
+            Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
+                "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
+            }
+            Self::Sink(_) | Self::Protocol(_) => return None,
+        })
+    }
+}
+
+fn no_slot_hint(slot: &str, was_there: bool) -> String {
+    let make = format!("walrelay setup --apply --slot {slot}");
+    if was_there {
+        format!(
+            "it was there before, so rows may be missing: compare the table with the topic, then {make}; rows since the loss pass through no slot"
+        )
+    } else {
+        format!(
+            "never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}"
+        )
+    }
+}
+
+fn postgres_hint(error: &pg::Error) -> Option<String> {
+    Some(match (error, error.code()?) {
+        (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
+        (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here, or the role does not exist or may not log in".to_owned(),
+        (_, sqlstate::NO_DATABASE) => "name the database in --source: postgres://user@host/DATABASE".to_owned(),
+        (_, sqlstate::INSUFFICIENT_PRIVILEGE) => {
+            "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".to_owned()
+        }
+        (_, sqlstate::LIMIT_EXCEEDED) => "raise max_replication_slots, or drop a slot that nobody uses".to_owned(),
+        (pg::Error::Server { error, .. }, _) if !error.hint.is_empty() => error.hint.clone(),
+        (_, _) => return None,
+    })
+}

@@ -1,0 +1,272 @@
+//! Keeps a stream going: connects, reconnects, starts over, and knows when to give up.
+//!
+//! In: where to read from, a relay, a stop flag. Out: nothing after a clean stop, else why the run ended. Touches no row.
+//! Invariant: an outage, of either side and however long, ends nothing; only what an operator must decide does.
+
+mod acquire;
+mod backoff;
+mod error;
+
+pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+
+use crate::lsn::Lsn;
+use crate::metrics::{Metrics, Peer, State};
+use crate::outbox::{Outbox, TableFilter};
+use crate::pg::source::Source;
+use crate::pg::{self, Recovery, ReplicationStream};
+use crate::relay::{Clock, Ended, Relay};
+use crate::sink::{FailureClass, Sink};
+use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed};
+use backoff::Backoff;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
+const FINISH: Duration = Duration::from_millis(300);
+
+/// How often the sink is looked at while the connection is closed because it does not move.
+const STALLED_LOOK: Duration = Duration::from_millis(500);
+
+/// What to read.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The server and database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot.
+    pub slot: String,
+    /// Only these tables; all when empty.
+    pub tables: Vec<TableFilter>,
+    /// Logical messages, too.
+    pub messages: bool,
+    /// Largest change, in bytes.
+    pub max_row: usize,
+    /// Read from a slot of this name that goes with the connection, and confirm nothing.
+    pub temporary_slot: Option<String>,
+}
+
+/// Keeps one slot's stream going.
+pub struct Supervisor<S, C> {
+    target: Target,
+    relay: Relay<S, C>,
+    metrics: Arc<Metrics>,
+    known: Known,
+    backoff: Backoff,
+}
+
+impl<S: Sink, C: Clock> Positions for Relay<S, C> {
+    fn start(&self) -> Lsn {
+        self.flush_lsn()
+    }
+
+    fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError> {
+        self.timeline_left_at(switch_point).map_err(RunError::Sink)
+    }
+
+    fn outbox(&mut self) -> &mut Outbox {
+        self.outbox_mut()
+    }
+
+    fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
+        idle(self, duration)?;
+        Ok(self.stop_requested())
+    }
+}
+
+impl<S: Sink, C: Clock> Supervisor<S, C> {
+    /// A supervisor that has not yet connected.
+    pub fn new(target: Target, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
+        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default() }
+    }
+
+    /// Runs until the stop is asked for.
+    ///
+    /// # Errors
+    /// What a restart or an operator must mend.
+    pub fn run(&mut self) -> Result<(), RunError> {
+        loop {
+            if self.relay.stop_requested() {
+                return self.stop_without_stream();
+            }
+            self.metrics.set_state(State::Connecting);
+            match self.acquire() {
+                Ok(acquired) => {
+                    if let Some(outcome) = self.stream(acquired) {
+                        return outcome;
+                    }
+                }
+                Err(NotAcquired::Stopped) => return self.stop_without_stream(),
+                Err(NotAcquired::Failed(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
+                    self.connection_lost(&error)?;
+                }
+                Err(NotAcquired::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn acquire(&mut self) -> Result<Acquired, NotAcquired> {
+        acquire(&self.target, &mut self.known, &mut self.relay, &self.metrics)
+    }
+
+    /// Streams until that ends; `None` to go on with the next connection.
+    fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
+        let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
+        self.relay.acquired(confirmed);
+        self.backoff.reset();
+        self.metrics.set_state(State::Streaming);
+        tracing::info!(
+            slot = self.target.slot,
+            publication = self.target.publication,
+            from = %self.relay.flush_lsn(),
+            walsender = stream.backend_pid(),
+            "streaming"
+        );
+        let ended = self.relay.stream(&mut stream, wal_sender_timeout);
+        self.ended(ended, stream)
+    }
+
+    fn ended(&mut self, ended: Ended, stream: ReplicationStream) -> Option<Result<(), RunError>> {
+        match ended {
+            Ended::Stopped => Some(self.finish(stream)),
+            Ended::StopTimedOut { in_flight } => Some(Err(RunError::StopTimedOut { in_flight })),
+            Ended::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
+                drop(stream);
+                self.metrics.reconnect(Peer::Postgres);
+                self.connection_lost(&error).err().map(Err)
+            }
+            Ended::Disconnected(error) => Some(Err(error.into())),
+            Ended::Stalled => {
+                drop(stream);
+                self.wait_for_sink().err().map(Err)
+            }
+            Ended::SinkFailed(failure) => {
+                drop(stream);
+                self.start_over(&failure).err().map(Err)
+            }
+            Ended::BadRow(row) => {
+                // The slot shall stand right before it.
+                if let Err(error) = self.finish(stream) {
+                    tracing::warn!(%error, "while stopping");
+                }
+                Some(Err(RunError::BadRow { row }))
+            }
+            Ended::Unmappable(error) => Some(Err(RunError::Unmappable(error))),
+            Ended::PublicationChanged => None,
+            Ended::Protocol(error) => Some(Err(error.into())),
+        }
+    }
+
+    /// Ends the copy, and sees that the server has heard the last status update.
+    fn finish(&mut self, mut stream: ReplicationStream) -> Result<(), RunError> {
+        if self.target.temporary_slot.is_some() || stream.finish(FINISH).is_ok() {
+            return Ok(());
+        }
+        // In the middle of a large transaction a walsender reads nothing while we read all it sends. It does once its socket
+        // is full: so stop reading, keep the connection, and ask the slot.
+        let lsn = self.relay.flush_lsn();
+        loop {
+            match has_confirmed(&self.target, lsn) {
+                Ok(true) => return Ok(()),
+                Ok(false) if !self.relay.stop_timed_out() => std::thread::sleep(Duration::from_millis(50)),
+                Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
+            }
+        }
+    }
+
+    fn stop_without_stream(&mut self) -> Result<(), RunError> {
+        match self.relay.in_flight() {
+            0 if !self.relay.is_unfinished() => Ok(()),
+            0 => Err(RunError::StopUnconfirmed { lsn: self.relay.flush_lsn() }),
+            in_flight => Err(RunError::StopTimedOut { in_flight }),
+        }
+    }
+
+    fn connection_lost(&mut self, error: &pg::Error) -> Result<(), RunError> {
+        let refused = matches!(error, pg::Error::Connect { source, .. }
+            if source.kind() == std::io::ErrorKind::ConnectionRefused || source.kind() == std::io::ErrorKind::NotFound)
+            || error.code().is_some()
+            || matches!(error, pg::Error::Ended | pg::Error::Io { .. });
+        let pause = self.backoff.next(refused, dice());
+        let text = chain(error);
+        tracing::warn!(error = text, retry_in = ?pause, "no connection to Postgres");
+        self.metrics.last_error(Some(text));
+        self.metrics.set_state(State::Connecting);
+        self.idle(pause)
+    }
+
+    /// The server is free of us until the sink has moved.
+    fn wait_for_sink(&mut self) -> Result<(), RunError> {
+        let waiting = self.relay.in_flight();
+        tracing::warn!(
+            in_flight = waiting,
+            trouble = self.relay.sink_mut().trouble(),
+            "nothing acknowledged for long: the replication connection is closed, the slot keeps its place"
+        );
+        self.metrics.set_state(State::Blocked);
+        if waiting == 0 {
+            let pause = self.backoff.next(false, dice());
+            return self.idle(pause);
+        }
+        while self.relay.in_flight() >= waiting && !self.relay.stop_timed_out() {
+            self.idle(STALLED_LOOK)?;
+        }
+        Ok(())
+    }
+
+    fn start_over(&mut self, failure: &crate::sink::Failure) -> Result<(), RunError> {
+        tracing::warn!(
+            reason = failure.reason,
+            error = failure.text,
+            "a record was not delivered: starting over from the confirmed position"
+        );
+        self.metrics.last_error(Some(failure.text.clone()));
+        if failure.class != FailureClass::Row {
+            self.metrics.blocked_on(Some(failure.text.clone()));
+            self.metrics.set_state(State::Blocked);
+            let pause = self.backoff.next(false, dice());
+            // The old producer's reports are of no interest any more.
+            self.relay.start_over().map_err(RunError::Sink)?;
+            return self.idle(pause);
+        }
+        self.relay.start_over().map_err(RunError::Sink)
+    }
+
+    fn idle(&mut self, duration: Duration) -> Result<(), RunError> {
+        idle(&mut self.relay, duration)
+    }
+}
+
+/// Serves the sink for a while.
+fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
+    let Err(ended) = relay.idle(duration) else { return Ok(()) };
+    match *ended {
+        Ended::SinkFailed(_) => relay.start_over().map_err(RunError::Sink),
+        Ended::BadRow(row) => Err(RunError::BadRow { row }),
+        Ended::Stopped
+        | Ended::StopTimedOut { .. }
+        | Ended::Disconnected(_)
+        | Ended::Stalled
+        | Ended::Unmappable(_)
+        | Ended::PublicationChanged
+        | Ended::Protocol(_) => Ok(()),
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Any number.
+fn dice() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
