@@ -160,7 +160,7 @@ pub struct RowArgs {
     #[arg(long, value_name = "COLUMN")]
     pub id_column: Option<String>,
 
-    /// Column of the record's key [default: aggregateid, aggregate_id, else no key]
+    /// Column of the record's key, empty for none [default: aggregateid, aggregate_id, else no key]
     #[arg(long, value_name = "COLUMN")]
     pub key_column: Option<String>,
 
@@ -168,7 +168,7 @@ pub struct RowArgs {
     #[arg(long, value_name = "COLUMN")]
     pub payload_column: Option<String>,
 
-    /// Column of the event's type [default: type, event_type, task_type]
+    /// Column of the event's type, empty for none [default: type, event_type, task_type]
     #[arg(long, value_name = "COLUMN")]
     pub type_column: Option<String>,
 
@@ -176,7 +176,7 @@ pub struct RowArgs {
     #[arg(long, value_name = "COLUMN")]
     pub route_column: Option<String>,
 
-    /// Column with a JSON object of headers [default: headers, if the table has it]
+    /// Column with a JSON object of headers, empty for none [default: headers, if the table has it]
     #[arg(long, value_name = "COLUMN")]
     pub headers_column: Option<String>,
 

@@ -6,7 +6,7 @@
 use super::error::ConfigError;
 use super::layers::Given;
 use super::names;
-use super::read::Reader;
+use super::read::{self, Reader};
 use crate::cli::{KafkaArgs, RecordArgs, RowArgs, RunArgs};
 
 /// How rows become records. The default is what `walrelay run` does without flags.
@@ -14,15 +14,15 @@ use crate::cli::{KafkaArgs, RecordArgs, RowArgs, RunArgs};
 pub struct Mapping {
     /// Column of the event's id; `None`: found by name.
     pub id_column: Option<String>,
-    /// Column of the key; `None`: found by name.
+    /// Column of the key; `None`: found by name, empty: no key.
     pub key_column: Option<String>,
     /// Column of the value; `None`: found by name.
     pub payload_column: Option<String>,
-    /// Column of the event's type; `None`: found by name.
+    /// Column of the event's type; `None`: found by name, empty: none.
     pub type_column: Option<String>,
     /// Column that `{route}` stands for; `None`: found by name.
     pub route_column: Option<String>,
-    /// Column with a JSON object of headers; `None`: `headers`, if the table has it.
+    /// Column with a JSON object of headers; `None`: `headers`, if the table has it; empty: none.
     pub headers_column: Option<String>,
     /// Where a record goes.
     pub topic: Topic,
@@ -51,9 +51,9 @@ pub enum Topic {
     Template(String),
     /// A regular expression on the routed-by value, and what a whole match becomes.
     Regex {
-        /// The expression.
+        /// Java's syntax.
         regex: String,
-        /// The replacement, with `$1` and `${name}`.
+        /// Java's syntax: `$1`, `${name}`, `\$`.
         replacement: String,
     },
 }
@@ -70,7 +70,7 @@ pub enum Timestamp {
     /// The transaction's commit.
     #[default]
     Commit,
-    /// A column's value.
+    /// The column's value; null: as [`Timestamp::Commit`].
     Column(String),
 }
 
@@ -116,14 +116,22 @@ impl Reader<'_> {
     fn columns(&self, args: &RowArgs, mapping: Mapping) -> Result<Mapping, ConfigError> {
         Ok(Mapping {
             id_column: self.name("id-column", args.id_column.as_deref())?,
-            key_column: self.name("key-column", args.key_column.as_deref())?,
+            key_column: self.optional_name("key-column", args.key_column.as_deref())?,
             payload_column: self.name("payload-column", args.payload_column.as_deref())?,
-            type_column: self.name("type-column", args.type_column.as_deref())?,
+            type_column: self.optional_name("type-column", args.type_column.as_deref())?,
             route_column: self.name("route-column", args.route_column.as_deref())?,
-            headers_column: self.name("headers-column", args.headers_column.as_deref())?,
+            headers_column: self.optional_name("headers-column", args.headers_column.as_deref())?,
             partition_column: self.name("partition-column", args.partition_column.as_deref())?,
             ..mapping
         })
+    }
+
+    /// A column's name, or an empty text: there is to be no such column, whatever the table has.
+    fn optional_name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
+        match self.layers.one(setting, typed)? {
+            Some(given) if given.text.is_empty() => Ok(Some(given.text)),
+            given => given.map(read::name).transpose(),
+        }
     }
 
     /// A template, or a regular expression with its replacement, but not both.

@@ -289,7 +289,8 @@ fn flag(name: &str, text: &str) -> Given {
     Given { text: text.to_owned(), origin: Origin::Flag(name.to_owned()) }
 }
 
-fn name(given: Given) -> Result<String, ConfigError> {
+/// The name of a column, a publication or a role, taken exactly.
+pub(super) fn name(given: Given) -> Result<String, ConfigError> {
     if names::is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 

@@ -286,6 +286,13 @@ fn settings_that_exclude_or_need_each_other_are_refused() {
 }
 
 #[test]
+fn an_empty_name_turns_an_optional_column_off() {
+    let mapping = run(&["--key-column=", "--type-column=", "--headers-column="]).mapping;
+    let off = Some(String::new());
+    assert_eq!((&mapping.key_column, &mapping.type_column, &mapping.headers_column), (&off, &off, &off));
+}
+
+#[test]
 fn capitals_in_an_unquoted_table_are_a_warning() {
     let (config, warnings) = run_in(&environment(&[]), &["-t", "Outbox"]);
     assert_eq!(config.tables[0].to_string(), "public.outbox");
