@@ -30,7 +30,9 @@ fn perform(invocation: Invocation) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error, error.hint(), error.exit_code()),
         },
-        Task::Setup(_) | Task::Status(_) | Task::Teardown(_) | Task::Completions(_) => ExitCode::from(EXIT_SETTINGS),
+        Task::Setup(_) | Task::Ready(_) | Task::Status(_) | Task::Teardown(_) | Task::Completions(_) => {
+            ExitCode::from(EXIT_SETTINGS)
+        }
     }
 }
 

@@ -9,9 +9,9 @@ mod error;
 
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
+use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::config::TableName;
 use crate::outbox::Outbox;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
