@@ -492,6 +492,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if length == 0 {
             if std::mem::take(&mut session.fresh) {
                 self.sink.ran_dry();
+                return Ok(());
             }
             let patience = if self.sink.in_flight().records > 0 { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
