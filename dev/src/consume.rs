@@ -85,12 +85,12 @@ impl Follower {
     /// # Errors
     /// As [`Follower::from_beginning`].
     pub fn from_end(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
-        let follower = Self::start(config, topics, Offset::End)?;
-        Ok(follower)
+        Self::start(config, topics, Offset::End)
     }
 
     fn start(config: &ClientConfig, topics: &[&str], from: Offset) -> Result<Self> {
-        let consumer = consumer(config)?;
+        // No word of a partition's end: more is to come.
+        let consumer = consumer(config, false)?;
         let mut list = TopicPartitionList::new();
         for topic in topics {
             for partition in partitions(&consumer, topic)? {
@@ -110,7 +110,7 @@ impl Follower {
     /// The brokers refuse.
     pub fn next(&self, limit: Duration) -> Result<Option<Record>> {
         match self.consumer.poll(limit) {
-            None | Some(Err(KafkaError::PartitionEOF(_))) => Ok(None),
+            None => Ok(None),
             Some(Ok(message)) => Ok(Some(Record::of(&message))),
             Some(Err(error)) if is_passing(&error) => Ok(None),
             Some(Err(error)) => Err(error.into()),
@@ -151,7 +151,7 @@ pub fn read_to_end(config: &ClientConfig, topics: &[&str]) -> Result<Vec<Record>
 /// # Errors
 /// The brokers do not answer.
 pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Record)) -> Result<()> {
-    let consumer = consumer(config)?;
+    let consumer = consumer(config, true)?;
     let Ok(partitions) = partitions(&consumer, topic) else { return Ok(()) };
     let mut list = TopicPartitionList::new();
     let mut unread = BTreeSet::new();
@@ -182,17 +182,17 @@ pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Recor
 /// # Errors
 /// The brokers do not answer.
 pub fn count(config: &ClientConfig, topic: &str) -> Result<i64> {
-    let consumer = consumer(config)?;
+    let consumer = consumer(config, false)?;
     let Ok(partitions) = partitions(&consumer, topic) else { return Ok(0) };
     partitions.into_iter().map(|partition| high(&consumer, topic, partition)).sum()
 }
 
-fn consumer(config: &ClientConfig) -> Result<BaseConsumer> {
+fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {
     let mut config = config.clone();
     config
         .set("group.id", "walrelay-dev")
         .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
+        .set("enable.partition.eof", says_ends.to_string())
         .set("auto.offset.reset", "earliest")
         .set("allow.auto.create.topics", "false")
         .set("fetch.wait.max.ms", "50")
