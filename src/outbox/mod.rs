@@ -17,13 +17,11 @@ mod kind;
 mod message;
 mod plan;
 mod record;
-mod table;
 mod time;
 mod value;
 
 pub use fault::{BadReason, BadRow, RowError};
 pub use plan::{Plan, PlanError, Role};
-pub use table::{ParseTableError, TableFilter};
 
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::lsn::Lsn;
@@ -31,6 +29,7 @@ use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, Relation
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 /// Settings, and what is known of each table.
 #[derive(Debug)]
@@ -51,6 +50,33 @@ pub struct Outbox {
 enum Entry {
     NotListed,
     Listed(Plan),
+}
+
+/// A table by name, case as in the catalogue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFilter {
+    /// Schema.
+    pub schema: String,
+    /// Table.
+    pub name: String,
+}
+
+impl TableFilter {
+    fn names(&self, relation: &Relation) -> bool {
+        self.schema == relation.namespace && self.name == relation.name
+    }
+
+    /// Whether `table` is this table or a partition of it.
+    pub fn covers(&self, table: &PublishedTable) -> bool {
+        self.names(&table.relation)
+            || table.ancestors.iter().any(|(schema, name)| *schema == self.schema && *name == self.name)
+    }
+}
+
+impl fmt::Display for TableFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
 }
 
 /// Where a row stands.

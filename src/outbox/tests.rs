@@ -220,6 +220,25 @@ fn a_row_that_is_offered_again_gives_the_same_record() {
 }
 
 #[test]
+fn room_does_not_grow_with_the_number_of_rows_nor_stay_after_a_huge_one() {
+    let row = |bytes: usize| {
+        let payload = format!(r"\x{}", "00".repeat(bytes));
+        debezium().of_type("payload", BYTEA).with("payload", Some(&payload)).insert()
+    };
+    let mut outbox = Outbox::new(Mapping { envelope: pairs(&[("t", "type")]), ..defaults() }, Vec::new()).unwrap();
+    outbox.relation(debezium().of_type("payload", BYTEA).relation()).unwrap();
+    let mut offered = |bytes| {
+        offer(&mut outbox, &row(bytes)).unwrap();
+        outbox.scratch.room_bytes()
+    };
+    offered(1000);
+    let settled = offered(1000);
+    assert!((1000..20_000).contains(&settled), "{settled}");
+    assert!((0..1000).all(|_| offered(1000) == settled));
+    assert!(offered(3_000_000) <= settled);
+}
+
+#[test]
 fn nulls_make_a_null_key_a_tombstone_and_null_headers() {
     let kept = debezium().with("aggregateid", None).with("payload", None).with("type", None).kept(defaults());
     assert_eq!((kept.key.as_ref(), kept.value.as_ref()), (None, None));
@@ -496,7 +515,7 @@ fn a_new_shape_takes_effect_at_its_place() {
 
 #[test]
 fn only_tables_that_are_listed_are_published() {
-    let tables = vec!["shop.events".parse().unwrap()];
+    let tables = vec![TableFilter { schema: "shop".into(), name: "events".into() }];
     let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
     let no_outbox = given(&[("anything", TEXT, None)]);
     assert!(matches!(outbox.relation(no_outbox.relation()), Err(RelationError::New(..))));
@@ -513,6 +532,18 @@ fn only_tables_that_are_listed_are_published() {
     assert_eq!(outbox.relation(debezium().relation()), Ok(()));
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
     assert_eq!(outbox.update(RELATION), Ok(Updated::Stop));
+}
+
+#[test]
+fn a_table_is_listed_by_schema_and_name_with_their_case() {
+    let listing = |schema: &str, name: &str| {
+        let other = TableFilter { schema: "a".into(), name: "b".into() };
+        let tables = vec![other, TableFilter { schema: schema.into(), name: name.into() }];
+        Outbox::new(defaults(), tables).unwrap().relation(debezium().relation())
+    };
+    assert_eq!(listing("shop", "outbox"), Ok(Listing::Listed));
+    assert_eq!(listing("Shop", "outbox"), Ok(Listing::NotListed));
+    assert_eq!(listing("shop", "Outbox"), Ok(Listing::NotListed));
 }
 
 #[test]
