@@ -163,7 +163,7 @@ impl Control {
         sink: S,
         probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.bind().await?;
+        let server = self.bind()?;
         let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
@@ -193,9 +193,9 @@ impl Control {
         }
     }
 
-    async fn bind(&self) -> Result<Option<Server>, Error> {
+    fn bind(&self) -> Result<Option<Server>, Error> {
         let Some(address) = &self.config.http else { return Ok(None) };
-        let server = Server::bind(&listen_address(address)?, http::Limits::default()).await?;
+        let server = Server::bind(&listen_address(address)?, http::Limits::default())?;
         for address in server.addresses() {
             tracing::info!(%address, "serving /metrics, /livez, /readyz, /status");
         }

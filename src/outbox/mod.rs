@@ -23,13 +23,13 @@ mod value;
 pub use fault::{BadReason, BadRow, RowError};
 pub use plan::{Plan, PlanError, Role};
 
+use crate::config::TableName;
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
 /// Settings, and what is known of each table.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Outbox {
     mapping: Mapping,
     topic: Topic,
     /// Empty: every table.
-    tables: Vec<TableFilter>,
+    tables: Vec<TableName>,
     /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
     /// as partitions of what it names.
     published: HashMap<(String, String), bool>,
@@ -50,33 +50,6 @@ pub struct Outbox {
 enum Entry {
     NotListed,
     Listed(Plan),
-}
-
-/// A table by name, case as in the catalogue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableFilter {
-    /// Schema.
-    pub schema: String,
-    /// Table.
-    pub name: String,
-}
-
-impl TableFilter {
-    fn names(&self, relation: &Relation) -> bool {
-        self.schema == relation.namespace && self.name == relation.name
-    }
-
-    /// Whether `table` is this table or a partition of it.
-    pub fn covers(&self, table: &PublishedTable) -> bool {
-        self.names(&table.relation)
-            || table.ancestors.iter().any(|(schema, name)| *schema == self.schema && *name == self.name)
-    }
-}
-
-impl fmt::Display for TableFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.schema, self.name)
-    }
 }
 
 /// Where a row stands.
@@ -151,7 +124,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The topic setting is not well-formed.
-    pub fn new(mapping: Mapping, tables: Vec<TableFilter>) -> Result<Self, TopicError> {
+    pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
         let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
         Ok(Self { mapping, topic, tables, published, relations, scratch })
