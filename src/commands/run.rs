@@ -131,7 +131,9 @@ pub fn run(config: RunConfig) -> Result<(), Error> {
 fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
     match sink.probe(PROBE) {
         Ok(warnings) => {
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
             Ok(())
         }
         Err(failure) if failure.reason == "authentication" => Err(RunError::Sink(failure)),

@@ -49,7 +49,7 @@ pub struct Outbox {
 #[derive(Debug)]
 enum Entry {
     NotListed,
-    Listed(Plan),
+    Listed(Box<Plan>),
 }
 
 /// Where a row stands.
@@ -155,11 +155,11 @@ impl Outbox {
     /// # Errors
     /// The table is listed and lacks what it needs, or it is not known whether it is listed. Its rows are then those of an
     /// unknown relation.
-    pub fn relation(&mut self, relation: Relation) -> Result<(), RelationError> {
+    pub fn relation(&mut self, relation: &Relation) -> Result<(), RelationError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = if self.is_listed(&relation)? {
-            Entry::Listed(Plan::new(&relation, &self.mapping, &self.topic)?)
+        let entry = if self.is_listed(relation)? {
+            Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?))
         } else {
             Entry::NotListed
         };
