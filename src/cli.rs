@@ -1,1 +1,477 @@
-//! (to be written)
+//! What may be typed. The doc comment of a field is its help text.
+//!
+//! In: the arguments of the process. Out: [`Typed`], every value still as text, or what to print instead ([`Refused`]).
+//! Nothing here is validated but that a flag exists and has its value; what values mean, and where else they may come
+//! from, is [`config`](crate::config)'s. So that it can tell "not given" from a default, no flag has a default here.
+//!
+//! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::nearest::nearest;
+
+const AFTER_HELP: &str = "\
+Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \
+and a key of the TOML file given by --config. A flag beats a variable, a variable beats the file.
+
+Exit codes: 0 stopped on request, 1 failed and a restart may cure it, 2 an operator must act, \
+64 the settings are wrong.";
+
+/// Relay rows of a Postgres outbox table to Kafka: from the WAL, in order, at least once.
+#[derive(Parser)]
+#[command(name = "walrelay", version, propagate_version = true, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(args_override_self = true, subcommand_required = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Typed,
+}
+
+/// A command as it was typed.
+#[derive(Subcommand)]
+pub enum Typed {
+    /// Read the slot, publish, confirm.
+    #[command(after_help = AFTER_HELP)]
+    Run(Box<RunArgs>),
+    /// Print the SQL that the database needs: publication and slot.
+    Setup(SetupArgs),
+    /// Show the slot: who reads it, what it has confirmed, what it holds back.
+    Status(StatusArgs),
+    /// Drop the slot; asks first.
+    Teardown(TeardownArgs),
+    /// Print a shell's completions.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// Settings that every command has.
+#[derive(Args)]
+pub struct CommonArgs {
+    /// Read settings from this TOML file; keys are the names of flags [default: none]
+    #[arg(short, long, value_name = "FILE", help_heading = None)]
+    pub config: Option<String>,
+
+    /// Log lines as `text` or `json` [default: text on a terminal, else json]
+    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    pub log_format: Option<String>,
+
+    /// What is logged: error, warn, info, debug, trace, or a filter such as walrelay=debug [default: info]
+    #[arg(long, value_name = "FILTER", help_heading = "Logging")]
+    pub log_level: Option<String>,
+}
+
+/// Which database, and what in it.
+#[derive(Args)]
+#[command(next_help_heading = "Postgres")]
+pub struct SourceArgs {
+    /// Connection URI or keyword string, as for psql: postgres://user@host:5432/dbname?sslmode=verify-full
+    /// [default: DATABASE_URL, then libpq's PG* variables, also for what a URI leaves out]
+    #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"])]
+    pub source: Option<String>,
+
+    /// The publication to read [default: walrelay]
+    #[arg(short, long, value_name = "NAME")]
+    pub publication: Option<String>,
+
+    /// The replication slot, also this relay's name in logs, metrics and Kafka's client.id [default: walrelay]
+    #[arg(short = 'S', long, value_name = "NAME")]
+    pub slot: Option<String>,
+}
+
+/// What `run` takes.
+#[derive(Args)]
+pub struct RunArgs {
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Make publication and slot first, once, as `walrelay setup --apply` does [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = "Postgres")]
+    pub setup: Option<String>,
+
+    /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table of the publication]
+    #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
+    pub table: Vec<String>,
+
+    /// Print new rows as JSON lines on stdout, from a temporary slot: no Kafka, nothing confirmed [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = "Postgres")]
+    pub dry_run: Option<String>,
+
+    /// Where records go.
+    #[command(flatten)]
+    pub kafka: KafkaArgs,
+
+    /// Which column is which.
+    #[command(flatten)]
+    pub rows: RowArgs,
+
+    /// What a record is made of.
+    #[command(flatten)]
+    pub records: RecordArgs,
+
+    /// How it runs.
+    #[command(flatten)]
+    pub operation: OperationArgs,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Where records go.
+#[derive(Args)]
+#[command(next_help_heading = "Kafka")]
+pub struct KafkaArgs {
+    /// Bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+    #[arg(short, long, value_name = "HOSTS")]
+    pub brokers: Vec<String>,
+
+    /// Any librdkafka property; KEY=@FILE reads the value from a file, KEY=@@… begins it with an @; repeatable.
+    /// As a variable: WALRELAY_KAFKA_SASL_PASSWORD for sasl.password; in the file: the table `kafka`
+    #[arg(short = 'X', value_name = "KEY=VALUE")]
+    pub property: Vec<String>,
+
+    /// Topic of a record: text and {name}, {name|lower} or {name|kebab}, where name is a column or one of
+    /// id, route, key, type [default: outbox.event.{route}]
+    #[arg(long, value_name = "TEMPLATE")]
+    pub topic: Option<String>,
+
+    /// Instead of --topic: what the routed-by value must match as a whole to become --topic-replacement
+    #[arg(long, value_name = "REGEX")]
+    pub topic_regex: Option<String>,
+
+    /// With --topic-regex: the topic, with $1 and ${name} for groups
+    #[arg(long, value_name = "TEXT")]
+    pub topic_replacement: Option<String>,
+}
+
+/// Which column is which.
+#[derive(Args)]
+#[command(next_help_heading = "Rows")]
+pub struct RowArgs {
+    /// Column of the event's id [default: id, event_id]
+    #[arg(long, value_name = "COLUMN")]
+    pub id_column: Option<String>,
+
+    /// Column of the record's key, empty for none [default: aggregateid, aggregate_id, else no key]
+    #[arg(long, value_name = "COLUMN")]
+    pub key_column: Option<String>,
+
+    /// Column of the record's value [default: payload, event_data, data]
+    #[arg(long, value_name = "COLUMN")]
+    pub payload_column: Option<String>,
+
+    /// Column of the event's type, empty for none [default: type, event_type, task_type]
+    #[arg(long, value_name = "COLUMN")]
+    pub type_column: Option<String>,
+
+    /// Column that {route} stands for [default: aggregatetype, aggregate_type, else the type's]
+    #[arg(long, value_name = "COLUMN")]
+    pub route_column: Option<String>,
+
+    /// Column with a JSON object of headers, empty for none [default: headers, if the table has it]
+    #[arg(long, value_name = "COLUMN")]
+    pub headers_column: Option<String>,
+
+    /// Integer column of the record's partition [default: by the key, as Java clients choose]
+    #[arg(long, value_name = "COLUMN")]
+    pub partition_column: Option<String>,
+
+    /// What an updated row does: warn (count, log, skip), skip or stop [default: warn]
+    #[arg(long, value_name = "WHAT")]
+    pub on_update: Option<String>,
+
+    /// What a row does that cannot be published: stop [default: stop]
+    #[arg(long, value_name = "WHAT")]
+    pub on_bad_row: Option<String>,
+
+    /// Also publish transactional pg_logical_emit_message messages with this prefix; repeatable [default: none]
+    #[arg(long, value_name = "PREFIX")]
+    pub message_prefix: Vec<String>,
+}
+
+/// What a record is made of.
+#[derive(Args)]
+#[command(next_help_heading = "Records")]
+pub struct RecordArgs {
+    /// One more header, from a column; repeatable
+    #[arg(long, value_name = "NAME=COLUMN")]
+    pub header: Vec<String>,
+
+    /// Wrap the value as {"payload": …, "NAME": …}, with a column's value; repeatable
+    #[arg(long, value_name = "NAME=COLUMN")]
+    pub envelope: Vec<String>,
+
+    /// Timestamp: `commit` for the transaction's, or a timestamp, timestamptz or bigint (milliseconds) column
+    /// [default: commit]
+    #[arg(long, value_name = "COLUMN")]
+    pub timestamp: Option<String>,
+
+    /// Make an empty or blank payload a null value [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub tombstone_on_empty_payload: Option<String>,
+
+    /// Add the header walrelay-position, commit LSN and row number, for exact deduplication [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub position_header: Option<String>,
+}
+
+/// How it runs.
+#[derive(Args)]
+#[command(next_help_heading = "Operation")]
+pub struct OperationArgs {
+    /// Serve /metrics, /livez, /readyz and /status at HOST:PORT; :PORT is every address, off is none
+    /// [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+
+    /// How long a clean stop waits for acknowledgements (units us, ms, s, min, h, d) [default: 8s]
+    #[arg(long, value_name = "DURATION")]
+    pub shutdown_timeout: Option<String>,
+
+    /// Disconnect from Postgres, keeping the slot's place, when a record is unacknowledged for so long [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub disconnect_after: Option<String>,
+
+    /// Pause after a short read before the next; 0 for the lowest latency, at most 100ms [default: 200us]
+    #[arg(long, value_name = "DURATION")]
+    pub coalesce: Option<String>,
+
+    /// Bytes in flight to Kafka, at least 64KiB (units kB, MB, GB by 1000, KiB, MiB, GiB by 1024) [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_in_flight: Option<String>,
+
+    /// Largest change message accepted, 1KiB to 1GiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_row: Option<String>,
+}
+
+/// What `setup` takes.
+#[derive(Args)]
+pub struct SetupArgs {
+    /// Run the SQL instead of printing it
+    #[arg(long)]
+    pub apply: bool,
+
+    /// Make the slot one that is kept through a failover (Postgres 17 and later)
+    #[arg(long)]
+    pub failover: bool,
+
+    /// Also make a role with this name that has the rights to run the relay and no others
+    #[arg(long, value_name = "NAME")]
+    pub role: Option<String>,
+
+    /// Also make the tables named by --table, if they do not exist
+    #[arg(long)]
+    pub create_table: bool,
+
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// An outbox table, SCHEMA.TABLE or a TABLE of schema public; needed to make the publication; repeatable
+    #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
+    pub table: Vec<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What `status` takes.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print again every two seconds
+    #[arg(long)]
+    pub watch: bool,
+
+    /// Ask only whether the relay on this machine is ready (/readyz): exit 0 or 1
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub ready: bool,
+
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Where the relay on this machine serves HTTP [default: 127.0.0.1:9464]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Operation")]
+    pub http: Option<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What `teardown` takes.
+#[derive(Args)]
+pub struct TeardownArgs {
+    /// Also drop the publication
+    #[arg(long)]
+    pub publication_too: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Why there is nothing to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// Help or version was asked for: this text, for stdout.
+    Asked(String),
+    /// The arguments are wrong.
+    Usage {
+        /// What is wrong, without `error:` before it.
+        message: String,
+        /// What to type instead.
+        hint: String,
+    },
+}
+
+/// Reads the arguments, the program's name first.
+///
+/// # Errors
+/// Help or version was asked for, or the arguments are wrong.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Typed, Refused> {
+    let arguments = arguments.into_iter().collect::<Vec<_>>();
+    let parsed = Cli::try_parse_from(&arguments).map(|cli| cli.command);
+    parsed.map_err(|error| refusal(&error, command_in(&arguments).as_deref()))
+}
+
+/// The command that was typed, if it is one.
+fn command_in(arguments: &[OsString]) -> Option<String> {
+    let typed = arguments.get(1)?.to_str()?;
+    command_names().into_iter().find(|name| name == typed)
+}
+
+/// A shell's completions.
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
+    script
+}
+
+/// The long names of flags that are settings: those of `run`, without `config`.
+pub fn settings() -> Vec<String> {
+    long_flags(|command| command == "run").into_iter().filter(|name| name != "config").collect()
+}
+
+/// The long names of flags that are no settings and stand on the command line alone.
+pub fn actions() -> Vec<String> {
+    let settings = settings();
+    long_flags(|command| command != "run")
+        .into_iter()
+        .filter(|name| name != "config" && !settings.contains(name))
+        .collect()
+}
+
+/// The setting that another name stands for.
+pub fn setting_of_alias(alias: &str) -> Option<&'static str> {
+    matches!(alias, "dsn" | "database-url").then_some("source")
+}
+
+fn long_flags(of: impl Fn(&str) -> bool) -> Vec<String> {
+    let cli = Cli::command();
+    let commands = cli.get_subcommands().filter(|command| of(command.get_name()));
+    let mut names = commands
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(|argument| argument.get_long().map(str::to_owned))
+        .collect::<Vec<_>>();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn command_names() -> Vec<String> {
+    Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
+}
+
+fn refusal(error: &clap::Error, command: Option<&str>) -> Refused {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Refused::Asked(error.render().to_string());
+    }
+    if [ErrorKind::MissingSubcommand, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand].contains(&error.kind()) {
+        return Refused::Usage { message: "no command is given".to_owned(), hint: commands_hint() };
+    }
+    Refused::Usage { message: message(error), hint: hint(error, command) }
+}
+
+/// The first paragraph of clap's text, on one line.
+fn message(error: &clap::Error) -> String {
+    if typed(error).is_some_and(is_delicate) {
+        return "an argument is neither a flag nor a flag's value; it is not shown, since it may hold a password"
+            .to_owned();
+    }
+    if let (ErrorKind::TooManyValues, Some(flag)) = (error.kind(), typed(error)) {
+        return format!("{flag} takes no value");
+    }
+    let text = error.render().to_string();
+    let paragraph =
+        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+    paragraph.strip_prefix("error: ").unwrap_or(&paragraph).to_owned()
+}
+
+fn hint(error: &clap::Error, command: Option<&str>) -> String {
+    let help = command.map_or_else(|| "walrelay --help".to_owned(), |command| format!("walrelay {command} --help"));
+    match (typed(error), command) {
+        (Some(typed), _) if is_delicate(typed) => {
+            "a connection string goes to --source, a property of librdkafka to -X".to_owned()
+        }
+        (Some(typed), _) if error.kind() == ErrorKind::InvalidSubcommand => {
+            let names = command_names();
+            let nearest = nearest(typed, names.iter().map(String::as_str));
+            nearest.map_or_else(commands_hint, |nearest| format!("the nearest command is {nearest}"))
+        }
+        (Some(typed), Some(command)) if error.kind() == ErrorKind::UnknownArgument && typed.starts_with("--") => {
+            flag_hint(typed.trim_start_matches('-'), command).unwrap_or(help)
+        }
+        _ => help,
+    }
+}
+
+/// The argument that an error is about.
+fn typed(error: &clap::Error) -> Option<&str> {
+    [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].into_iter().find_map(|kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    })
+}
+
+/// Connection strings and properties are what passwords come in.
+fn is_delicate(argument: &str) -> bool {
+    ["://", "@", "=", ":"].iter().any(|mark| argument.contains(mark)) && !argument.starts_with("--")
+}
+
+/// The command whose flag it is, or the nearest flag of this command.
+fn flag_hint(flag: &str, command: &str) -> Option<String> {
+    let owner = command_names().into_iter().find(|name| long_flags(|of| of == name).iter().any(|known| known == flag));
+    if let Some(owner) = owner {
+        return Some(format!("--{flag} is a flag of walrelay {owner}"));
+    }
+    let flags = long_flags(|of| of == command);
+    let known = flags.iter().map(String::as_str).chain(["dsn", "database-url", "help", "version"]);
+    nearest(flag, known).map(|flag| format!("the nearest flag is --{flag}"))
+}
+
+fn commands_hint() -> String {
+    format!("the commands are {}; walrelay --help says more", command_names().join(", "))
+}

@@ -66,7 +66,8 @@ pub enum Fault {
     Trailing(usize),
 }
 
-struct Hex<'a>(&'a [u8]);
+/// Bytes as hexadecimal digits.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,31 +141,46 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// Two bytes. # Errors: as [`Reader::u8`].
+    /// Two bytes.
+    ///
+    /// # Errors
+    /// As [`Reader::u8`].
     #[inline]
     pub fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Four bytes. # Errors: as [`Reader::u8`].
+    /// Four bytes.
+    ///
+    /// # Errors
+    /// As [`Reader::u8`].
     #[inline]
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Four bytes, signed. # Errors: as [`Reader::u8`].
+    /// Four bytes, signed.
+    ///
+    /// # Errors
+    /// As [`Reader::u8`].
     #[inline]
     pub fn i32(&mut self) -> Result<i32, DecodeError> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// Eight bytes, signed. # Errors: as [`Reader::u8`].
+    /// Eight bytes, signed.
+    ///
+    /// # Errors
+    /// As [`Reader::u8`].
     #[inline]
     pub fn i64(&mut self) -> Result<i64, DecodeError> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// Eight bytes: a WAL position. # Errors: as [`Reader::u8`].
+    /// Eight bytes: a WAL position.
+    ///
+    /// # Errors
+    /// As [`Reader::u8`].
     #[inline]
     pub fn lsn(&mut self) -> Result<Lsn, DecodeError> {
         self.array().map(u64::from_be_bytes).map(Lsn::new)

@@ -1,1 +1,26 @@
-//! dev
+//! What walrelay's tests, demo, chaos rounds and benchmarks stand on.
+//!
+//! Real Postgres and Kafka on a bare machine, without root and without containers; the relay as a process; load that
+//! knows its own truth; and the comparison of that truth with what a consumer reads. It runs the relay's binary by
+//! path and never links it.
+//!
+//! ```text
+//!  provision ─▶ postgres, kafka ─▶ shop writes ──▶ relay ──▶ consume ─▶ truth
+//!                     ▲                                ▲
+//!                     └─────────────── tap ────────────┘   (cuts, delays, stalls)
+//! ```
+
+pub mod account;
+pub mod consume;
+pub mod http;
+pub mod kafka;
+pub mod postgres;
+pub mod process;
+pub mod provision;
+pub mod relay;
+pub mod run_dir;
+pub mod shop;
+pub mod stage;
+pub mod tap;
+pub mod truth;
+mod wait;

@@ -1,12 +1,10 @@
 //! Why a command ended without having done its work: each case with its exit code and with what to do.
 
+use super::EXIT_SETTINGS;
 use super::output::session;
 use crate::pg::{self, catalog, sqlstate};
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 use std::io;
-
-/// The settings are wrong; nothing was changed.
-pub const EXIT_SETTINGS: u8 = 64;
 
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +122,7 @@ impl CommandError {
             Self::Run(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {
-                "check the name (case counts, schema.table), or let setup make it: --create-table".to_owned()
+                "check the name (schema.table; capitals need double quotes, as in SQL), or let setup make it: --create-table".to_owned()
             }
             Self::Refused { mend, source, .. } => return refused_hint(mend, source),
             Self::NoFailoverSlots { .. } => {

@@ -2,7 +2,7 @@
 //!
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
-use crate::outbox::TableFilter;
+use crate::config::TableName;
 use crate::pg::catalog::Session;
 use crate::pg::identifier;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) fn duration(duration: Duration) -> String {
 }
 
 /// A table as SQL names it.
-pub(super) fn table(filter: &TableFilter) -> String {
+pub(super) fn table(filter: &TableName) -> String {
     format!("{}.{}", identifier(&filter.schema), identifier(&filter.name))
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Told<'a> {
     pub(super) source: Option<&'a str>,
     pub(super) publication: &'a str,
     pub(super) slot: &'a str,
-    pub(super) tables: &'a [TableFilter],
+    pub(super) tables: &'a [TableName],
 }
 
 /// `walrelay <words>`, with the flags that are not the default.
@@ -93,9 +93,10 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
     text.join(" ")
 }
 
-/// A table as `--table` takes it.
-fn typed(table: &TableFilter) -> String {
-    let part = |name: &str| if name.contains(['.', '"']) { identifier(name) } else { name.to_owned() };
+/// A table as `--table` takes it: as SQL, which folds what is not quoted to lower case.
+fn typed(table: &TableName) -> String {
+    let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let part = |name: &str| if plain(name) { name.to_owned() } else { identifier(name) };
     format!("{}.{}", part(&table.schema), part(&table.name))
 }
 
@@ -160,13 +161,13 @@ mod tests {
 
     #[test]
     fn a_command_repeats_only_what_is_not_the_default() {
-        let tables = ["public.outbox".parse().unwrap(), "shop.\"a b.c\"".parse().unwrap()];
+        let tables = ["public.outbox", "shop.\"A b.c\""].map(|table| TableName::parse(table).unwrap());
         let told = Told { source: None, publication: "walrelay", slot: "walrelay", tables: &[] };
         assert_eq!(command("run", &told), "walrelay run");
         let told = Told { source: Some("postgres://u@h/d?a=1&b=2"), publication: "it's", slot: "s", tables: &tables };
         assert_eq!(
             command("run", &told),
-            r#"walrelay run --source 'postgres://u@h/d?a=1&b=2' --publication 'it'\''s' --slot s --table public.outbox --table 'shop."a b.c"'"#
+            r#"walrelay run --source 'postgres://u@h/d?a=1&b=2' --publication 'it'\''s' --slot s --table public.outbox --table 'shop."A b.c"'"#
         );
     }
 

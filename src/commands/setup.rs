@@ -16,8 +16,8 @@ mod slot;
 use super::error::CommandError;
 use super::marker;
 use super::output::{Told, bytes, command, number};
+use crate::config::TableName;
 use crate::lsn::Lsn;
-use crate::outbox::TableFilter;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, server, sqlstate};
 use crate::supervise::RunError;
@@ -47,7 +47,7 @@ pub struct Request {
     /// The slot.
     pub slot: String,
     /// The outbox tables; needed when the publication has to be made.
-    pub tables: Vec<TableFilter>,
+    pub tables: Vec<TableName>,
     /// Do it, instead of printing it.
     pub apply: bool,
     /// A slot that standbys keep, too.
@@ -110,7 +110,7 @@ pub fn once(
     source: &Source,
     publication: &str,
     slot: &str,
-    tables: &[TableFilter],
+    tables: &[TableName],
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     let request = Request {
@@ -331,7 +331,7 @@ fn rows_before(connection: &mut Connection, request: &Request, plan: &Plan) -> R
         let published = server::published_tables(connection, &request.publication)?;
         tables.extend(published.into_iter().map(|table| {
             let (schema, name) = table.relation.full_name();
-            TableFilter { schema, name }
+            TableName { schema, name }
         }));
     }
     // Dead rows can make even a bounded count slow.
@@ -341,7 +341,7 @@ fn rows_before(connection: &mut Connection, request: &Request, plan: &Plan) -> R
     lines
 }
 
-fn count(connection: &mut Connection, table: &TableFilter, plan: &Plan) -> Result<String, CommandError> {
+fn count(connection: &mut Connection, table: &TableName, plan: &Plan) -> Result<String, CommandError> {
     match catalog::count_rows(connection, &table.schema, &table.name, COUNT_LIMIT + 1) {
         Ok(rows) => Ok(rows_line(table, rows)),
         Err(pg::Error::Server { .. }) if plan.step(Kind::Table).is_some() => Ok(rows_line(table, 0)),
@@ -352,7 +352,7 @@ fn count(connection: &mut Connection, table: &TableFilter, plan: &Plan) -> Resul
     }
 }
 
-fn rows_line(table: &TableFilter, rows: u64) -> String {
+fn rows_line(table: &TableName, rows: u64) -> String {
     match rows {
         0 => format!("{table} is empty: nothing from before the slot"),
         1 => format!("{table} holds 1 row already, from before the slot: it will not be published"),
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn rows_from_before_the_slot_are_counted_no_further_than_the_limit() {
-        let table = "shop.outbox".parse().unwrap();
+        let table = TableName::parse("shop.outbox").unwrap();
         assert_eq!(rows_line(&table, 0), "shop.outbox is empty: nothing from before the slot");
         assert!(rows_line(&table, 12).starts_with("shop.outbox holds 12 rows already"));
         assert!(rows_line(&table, 100_000).contains("holds 100,000 rows"));

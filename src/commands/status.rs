@@ -8,7 +8,7 @@ mod report;
 
 use super::error::CommandError;
 use super::marker;
-use crate::outbox::TableFilter;
+use crate::config::TableName;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, catalog, server};
 use crate::supervise::{RunError, check_slot};
@@ -119,7 +119,7 @@ struct Found {
 
 fn named(table: &crate::pgoutput::PublishedTable) -> String {
     let (schema, name) = table.relation.full_name();
-    TableFilter { schema, name }.to_string()
+    TableName { schema, name }.to_string()
 }
 
 /// What there is to show, and whether a relay could read the slot.

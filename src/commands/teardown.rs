@@ -6,7 +6,7 @@
 use super::error::CommandError;
 use super::marker;
 use super::output::{Told, bytes, command};
-use crate::outbox::TableFilter;
+use crate::config::TableName;
 use crate::pg::catalog::PublicationMark;
 use crate::pg::server::Slot;
 use crate::pg::source::Source;
@@ -36,7 +36,7 @@ struct Facts {
     database: String,
     slot: Option<Slot>,
     publication: Option<PublicationMark>,
-    tables: Vec<TableFilter>,
+    tables: Vec<TableName>,
 }
 
 /// Drops what is to go. `terminal`: where the answer is read from; `None` when nobody is there.
@@ -80,7 +80,7 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
     let tables = server::published_tables(connection, &request.publication)?;
     let filter = |table: &crate::pgoutput::PublishedTable| {
         let (schema, name) = table.relation.full_name();
-        TableFilter { schema, name }
+        TableName { schema, name }
     };
     Ok(Facts {
         database: catalog::server(connection)?.database,
@@ -256,7 +256,7 @@ mod tests {
             database: "shop".to_owned(),
             slot: Some(slot),
             publication: Some(publication),
-            tables: vec!["public.outbox".parse().unwrap()],
+            tables: vec![TableName::parse("public.outbox").unwrap()],
         }
     }
 

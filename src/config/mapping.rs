@@ -1,49 +1,55 @@
-//! What a row's columns mean, as the user set it: the flags that shape a record.
+//! How rows become records: settings for [`outbox`](crate::outbox) and [`route`](crate::route).
 //!
-//! In: flags, environment, file, validated elsewhere. Out: plain values that [`outbox`](crate::outbox) and
-//! [`route`](crate::route) read once per table. Nothing here looks at a table.
+//! In: flags and the other layers. Out: plain values. Names of columns are taken exactly, and whether a
+//! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-/// Which column plays which role, and what a record is made of. `None` for a column: found by name.
+use super::error::ConfigError;
+use super::layers::Given;
+use super::names;
+use super::read::{self, Reader};
+use crate::cli::{KafkaArgs, RecordArgs, RowArgs, RunArgs};
+
+/// How rows become records. The default is what `walrelay run` does without flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
-    /// `--id-column`.
+    /// Column of the event's id; `None`: found by name.
     pub id_column: Option<String>,
-    /// `--key-column`; empty: no key.
+    /// Column of the key; `None`: found by name, empty: no key.
     pub key_column: Option<String>,
-    /// `--payload-column`.
+    /// Column of the value; `None`: found by name.
     pub payload_column: Option<String>,
-    /// `--type-column`; empty: none.
+    /// Column of the event's type; `None`: found by name, empty: none.
     pub type_column: Option<String>,
-    /// `--route-column`.
+    /// Column that `{route}` stands for; `None`: found by name.
     pub route_column: Option<String>,
-    /// `--headers-column`; empty: none.
+    /// Column with a JSON object of headers; `None`: `headers`, if the table has it; empty: none.
     pub headers_column: Option<String>,
-    /// `--topic`, or `--topic-regex` with `--topic-replacement`.
+    /// Where a record goes.
     pub topic: Topic,
-    /// `--header NAME=COLUMN`, in the order given.
+    /// Further headers in this order: name, column. Names may repeat.
     pub headers: Vec<(String, String)>,
-    /// `--envelope NAME=COLUMN`, in the order given; empty: the value is the bare payload.
+    /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.
     pub envelope: Vec<(String, String)>,
-    /// `--partition-column`.
+    /// Column of the partition; `None`: by the key.
     pub partition_column: Option<String>,
-    /// `--timestamp`.
+    /// The record's time.
     pub timestamp: Timestamp,
-    /// `--tombstone-on-empty-payload`.
+    /// Whether an empty or blank payload becomes a null value.
     pub tombstone_on_empty_payload: bool,
-    /// `--position-header`.
+    /// Whether each record carries its position as a header.
     pub position_header: bool,
-    /// `--on-update`.
+    /// What an update of a row does.
     pub on_update: OnUpdate,
-    /// `--message-prefix`, each.
+    /// Prefixes of logical messages to publish; empty: none.
     pub message_prefixes: Vec<String>,
 }
 
-/// Where a record's topic comes from.
+/// Where a record goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Topic {
-    /// A text with `{name}` in it.
+    /// A template such as `outbox.event.{route}`.
     Template(String),
-    /// The routed-by value with a whole match replaced.
+    /// A regular expression on the routed-by value, and what a whole match becomes.
     Regex {
         /// Java's syntax.
         regex: String,
@@ -58,24 +64,140 @@ impl Default for Topic {
     }
 }
 
-/// Where a record's timestamp comes from.
+/// A record's time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Timestamp {
-    /// When the transaction was committed.
+    /// The transaction's commit.
     #[default]
     Commit,
-    /// The column of this name; null: as [`Timestamp::Commit`].
+    /// The column's value; null: as [`Timestamp::Commit`].
     Column(String),
 }
 
-/// What an update of an outbox row does.
+/// What an update of a row does; never does it publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUpdate {
-    /// Counted, logged, passed over.
+    /// Is counted and logged.
     #[default]
     Warn,
-    /// Counted and passed over.
+    /// Is counted.
     Skip,
-    /// The run ends.
+    /// Stops the relay.
     Stop,
+}
+
+const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
+
+/// A name, and the column whose value it gets.
+type Pair = (String, String);
+
+impl Reader<'_> {
+    /// Reads them.
+    pub(super) fn mapping(&self, args: &RunArgs) -> Result<Mapping, ConfigError> {
+        let RunArgs { rows, records, kafka, .. } = args;
+        self.columns(
+            rows,
+            Mapping {
+                topic: self.topic(kafka)?,
+                headers: self.pairs("header", &records.header)?.into_iter().map(|(pair, _)| pair).collect(),
+                envelope: self.envelope(records)?,
+                timestamp: self.timestamp(records)?,
+                tombstone_on_empty_payload: self
+                    .layers
+                    .is_on("tombstone-on-empty-payload", records.tombstone_on_empty_payload.as_deref())?,
+                position_header: self.layers.is_on("position-header", records.position_header.as_deref())?,
+                on_update: self.one_of("on-update", rows.on_update.as_deref(), &ON_UPDATE)?.unwrap_or_default(),
+                message_prefixes: self.message_prefixes(rows)?,
+                ..Mapping::default()
+            },
+        )
+    }
+
+    fn columns(&self, args: &RowArgs, mapping: Mapping) -> Result<Mapping, ConfigError> {
+        Ok(Mapping {
+            id_column: self.name("id-column", args.id_column.as_deref())?,
+            key_column: self.optional_name("key-column", args.key_column.as_deref())?,
+            payload_column: self.name("payload-column", args.payload_column.as_deref())?,
+            type_column: self.optional_name("type-column", args.type_column.as_deref())?,
+            route_column: self.name("route-column", args.route_column.as_deref())?,
+            headers_column: self.optional_name("headers-column", args.headers_column.as_deref())?,
+            partition_column: self.name("partition-column", args.partition_column.as_deref())?,
+            ..mapping
+        })
+    }
+
+    /// A column's name, or an empty text: there is to be no such column, whatever the table has.
+    fn optional_name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
+        match self.layers.one(setting, typed)? {
+            Some(given) if given.text.is_empty() => Ok(Some(given.text)),
+            given => given.map(read::name).transpose(),
+        }
+    }
+
+    /// A template, or a regular expression with its replacement, but not both.
+    fn topic(&self, args: &KafkaArgs) -> Result<Topic, ConfigError> {
+        let template = self.non_empty("topic", args.topic.as_deref())?;
+        let regex = self.non_empty("topic-regex", args.topic_regex.as_deref())?;
+        let replacement = self.non_empty("topic-replacement", args.topic_replacement.as_deref())?;
+        match (template, regex, replacement) {
+            (None, None, None) => Ok(Topic::default()),
+            (Some(template), None, None) => Ok(Topic::Template(template.text)),
+            (None, Some(regex), Some(replacement)) => {
+                Ok(Topic::Regex { regex: regex.text, replacement: replacement.text })
+            }
+            (Some(first), Some(second), _) | (Some(first), None, Some(second)) => {
+                Err(ConfigError::Exclusive { first: first.origin, second: second.origin })
+            }
+            (None, Some(regex), None) => Err(ConfigError::Needs { origin: regex.origin, other: "--topic-replacement" }),
+            (None, None, Some(text)) => Err(ConfigError::Needs { origin: text.origin, other: "--topic-regex" }),
+        }
+    }
+
+    fn non_empty(&self, setting: &str, typed: Option<&str>) -> Result<Option<Given>, ConfigError> {
+        match self.layers.one(setting, typed)? {
+            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None)),
+            given => Ok(given),
+        }
+    }
+
+    /// `NAME=COLUMN` for each, with where it was given.
+    fn pairs(&self, setting: &str, typed: &[String]) -> Result<Vec<(Pair, Given)>, ConfigError> {
+        let pair = |given: Given| match given.text.split_once('=') {
+            Some((name, column)) if !name.is_empty() && names::is_name(column) => {
+                Ok(((name.to_owned(), column.to_owned()), given))
+            }
+            _ => {
+                let bare = names::is_name(&given.text) && !given.text.contains('=');
+                Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))))
+            }
+        };
+        self.layers.many(setting, typed).into_iter().map(pair).collect()
+    }
+
+    /// Members of one JSON object: distinct, and none of them the payload.
+    fn envelope(&self, args: &RecordArgs) -> Result<Vec<Pair>, ConfigError> {
+        let mut members = Vec::<Pair>::new();
+        for ((name, column), given) in self.pairs("envelope", &args.envelope)? {
+            if name == "payload" || members.iter().any(|(earlier, _)| *earlier == name) {
+                return Err(given.invalid("a NAME that the envelope does not have yet", None));
+            }
+            members.push((name, column));
+        }
+        Ok(members)
+    }
+
+    fn timestamp(&self, args: &RecordArgs) -> Result<Timestamp, ConfigError> {
+        Ok(match self.name("timestamp", args.timestamp.as_deref())? {
+            Some(column) if column != "commit" => Timestamp::Column(column),
+            _ => Timestamp::Commit,
+        })
+    }
+
+    fn message_prefixes(&self, args: &RowArgs) -> Result<Vec<String>, ConfigError> {
+        let prefix = |given: Given| {
+            let valid = !given.text.is_empty() && !given.text.contains('\0');
+            if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None)) }
+        };
+        self.layers.many("message-prefix", &args.message_prefix).into_iter().map(prefix).collect()
+    }
 }

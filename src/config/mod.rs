@@ -1,3 +1,238 @@
-//! (to be written)
+//! What it means: settings from all their places, validated once.
+//!
+//! ```text
+//!  arguments ─► cli::Typed ─┐
+//!  environment ─────────────┼─► layers ─► one text and its origin per setting ─► Invocation
+//!  file (-c) ───────────────┘
+//! ```
+//!
+//! In: the process' arguments and its [`Environment`]. Out: an [`Invocation`], or an [`Exit`]. Reads files that settings name;
+//! contacts nothing.
+//! Invariants: whoever holds one of these values needs no further check of it; `max_in_flight` is at most the client's
+//! queue; no `Debug` of a configuration and no error shows a secret.
 
+mod error;
+mod file;
+pub mod kafka;
+mod layers;
 pub mod mapping;
+pub mod names;
+mod read;
+pub mod units;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap_complete::Shell;
+pub use error::{ConfigError, Exit, Origin};
+pub use kafka::KafkaConfig;
+use layers::Layers;
+use mapping::Mapping;
+pub use names::{HttpAddress, TableName};
+use read::Reader;
+
+use crate::cli::{self, CommonArgs, Typed};
+use crate::pg::source::{Environment, Source};
+
+/// What the process is to do.
+#[derive(Debug)]
+pub struct Invocation {
+    /// The command.
+    pub task: Task,
+    /// How to log.
+    pub log: LogConfig,
+    /// To be logged once logging works.
+    pub warnings: Vec<String>,
+}
+
+/// A command with its settings.
+#[derive(Debug)]
+pub enum Task {
+    /// Read, publish, confirm.
+    Run(Box<RunConfig>),
+    /// Print or run the SQL that the database needs.
+    Setup(Box<SetupConfig>),
+    /// Show the slot.
+    Status(Box<StatusConfig>),
+    /// Ask the relay on this machine whether it is ready (`status --ready`).
+    Ready(HttpAddress),
+    /// Drop the slot.
+    Teardown(Box<TeardownConfig>),
+    /// Print completions; see [`cli::completions`].
+    Completions(Shell),
+}
+
+/// Settings of `run`.
+#[derive(Debug, Clone)]
+pub struct RunConfig {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot: `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// Whether to make publication and slot first.
+    pub setup: bool,
+    /// Only these tables; empty: every table of the publication. Distinct.
+    pub tables: Vec<TableName>,
+    /// Print rows from a temporary slot instead of publishing them.
+    pub dry_run: bool,
+    /// Where records go.
+    pub kafka: KafkaConfig,
+    /// How rows become records.
+    pub mapping: Mapping,
+    /// What a row does that cannot be published.
+    pub on_bad_row: OnBadRow,
+    /// Where to serve HTTP; `None`: nowhere.
+    pub http: Option<HttpAddress>,
+    /// Bounds of time and memory.
+    pub limits: Limits,
+}
+
+/// Bounds of time and memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a clean stop waits for acknowledgements; zero: not at all.
+    pub shutdown_timeout: Duration,
+    /// How old the oldest record in flight may grow before the replication connection is closed; at least 100 ms.
+    pub disconnect_after: Duration,
+    /// Pause after a short read; zero: none, at most 100 ms.
+    pub coalesce: Duration,
+    /// Bytes in flight: 64 KiB to 2^31 - 1 KiB.
+    pub max_in_flight: usize,
+    /// Bytes of the largest change message accepted: 1 KiB to 1 GiB.
+    pub max_row: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+            coalesce: Duration::from_micros(200),
+            max_in_flight: 16 << 20,
+            max_row: 256 << 20,
+        }
+    }
+}
+
+/// What a row does that cannot be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnBadRow {
+    /// Stops the relay, with nothing after it confirmed.
+    #[default]
+    Stop,
+}
+
+/// Settings of `setup`.
+#[derive(Debug, Clone)]
+pub struct SetupConfig {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot: `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// The outbox tables; may be empty. Distinct.
+    pub tables: Vec<TableName>,
+    /// Run the SQL instead of printing it.
+    pub apply: bool,
+    /// Make a slot that is kept through a failover.
+    pub failover: bool,
+    /// A role to make.
+    pub role: Option<String>,
+    /// Make the tables, too.
+    pub create_table: bool,
+}
+
+/// Settings of `status`.
+#[derive(Debug, Clone)]
+pub struct StatusConfig {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot: `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// Print JSON.
+    pub json: bool,
+    /// Print again and again.
+    pub watch: bool,
+    /// Where a relay on this machine serves HTTP; `None`: nowhere.
+    pub http: Option<HttpAddress>,
+}
+
+/// Settings of `teardown`.
+#[derive(Debug, Clone)]
+pub struct TeardownConfig {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot: `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// Drop the publication, too.
+    pub publication_too: bool,
+    /// Do not ask.
+    pub yes: bool,
+}
+
+/// How to log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The lines' form.
+    pub format: LogFormat,
+    /// A filter in `tracing`'s syntax, which parses.
+    pub filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, filter: "info".to_owned() }
+    }
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// Text.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Reads all settings; the program's name comes first in `arguments`.
+///
+/// # Errors
+/// Help or version was asked for, or a setting is wrong.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
+    let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read(common, environment, task);
+    match cli::parse(arguments)? {
+        Typed::Run(args) => read(&args.common, &|reader| Ok(Task::Run(reader.run(&args)?.into()))),
+        Typed::Setup(args) => read(&args.common, &|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
+        Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
+        Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
+        Typed::Teardown(args) => read(&args.common, &|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
+        Typed::Completions { shell } => {
+            Ok(Invocation { task: Task::Completions(shell), log: LogConfig::default(), warnings: Vec::new() })
+        }
+    }
+}
+
+fn read(
+    common: &CommonArgs,
+    environment: &Environment,
+    task: &dyn Fn(&mut Reader<'_>) -> Result<Task, ConfigError>,
+) -> Result<Invocation, Exit> {
+    let layers = Layers::open(common.config.as_deref(), environment)?;
+    let mut reader = Reader { layers: &layers, environment, warnings: Vec::new() };
+    let log = reader.log(common)?;
+    let task = task(&mut reader)?;
+    Ok(Invocation { task, log, warnings: reader.warnings })
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,14 +17,13 @@ mod kind;
 mod message;
 mod plan;
 mod record;
-mod table;
 mod time;
 mod value;
 
 pub use fault::{BadReason, BadRow, RowError};
 pub use plan::{Plan, PlanError, Role};
-pub use table::{ParseTableError, TableFilter};
 
+use crate::config::TableName;
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
@@ -38,7 +37,7 @@ pub struct Outbox {
     mapping: Mapping,
     topic: Topic,
     /// Empty: every table.
-    tables: Vec<TableFilter>,
+    tables: Vec<TableName>,
     /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
     /// as partitions of what it names.
     published: HashMap<(String, String), bool>,
@@ -50,7 +49,7 @@ pub struct Outbox {
 #[derive(Debug)]
 enum Entry {
     NotListed,
-    Listed(Plan),
+    Listed(Box<Plan>),
 }
 
 /// Where a row stands.
@@ -125,7 +124,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The topic setting is not well-formed.
-    pub fn new(mapping: Mapping, tables: Vec<TableFilter>) -> Result<Self, TopicError> {
+    pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
         let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
         Ok(Self { mapping, topic, tables, published, relations, scratch })
@@ -156,11 +155,11 @@ impl Outbox {
     /// # Errors
     /// The table is listed and lacks what it needs, or it is not known whether it is listed. Its rows are then those of an
     /// unknown relation.
-    pub fn relation(&mut self, relation: Relation) -> Result<(), RelationError> {
+    pub fn relation(&mut self, relation: &Relation) -> Result<(), RelationError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = if self.is_listed(&relation)? {
-            Entry::Listed(Plan::new(&relation, &self.mapping, &self.topic)?)
+        let entry = if self.is_listed(relation)? {
+            Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?))
         } else {
             Entry::NotListed
         };

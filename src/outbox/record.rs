@@ -59,6 +59,12 @@ impl Scratch {
         Err(RowError::ColumnCount { table, relation, row })
     }
 
+    /// Room held for decoded bytes.
+    #[cfg(test)]
+    pub(super) fn room_bytes(&self) -> usize {
+        self.arena.capacity() + self.envelope.capacity()
+    }
+
     /// Takes back what [`Scratch::columns`] gave, for its room.
     pub(super) fn return_columns(&mut self, columns: Vec<Column<'_>>) {
         self.columns = emptied(columns);

@@ -366,3 +366,6 @@ fn logical_message(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     reader.end()?;
     Ok(Message::LogicalMessage(LogicalMessage { transactional, lsn, prefix, content }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -285,12 +285,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(()) => {}
             Err(failure) => {
                 metrics.publish_failure(failure.reason, records.into());
-                failed = worse(failed.take(), failure);
+                failed = Some(worse(failed.take(), failure));
             }
         });
         self.settle();
         match failed {
-            Some(failure) => Err(self.failed(failure)),
+            Some(failure) => Err(Box::new(self.failed(failure))),
             None => Ok(()),
         }
     }
@@ -306,19 +306,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which, and what to try next.
-    fn failed(&mut self, failure: Failure) -> Box<Ended> {
+    fn failed(&mut self, failure: Failure) -> Ended {
         if failure.class == FailureClass::Row {
             if let Some((position, row)) = self.careful.guilty() {
                 let reason = BadReason::Refused { label: failure.reason, text: failure.text };
                 self.metrics.bad_row(reason.label());
                 let row = BadRow { reason, ..row };
                 let confirmed = self.tracker.flush_lsn();
-                return Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row })));
+                return Ended::BadRow(Box::new(BadRowAt { position, confirmed, row }));
             }
             let last = Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() };
             self.careful.suspect(self.tracker.first_in_flight().unwrap_or_default(), last);
         }
-        Box::new(Ended::SinkFailed(failure))
+        Ended::SinkFailed(failure)
     }
 
     /// Lets operators see.
@@ -330,9 +330,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return;
         }
         self.shown = Some(now);
-        let received =
-            session.map_or(self.tracker.flush_lsn(), |session| session.received().max(self.tracker.flush_lsn()));
-        self.metrics.positions(received, self.tracker.flush_lsn());
+        let flush_lsn = self.tracker.flush_lsn();
+        let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
+        self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
         self.show_trouble(session.and_then(Session::blocked));
@@ -389,14 +389,14 @@ impl Topics {
 }
 
 /// Of two failures the one that says more: a record's own refusal beats what followed from it.
-fn worse(one: Option<Failure>, other: Failure) -> Option<Failure> {
+fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
         FailureClass::Row => 2,
         FailureClass::Environment => 1,
         FailureClass::Client => 0,
     };
     match one {
-        Some(one) if rank(&one) >= rank(&other) => Some(one),
-        Some(_) | None => Some(other),
+        Some(one) if rank(&one) >= rank(&other) => one,
+        Some(_) | None => other,
     }
 }

@@ -3,7 +3,6 @@
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::metrics::State;
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RelationError, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
@@ -24,6 +23,9 @@ const WAIT_IDLE: Duration = Duration::from_millis(100);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
+/// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
+const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+
 /// A read of at least this many bytes says that more is waiting: no pause for company.
 const LONG_READ_BYTES: usize = 64 * 1024;
 
@@ -36,13 +38,21 @@ pub(super) struct Session {
     /// The highest position that the server has told of.
     received: Lsn,
     /// The topic that the sink does not take, and since when.
-    blocked: Option<(Failure, Instant)>,
+    blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     bad_row: Option<Box<BadRowAt>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
     fresh: bool,
+}
+
+/// A topic that the sink does not take.
+struct Blocked {
+    failure: Failure,
+    since: Instant,
+    /// For long enough to be told.
+    told: bool,
 }
 
 /// What to do with the messages of the transaction that is coming.
@@ -95,7 +105,7 @@ impl Session {
     }
 
     pub(super) fn blocked(&self) -> Option<&Failure> {
-        self.blocked.as_ref().map(|(failure, _)| failure)
+        self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| &blocked.failure)
     }
 
     /// The context of a row that has to be published; `None` when it is in hand already.
@@ -107,6 +117,7 @@ impl Session {
         }
     }
 
+    #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
         Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
@@ -144,7 +155,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
-        let first = session.position().unwrap_or(Position { final_lsn: self.resume.whole(), ordinal: 0 });
+        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.resume.whole(), ordinal: 0 });
         self.tracker.tick(now, first);
         while let Some(frame) = upstream.frame().map_err(|error| disconnected(error.into()))? {
             if self.is_ending(session) {
@@ -204,7 +215,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
-            Message::Relation(relation) => self.outbox.relation(relation).map_err(|error| match error {
+            Message::Relation(relation) => self.outbox.relation(&relation).map_err(|error| match error {
                 RelationError::Plan(error) => Box::new(Ended::Unmappable(Box::new(error))),
                 RelationError::New(..) => Box::new(Ended::PublicationChanged),
             })?,
@@ -439,7 +450,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Frees the server of us when the sink has not moved for long.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
-        let waiting = session.blocked.as_ref().map(|(_, since)| *since);
+        let waiting = session.blocked.as_ref().map(|blocked| blocked.since);
         let oldest = self.tracker.oldest_in_flight().into_iter().chain(waiting).min();
         let old =
             oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
@@ -452,18 +463,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Wait::ForBytes => return self.wait_for_bytes(upstream, session),
             Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
             Wait::Blocked(failure) => {
-                let since = was_blocked.as_ref().map_or_else(|| self.clock.now(), |(_, since)| *since);
-                if was_blocked.is_none() {
-                    tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
-                    self.metrics.set_state(State::Blocked);
-                }
-                session.blocked = Some((failure, since));
+                session.blocked = Some(self.blocked(failure, was_blocked));
                 self.clock.pause(WAIT_BLOCKED);
             }
         }
         // The server's bytes are not looked at: it may have sent any.
         session.feedback.heard(self.clock.now());
         Ok(())
+    }
+
+    fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
+        let now = self.clock.now();
+        let since = before.as_ref().map_or(now, |blocked| blocked.since);
+        let was_told = before.is_some_and(|blocked| blocked.told);
+        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER;
+        if told && !was_told {
+            tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
+        }
+        Blocked { failure, since, told }
     }
 
     /// While rows keep coming in small pieces, a short pause lets them gather: the server, too, works less per row then.
@@ -499,6 +516,7 @@ fn refusal(failure: Failure) -> BadReason {
     BadReason::Refused { label: failure.reason, text: failure.text }
 }
 
+#[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
 fn disconnected(error: pg::Error) -> Box<Ended> {
     Box::new(Ended::Disconnected(error))
 }

@@ -5,6 +5,7 @@
 //! Nothing above this folder names Kafka. A destination is driven by one thread; it may keep threads of its own.
 
 pub mod kafka;
+pub mod stdout;
 
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
 #[derive(Debug, Clone, Copy)]

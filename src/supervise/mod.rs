@@ -10,9 +10,10 @@ mod error;
 pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
+use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::{Outbox, TableFilter};
+use crate::outbox::Outbox;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
@@ -38,7 +39,7 @@ pub struct Target {
     /// The slot.
     pub slot: String,
     /// Only these tables; all when empty.
-    pub tables: Vec<TableFilter>,
+    pub tables: Vec<TableName>,
     /// Logical messages, too.
     pub messages: bool,
     /// Largest change, in bytes.

@@ -7,7 +7,7 @@ use super::Request;
 use crate::commands::error::CommandError;
 use crate::commands::marker;
 use crate::commands::output::{Told, command, table};
-use crate::outbox::TableFilter;
+use crate::config::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, identifier, literal};
@@ -47,7 +47,7 @@ pub(super) struct PublicationFacts {
 
 #[derive(Debug, Clone)]
 pub(super) struct TableFacts {
-    pub(super) filter: TableFilter,
+    pub(super) filter: TableName,
     /// `None`: there is no such table.
     pub(super) row: Option<TableRow>,
     /// It is in the publication, in whatever way.

@@ -159,7 +159,7 @@ mod tests {
             application: None,
             client: None,
             state: Some("idle in transaction".to_owned()),
-            transaction_age: Some(Duration::from_secs(300)),
+            transaction_age: Some(Duration::from_mins(5)),
             statement_age: None,
         };
         let prepared = PreparedTransaction {

@@ -11,6 +11,7 @@
 
 mod context;
 mod failure;
+mod probe;
 mod settings;
 
 pub use settings::{Settings, SettingsError};
@@ -59,19 +60,17 @@ impl KafkaSink {
         })
     }
 
-    /// Asks the cluster for its brokers, waiting at most `patience`.
+    /// Asks the cluster for its brokers, waiting at most `patience`; warnings about brokers that cannot be reached.
     ///
     /// # Errors
     /// Nobody answers, or the answer is a refusal.
     pub fn probe(&self, patience: Duration) -> Result<Vec<String>, Failure> {
         let metadata = self.producer.client().fetch_metadata(None, patience);
         self.producer.poll(Duration::ZERO);
-        match metadata {
-            Ok(metadata) => {
-                Ok(metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect())
-            }
-            Err(error) => Err(self.metadata_failure(&error)),
-        }
+        let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
+        let advertised: Vec<String> =
+            metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
+        Ok(probe::unreachable(self.settings.brokers(), &advertised))
     }
 
     /// What the client's own account of the trouble adds to a failed metadata request, which says "timed out" at most.

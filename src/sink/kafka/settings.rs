@@ -99,6 +99,7 @@ impl Settings {
 }
 
 fn refused(error: KafkaError) -> SettingsError {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "only one kind says more than its text")]
     match error {
         KafkaError::ClientConfig(_, reason, key, value) => {
             let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));

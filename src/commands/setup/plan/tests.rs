@@ -12,7 +12,7 @@ fn request(tables: &[&str]) -> Request {
         source,
         publication: "walrelay".to_owned(),
         slot: "walrelay".to_owned(),
-        tables: tables.iter().map(|table| table.parse().unwrap()).collect(),
+        tables: tables.iter().map(|table| TableName::parse(table).unwrap()).collect(),
         apply: false,
         failover: false,
         role: None,
@@ -23,7 +23,7 @@ fn request(tables: &[&str]) -> Request {
 
 /// A server with the tables of `request`, and nothing else.
 fn facts(request: &Request) -> Facts {
-    let table = |filter: &TableFilter| TableFacts { filter: filter.clone(), row: Some(EXISTING), covered: false };
+    let table = |filter: &TableName| TableFacts { filter: filter.clone(), row: Some(EXISTING), covered: false };
     Facts {
         server: ServerRow {
             version: 170_011,
@@ -40,30 +40,30 @@ fn facts(request: &Request) -> Facts {
     }
 }
 
-fn publication(comment: Option<&str>, owned: bool) -> Option<PublicationFacts> {
+fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
     let row = Publication { puballtables: false, pubinsert: true, pubupdate: false, pubviaroot: false };
-    Some(PublicationFacts { row, mark: PublicationMark { comment: comment.map(str::to_owned), owned } })
+    PublicationFacts { row, mark: PublicationMark { comment: comment.map(str::to_owned), owned } }
 }
 
-fn slot_of(row: Value) -> Option<Slot> {
-    Some(Slot {
+fn slot_of(row: Value) -> Slot {
+    Slot {
         row: serde_json::from_value(row).unwrap(),
         confirmed_flush_lsn: Some(Lsn::new(0x20)),
         restart_lsn: None,
         lag_bytes: Some(0),
         retained_wal_bytes: None,
-    })
+    }
 }
 
-fn good_slot() -> Option<Slot> {
+fn good_slot() -> Slot {
     slot_of(json!({"plugin": "pgoutput", "database": "shop"}))
 }
 
 /// A server on which everything was done for `request`.
 fn complete(request: &Request) -> Facts {
     let mut facts = facts(request);
-    facts.publication = publication(Some("walrelay slot: walrelay"), true);
-    facts.slot = good_slot();
+    facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
+    facts.slot = Some(good_slot());
     facts.tables.iter_mut().for_each(|table| table.covered = true);
     facts
 }
@@ -74,7 +74,7 @@ fn statements(request: &Request, facts: &Facts) -> Vec<String> {
 
 #[test]
 fn a_bare_database_gets_publication_then_slot_then_mark() {
-    let request = request(&["outbox", r#"Shop."Out""box""#]);
+    let request = request(&["outbox", r#""Shop"."Out""box""#]);
     assert_eq!(
         statements(&request, &facts(&request)),
         [
@@ -181,7 +181,7 @@ fn a_slot_that_cannot_be_read_is_an_error() {
         json!({"plugin": null}),
         json!({"plugin": "pgoutput", "database": "shop", "wal_status": "lost"}),
     ] {
-        facts.slot = slot_of(row.clone());
+        facts.slot = Some(slot_of(row.clone()));
         assert_eq!(plan(&request, &facts).unwrap_err().exit_code(), 2, "{row}");
     }
 }
@@ -190,7 +190,7 @@ fn a_slot_that_cannot_be_read_is_an_error() {
 fn a_slot_from_before_the_publication_is_a_warning_with_its_mend() {
     let request = request(&["outbox"]);
     let mut facts = facts(&request);
-    facts.slot = good_slot();
+    facts.slot = Some(good_slot());
     let old = plan(&request, &facts).unwrap();
     assert!(old.step(Kind::Slot).is_none() && old.step(Kind::Publication).is_some());
     assert!(old.warnings[0].contains("ends the stream") && old.warnings[0].contains("pg_replication_slot_advance"));
@@ -212,7 +212,7 @@ fn a_mark_without_its_slot_is_a_loss_that_is_said() {
 fn another_roles_publication_is_not_marked_and_its_owner_is_told_how() {
     let request = request(&["outbox"]);
     let mut facts = complete(&request);
-    facts.publication = publication(Some("ours"), false);
+    facts.publication = Some(publication(Some("ours"), false));
     let plan = plan(&request, &facts).unwrap();
     assert!(plan.steps.is_empty());
     assert!(

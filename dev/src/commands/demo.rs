@@ -1,0 +1,198 @@
+//! The demo: a shop writes, the relay publishes, a consumer reads, the relay is killed half-way, and in the end the
+//! books are compared.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use walrelay_dev::consume::{Follower, Record};
+use walrelay_dev::kafka::{BROKERS_VARIABLE, Kafka};
+use walrelay_dev::postgres::{Postgres, SOURCE_VARIABLE};
+use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::shop::{self, Shop, Tally};
+use walrelay_dev::stage::Stage;
+use walrelay_dev::{process, provision, truth};
+
+use crate::Binary;
+use crate::screen::{self, Step, more, shorten, thousands};
+
+const STEPS: u32 = 5;
+
+/// How long the relay may take to stream, and to deliver what is left in the end.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How many records are shown.
+const SHOWN: u64 = 6;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// Outbox rows to commit
+    #[arg(long, default_value_t = 5000)]
+    rows: u64,
+    /// Repeats the shop's choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long the build took, in seconds, when it was done just before
+    #[arg(long)]
+    built_in: Option<u32>,
+}
+
+/// Whether the books agree.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let step = Step::begin(1, STEPS, "build", "walrelay");
+    let binary = arguments.binary.path()?;
+    let version = relay::run_well(&binary, &["--version"])?;
+    step.done_after(version.trim(), arguments.built_in.map_or(0.0, f64::from));
+
+    bring()?;
+    let (postgres, kafka) = start()?;
+    let options = shop::Options { rows: Some(arguments.rows), seed: arguments.seed, ..shop::Options::default() };
+    let stage = raise(&postgres, &kafka, &binary, &options)?;
+    let step = Step::begin(4, STEPS, "run", "walrelay setup --apply; walrelay run");
+    let (tally, killed_after, mut relay) = show(&stage, &options, step)?;
+
+    let step = Step::begin(5, STEPS, "truth", "comparing");
+    let delivered = stage.wait_confirmed(PATIENCE);
+    let exit = relay.terminate(PATIENCE)?;
+    let report = stage.compare()?;
+    let clean = delivered.is_ok() && exit.code == 0 && report.is_clean();
+    step.open(&verdict(&report, tally, killed_after, clean));
+    if !clean {
+        explain(&report, delivered.err(), exit.code, &relay);
+    }
+    if postgres.is_external() || kafka.is_external() {
+        stage.strike(&kafka)?;
+    }
+    Ok(clean)
+}
+
+fn bring() -> Result<()> {
+    let step = Step::begin(2, STEPS, "tools", "Postgres and Kafka");
+    let given = |variable| std::env::var(variable).is_ok_and(|value| !value.is_empty());
+    let postgres = if given(SOURCE_VARIABLE) {
+        format!("the Postgres of {SOURCE_VARIABLE}")
+    } else {
+        format!("Postgres {}", provision::postgres(provision::DEFAULT_POSTGRES)?.version)
+    };
+    let kafka = if given(BROKERS_VARIABLE) {
+        format!("the Kafka of {BROKERS_VARIABLE}")
+    } else {
+        provision::kafka()?;
+        format!("Kafka {}", provision::KAFKA_VERSION)
+    };
+    step.done(&format!("{postgres} and {kafka} (in {})", folder_name()));
+    Ok(())
+}
+
+fn folder_name() -> String {
+    let folder = provision::dev_dir();
+    let here = std::env::current_dir().unwrap_or_default();
+    folder.strip_prefix(&here).unwrap_or(&folder).display().to_string()
+}
+
+fn start() -> Result<(Postgres, Kafka)> {
+    let step = Step::begin(3, STEPS, "start", "Postgres and Kafka");
+    let kafka = std::thread::spawn(Kafka::given_or_own);
+    let postgres = Postgres::given_or_own()?;
+    let kafka = kafka.join().map_err(|_| anyhow::anyhow!("starting Kafka panicked"))??;
+    let place = postgres.port().map_or_else(|_| "yours".to_owned(), |port| format!("127.0.0.1:{port}"));
+    step.done(&format!("Postgres {place}, Kafka {}", kafka.brokers()));
+    Ok((postgres, kafka))
+}
+
+/// A Kafka of our own takes the relay's usual topics; on somebody else's we keep apart.
+fn raise(postgres: &Postgres, kafka: &Kafka, binary: &std::path::Path, options: &shop::Options) -> Result<Stage> {
+    if kafka.is_external() {
+        return Stage::build_beside_others(postgres, kafka, binary, options);
+    }
+    Stage::build(postgres, kafka, binary, "outbox.event", options)
+}
+
+/// Runs everything and shows some of it; gives what was written, and after how many records the relay was killed.
+fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u64, Relay)> {
+    stage.setup()?;
+    let mut relay = stage.relay(&[])?;
+    relay.wait_streaming(PATIENCE)?;
+    step.open(&format!("{} shops write, a consumer reads:", options.connections));
+    let topics = stage.topics();
+    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let consumer = Follower::from_beginning(&stage.client, &topics)?;
+    let shop = Shop::open(&stage.source, options)?;
+
+    let wanted = options.rows.unwrap_or_default();
+    let mut received = watch(&consumer, &shop, 0, wanted * 2 / 5, wanted)?;
+    let killed_after = received;
+    relay.kill9()?;
+    relay.start_again()?;
+    let again = relay.wait_streaming(PATIENCE).context("after kill -9")?;
+    more(&format!(
+        "kill -9 relay after {} records; started again, streaming after {:.1} s",
+        thousands(received),
+        again.as_secs_f64()
+    ));
+    received = watch(&consumer, &shop, received, wanted, wanted)?;
+    let tally = shop.finish()?;
+    while consumer.next(Duration::from_millis(300))?.is_some() {
+        received += 1;
+    }
+    more(&format!("{} records read live", thousands(received)));
+    Ok((tally, killed_after, relay))
+}
+
+/// Reads until `until` records have come in all, and shows every so many.
+fn watch(consumer: &Follower, shop: &Shop, mut received: u64, until: u64, wanted: u64) -> Result<u64> {
+    let every = (wanted / SHOWN).max(1);
+    let mut last_news = Instant::now();
+    while received < until && last_news.elapsed() < PATIENCE {
+        let Some(record) = consumer.next(Duration::from_millis(100))? else {
+            if shop.is_done() && last_news.elapsed() > PATIENCE / 4 {
+                break;
+            }
+            continue;
+        };
+        if received.is_multiple_of(every) {
+            more(&describe(&record));
+        }
+        received += 1;
+        last_news = Instant::now();
+    }
+    Ok(received)
+}
+
+fn describe(record: &Record) -> String {
+    format!(
+        "{} p{} key={} id={}… eventType={} {}",
+        record.topic,
+        record.partition,
+        record.key_text(),
+        record.header("id").and_then(|id| id.get(..8)).unwrap_or_default(),
+        record.header("eventType").unwrap_or("-"),
+        shorten(&record.value_text(), 64)
+    )
+}
+
+fn verdict(report: &truth::Report, tally: Tally, killed_after: u64, clean: bool) -> String {
+    let truth::Report { committed, received, repeated, missing, out_of_order, torn, phantom, corrupted, .. } = report;
+    let by = if *repeated > 0 && killed_after > 0 { " (by the kill)" } else { "" };
+    let others = if torn + corrupted > 0 { format!("  torn {torn}  corrupted {corrupted}") } else { String::new() };
+    format!(
+        "committed {committed}  rolled back {}  received {received}  repeated {repeated}{by}  missing {missing}  \
+         out of order {out_of_order}  phantom {phantom}{others}   {}",
+        tally.rolled_back,
+        if clean { "PASS" } else { "FAIL" }
+    )
+}
+
+fn explain(report: &truth::Report, undelivered: Option<anyhow::Error>, code: i32, relay: &Relay) {
+    if let Some(error) = undelivered {
+        more(&format!("{error:#}"));
+    }
+    if code != 0 {
+        more(&format!("the relay ended with {code} on SIGTERM, not with 0"));
+    }
+    for offender in &report.offenders {
+        more(offender);
+    }
+    screen::line(&format!("the relay's last words:\n{}", process::tail(&relay.log_path(), 20)));
+}

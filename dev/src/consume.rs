@@ -1,0 +1,229 @@
+//! Reads topics as a consumer does.
+//!
+//! In: a client configuration and topics. Out: records with everything a consumer can see of them, each partition in
+//! its order. All partitions are assigned, so there is no group to wait for and nothing is committed.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+/// How long one request may take, and how long a broker may stay silent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A record as a consumer receives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its topic.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// Its offset in the partition.
+    pub offset: i64,
+    /// Milliseconds since the epoch: `CreateTime`, or `LogAppendTime` where the topic says so.
+    pub timestamp: Option<i64>,
+    /// Its key; `None`: null.
+    pub key: Option<Vec<u8>>,
+    /// Its value; `None`: null.
+    pub value: Option<Vec<u8>>,
+    /// Its headers in their order; a value of `None` is null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Record {
+    /// The first header of that name, as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(header, _)| header == name)?;
+        std::str::from_utf8(value.as_deref()?).ok()
+    }
+
+    /// The key as text; empty when it is null.
+    pub fn key_text(&self) -> String {
+        String::from_utf8_lossy(self.key.as_deref().unwrap_or_default()).into_owned()
+    }
+
+    /// The value as text; empty when it is null.
+    pub fn value_text(&self) -> String {
+        String::from_utf8_lossy(self.value.as_deref().unwrap_or_default()).into_owned()
+    }
+
+    fn of(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().map(|headers| headers.iter()).into_iter().flatten();
+        let headers = headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)));
+        Self {
+            topic: message.topic().to_owned(),
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: headers.collect(),
+        }
+    }
+}
+
+/// Follows topics from their beginning (or end) for as long as it is asked.
+pub struct Follower {
+    consumer: BaseConsumer,
+}
+
+impl Follower {
+    /// Starts at the first record of every partition. The topics must exist.
+    ///
+    /// # Errors
+    /// A topic does not exist, or the brokers do not answer.
+    pub fn from_beginning(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
+        Self::start(config, topics, Offset::Beginning)
+    }
+
+    /// Starts behind the last record of every partition. The topics must exist.
+    ///
+    /// # Errors
+    /// As [`Follower::from_beginning`].
+    pub fn from_end(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
+        let follower = Self::start(config, topics, Offset::End)?;
+        Ok(follower)
+    }
+
+    fn start(config: &ClientConfig, topics: &[&str], from: Offset) -> Result<Self> {
+        let consumer = consumer(config)?;
+        let mut list = TopicPartitionList::new();
+        for topic in topics {
+            for partition in partitions(&consumer, topic)? {
+                // The end is asked for now: left to the client, it would be where the first fetch finds it.
+                let offset =
+                    if from == Offset::End { Offset::Offset(high(&consumer, topic, partition)?) } else { from };
+                list.add_partition_offset(topic, partition, offset)?;
+            }
+        }
+        consumer.assign(&list)?;
+        Ok(Self { consumer })
+    }
+
+    /// The next record; `None` when none comes within `limit`.
+    ///
+    /// # Errors
+    /// The brokers refuse.
+    pub fn next(&self, limit: Duration) -> Result<Option<Record>> {
+        match self.consumer.poll(limit) {
+            None | Some(Err(KafkaError::PartitionEOF(_))) => Ok(None),
+            Some(Ok(message)) => Ok(Some(Record::of(&message))),
+            Some(Err(error)) if is_passing(&error) => Ok(None),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Gathers records until `enough` says so of what has come.
+    ///
+    /// # Errors
+    /// It does not within `limit`; the message says how many came.
+    pub fn read_until(&self, limit: Duration, mut enough: impl FnMut(&[Record]) -> bool) -> Result<Vec<Record>> {
+        let deadline = Instant::now() + limit;
+        let mut records = Vec::new();
+        while !enough(&records) {
+            if Instant::now() >= deadline {
+                bail!("after {limit:?} there are only {} records", records.len());
+            }
+            records.extend(self.next(Duration::from_millis(100))?);
+        }
+        Ok(records)
+    }
+}
+
+/// Reads what the topics hold now. A topic that does not exist holds nothing.
+///
+/// # Errors
+/// The brokers do not answer.
+pub fn read_to_end(config: &ClientConfig, topics: &[&str]) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for topic in topics {
+        read_topic(config, topic, |record| records.push(record))?;
+    }
+    Ok(records)
+}
+
+/// Hands each record that a topic holds now to `take`, each partition in its order.
+///
+/// # Errors
+/// The brokers do not answer.
+pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Record)) -> Result<()> {
+    let consumer = consumer(config)?;
+    let Ok(partitions) = partitions(&consumer, topic) else { return Ok(()) };
+    let mut list = TopicPartitionList::new();
+    let mut unread = BTreeSet::new();
+    for partition in partitions {
+        list.add_partition_offset(topic, partition, Offset::Beginning)?;
+        unread.insert(partition);
+    }
+    consumer.assign(&list)?;
+    let mut last_news = Instant::now();
+    while !unread.is_empty() {
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Ok(message)) => take(Record::of(&message)),
+            // Not the high watermark: the last offset of a transaction is a marker that never arrives as a record.
+            Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
+            Some(Err(error)) if !is_passing(&error) => return Err(error.into()),
+            Some(Err(_)) | None if last_news.elapsed() > PATIENCE => {
+                bail!("no news of topic {topic} for {PATIENCE:?}, partitions {unread:?} not read to the end");
+            }
+            Some(Err(_)) | None => continue,
+        }
+        last_news = Instant::now();
+    }
+    Ok(())
+}
+
+/// How many records the topic's partitions hold now, by their offsets; 0 when it does not exist.
+///
+/// # Errors
+/// The brokers do not answer.
+pub fn count(config: &ClientConfig, topic: &str) -> Result<i64> {
+    let consumer = consumer(config)?;
+    let Ok(partitions) = partitions(&consumer, topic) else { return Ok(0) };
+    partitions.into_iter().map(|partition| high(&consumer, topic, partition)).sum()
+}
+
+fn consumer(config: &ClientConfig) -> Result<BaseConsumer> {
+    let mut config = config.clone();
+    config
+        .set("group.id", "walrelay-dev")
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "earliest")
+        .set("allow.auto.create.topics", "false")
+        .set("fetch.wait.max.ms", "50")
+        .set("reconnect.backoff.max.ms", "500");
+    Ok(config.create()?)
+}
+
+fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let partitions: Vec<i32> = found
+        .map(|found| found.partitions().iter().map(rdkafka::metadata::MetadataPartition::id).collect())
+        .unwrap_or_default();
+    if partitions.is_empty() {
+        return Err(anyhow!("there is no topic {topic}"));
+    }
+    Ok(partitions)
+}
+
+fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
+    let (_, high) = consumer
+        .fetch_watermarks(topic, partition, PATIENCE)
+        .with_context(|| format!("cannot ask how much topic {topic} holds"))?;
+    Ok(high)
+}
+
+/// Whether the client gets over an error by itself: brokers that come and go.
+fn is_passing(error: &KafkaError) -> bool {
+    use rdkafka::error::RDKafkaErrorCode as Code;
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut | Code::Resolve)
+    )
+}

@@ -1,0 +1,91 @@
+//! `walrelay-dev`: the demo, the chaos rounds and the measurements, each one command.
+//!
+//! Every command brings what it needs, starts services of its own on free loopback ports and leaves nothing running.
+
+mod commands;
+mod screen;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+use walrelay_dev::{provision, relay};
+
+use commands::{chaos, demo, drain, latency};
+
+/// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring Postgres and Kafka through Maven, and nothing else
+    Provision {
+        /// Postgres' major versions, 14 to 18
+        #[arg(long, value_delimiter = ',', default_value = "17")]
+        postgres: Vec<u32>,
+    },
+    /// Show the whole line from a committed row to a consumer, with a kill -9 in the middle
+    Demo(demo::Arguments),
+    /// Kill or stop the relay again and again under load, then compare what was committed with what arrived
+    Chaos(chaos::Arguments),
+    /// Measure how fast a backlog is drained, beside pg_recvlogical
+    Drain(drain::Arguments),
+    /// Measure commit to consumer at a steady rate
+    Latency(latency::Arguments),
+}
+
+/// Where the relay's binary is.
+#[derive(Debug, Clone, clap::Args)]
+struct Binary {
+    /// The relay's binary [default: `WALRELAY_BIN`, or `walrelay` beside this program]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+impl Binary {
+    fn path(&self) -> Result<PathBuf> {
+        let beside = std::env::current_exe().context("cannot find this program's folder")?.with_file_name("walrelay");
+        let path = self.binary.clone().unwrap_or_else(|| relay::binary(beside));
+        std::path::absolute(&path).ok().filter(|path| path.is_file()).with_context(|| {
+            format!("there is no {}: build it (cargo build -p walrelay) or give --binary", path.display())
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether what was to be shown is so.
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Provision { postgres } => provision_all(&postgres).map(|()| true),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Drain(arguments) => drain::run(&arguments).map(|()| true),
+        Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
+    }
+}
+
+fn provision_all(postgres: &[u32]) -> Result<()> {
+    for major in postgres {
+        let tools = provision::postgres(*major)?;
+        screen::line(&format!("Postgres {} in {}", tools.version, tools.bin.display()));
+    }
+    let kafka = provision::kafka()?;
+    screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, kafka.libs.display()));
+    Ok(())
+}

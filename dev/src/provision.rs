@@ -1,0 +1,389 @@
+//! Brings Postgres and Kafka through Maven.
+//!
+//! In: which version. Out: where its programs are. Everything lands in one folder, `.dev` at the top of the repository
+//! (or `WALRELAY_DEV_DIR`), and in Maven's own cache; nothing is installed, and a missing prerequisite is named.
+//!
+//! ```text
+//! .dev/lock                      held while something is brought
+//!      tools/postgres-17.11.0/   bin/ lib/ share/
+//!      tools/kafka-4.3.1/        92 jars
+//!      templates/postgres-17.11.0   a data directory, copied for each server
+//!      run/                      what runs now
+//! ```
+//!
+//! Invariant: a folder that carries its final name is complete; it is filled under another name and renamed.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::account::{self, Account};
+
+/// The Postgres that is used when nothing else is said.
+pub const DEFAULT_POSTGRES: u32 = 17;
+
+/// The Kafka that is brought.
+pub const KAFKA_VERSION: &str = "4.3.1";
+
+/// The Postgres that can be brought: major version, and the release of it.
+const POSTGRES_VERSIONS: [(u32, &str); 5] =
+    [(14, "14.24.0"), (15, "15.15.0"), (16, "16.15.0"), (17, "17.11.0"), (18, "18.6.0")];
+
+const POSTGRES_POM: &str = include_str!("../pom/postgres.xml");
+const KAFKA_POM: &str = include_str!("../pom/kafka.xml");
+
+/// The oldest Java that Kafka 4 runs on.
+const OLDEST_JAVA: u32 = 17;
+
+/// One Postgres on disk.
+#[derive(Debug, Clone)]
+pub struct PostgresTools {
+    /// Such as `17.11.0`.
+    pub version: &'static str,
+    /// Holds `postgres`, `initdb` and `pg_ctl`.
+    pub bin: PathBuf,
+    /// A fresh data directory, to be copied.
+    pub template: PathBuf,
+    /// Where servers keep their data while they run.
+    pub run: PathBuf,
+    /// Whom everything of Postgres runs as; `None`: as ourselves.
+    pub account: Option<Account>,
+}
+
+/// One Kafka on disk.
+#[derive(Debug, Clone)]
+pub struct KafkaTools {
+    /// Holds the jars.
+    pub libs: PathBuf,
+    /// Where brokers keep their data while they run.
+    pub run: PathBuf,
+    /// The program `java`.
+    pub java: PathBuf,
+}
+
+/// The folder everything is brought into: `WALRELAY_DEV_DIR`, or `.dev` at the top of the repository.
+pub fn dev_dir() -> PathBuf {
+    let named = std::env::var_os("WALRELAY_DEV_DIR").filter(|value| !value.is_empty());
+    let folder = named.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.dev"), PathBuf::from);
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
+    without_dots(&folder)
+}
+
+/// Brings a Postgres unless it is there already.
+///
+/// # Errors
+/// The version is not one of those that can be brought, a prerequisite is missing, or Maven fails.
+pub fn postgres(major: u32) -> Result<PostgresTools> {
+    let version = postgres_version(major)?;
+    let account = Account::for_postgres()?;
+    let root = reachable_root(account)?;
+    let home = root.join("tools").join(format!("postgres-{version}"));
+    let template = root.join("templates").join(format!("postgres-{version}"));
+    if !(home.exists() && template.exists()) {
+        let _lock = lock(&root)?;
+        fill(&home, |part| bring_postgres(version, part))?;
+        fill(&template, |part| make_template(&home, part, account))?;
+    }
+    let run = root.join("run");
+    account::make_passable(&run)?;
+    Ok(PostgresTools { version, bin: home.join("bin"), template, run, account })
+}
+
+/// Brings Kafka unless it is there already.
+///
+/// # Errors
+/// A prerequisite is missing, or Maven fails.
+pub fn kafka() -> Result<KafkaTools> {
+    let root = dev_dir();
+    let libs = root.join("tools").join(format!("kafka-{KAFKA_VERSION}"));
+    if !libs.exists() {
+        account::make_passable(&root)?;
+        let _lock = lock(&root)?;
+        fill(&libs, bring_kafka)?;
+    }
+    let run = root.join("run");
+    account::make_passable(&run)?;
+    Ok(KafkaTools { libs, run, java: java() })
+}
+
+/// Checks the prerequisites of what is not there yet.
+///
+/// # Errors
+/// Names the missing one and what to install.
+pub fn prerequisites() -> Result<()> {
+    java_version()?;
+    maven(&["--version"]).map(drop)
+}
+
+/// The Postgres majors that can be brought, oldest first.
+pub fn postgres_majors() -> impl Iterator<Item = u32> {
+    POSTGRES_VERSIONS.iter().map(|(major, _)| *major)
+}
+
+fn postgres_version(major: u32) -> Result<&'static str> {
+    let known = POSTGRES_VERSIONS.iter().find(|(known, _)| *known == major);
+    known.map(|(_, version)| *version).ok_or_else(|| {
+        let majors: Vec<String> = postgres_majors().map(|major| major.to_string()).collect();
+        anyhow!("Postgres {major} cannot be brought, only {}", majors.join(", "))
+    })
+}
+
+/// Where Postgres' files go: below `.dev`, unless its account cannot get there (a repository below `/root`).
+fn reachable_root(account: Option<Account>) -> Result<PathBuf> {
+    let root = dev_dir();
+    let root = match account {
+        Some(account) if !account.can_reach(&root) => fallback_root(&root)?,
+        _ => root,
+    };
+    account::make_passable(&root)?;
+    Ok(root)
+}
+
+fn fallback_root(closed: &Path) -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    closed.hash(&mut hasher);
+    let root = std::env::temp_dir().join(format!("walrelay-dev-{:016x}", hasher.finish()));
+    if root.exists() {
+        // Everybody may write to the temporary folder: run no programs that somebody else put there.
+        let owner = fs::symlink_metadata(&root)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            bail!("{} belongs to somebody else; remove it", root.display());
+        }
+    } else {
+        say(&format!(
+            "Postgres does not run as root and other accounts cannot reach {}: its files go to {}",
+            closed.display(),
+            root.display()
+        ));
+    }
+    Ok(root)
+}
+
+/// Waits until no other process brings something into the same folder.
+fn lock(root: &Path) -> Result<File> {
+    let path = root.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Fills a folder under another name and gives it its own when it is complete; the caller holds the lock.
+fn fill(folder: &Path, bring: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    let mut part = folder.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    remove_if_there(&part)?;
+    account::make_passable(&part)?;
+    bring(&part)?;
+    fs::rename(&part, folder).with_context(|| format!("cannot rename {}", part.display()))
+}
+
+fn bring_postgres(version: &str, home: &Path) -> Result<()> {
+    let started = Instant::now();
+    say(&format!("Postgres {version}: through Maven"));
+    java_version()?;
+    let jar = home.join("jar");
+    let pom = home.join("pom.xml");
+    fs::write(&pom, POSTGRES_POM)?;
+    maven(&[
+        OsStr::new("-f"),
+        pom.as_os_str(),
+        OsStr::new("dependency:unpack-dependencies"),
+        &define("postgres.platform", platform()?.as_ref()),
+        &define("postgres.version", version.as_ref()),
+        &define("outputDirectory", jar.as_os_str()),
+    ])?;
+    unpack(&archive_in(&jar)?, home)?;
+    fs::remove_dir_all(&jar)?;
+    say(&format!("Postgres {version}: there after {:.0} s", started.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+fn bring_kafka(libs: &Path) -> Result<()> {
+    let started = Instant::now();
+    say(&format!("Kafka {KAFKA_VERSION}: through Maven"));
+    java_version()?;
+    let pom = libs.join("pom.xml");
+    fs::write(&pom, KAFKA_POM)?;
+    maven(&[
+        OsStr::new("-f"),
+        pom.as_os_str(),
+        OsStr::new("dependency:copy-dependencies"),
+        &define("kafka.version", KAFKA_VERSION.as_ref()),
+        &define("outputDirectory", libs.as_os_str()),
+    ])?;
+    say(&format!("Kafka {KAFKA_VERSION}: there after {:.0} s", started.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// The binaries' name for this machine.
+fn platform() -> Result<&'static str> {
+    match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => Ok("linux-amd64"),
+        ("linux", "aarch64") => Ok("linux-arm64v8"),
+        (os, arch) => bail!("no Postgres can be brought for {os} on {arch}: set WALRELAY_TEST_SOURCE to one you have"),
+    }
+}
+
+fn archive_in(folder: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let archive = entries.find(|path| path.extension() == Some(OsStr::new("txz")));
+    archive.with_context(|| format!("no .txz in {}", folder.display()))
+}
+
+fn unpack(archive: &Path, folder: &Path) -> Result<()> {
+    let reader = liblzma::read::XzDecoder::new(File::open(archive)?);
+    let mut tar = tar::Archive::new(reader);
+    // Other accounts must be able to read and run what is in it, whatever our umask.
+    tar.set_preserve_permissions(true);
+    tar.unpack(folder).with_context(|| format!("cannot unpack {}", archive.display()))
+}
+
+/// Makes a data directory; superuser `postgres`, nobody needs a password.
+fn make_template(home: &Path, data: &Path, account: Option<Account>) -> Result<()> {
+    account::give(data, account)?;
+    let mut initdb = Command::new(home.join("bin/initdb"));
+    initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+    initdb.current_dir("/");
+    let output = account::switch(&mut initdb, account).output().context("cannot run initdb")?;
+    succeeded("initdb", &output)
+}
+
+/// Runs Maven without talk.
+fn maven<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
+    let mut command = Command::new("mvn");
+    command.args(["--batch-mode", "--no-transfer-progress", "--quiet", "-Dstyle.color=never"]).args(arguments);
+    let output = command.output().map_err(|error| missing("Maven (mvn)", &error.to_string(), "maven", "maven"))?;
+    succeeded("mvn", &output)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn define(key: &str, value: &OsStr) -> std::ffi::OsString {
+    let mut argument = std::ffi::OsString::from(format!("-D{key}="));
+    argument.push(value);
+    argument
+}
+
+fn succeeded(program: &str, output: &Output) -> Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let first = lines.get(..lines.len().min(12)).unwrap_or_default();
+    bail!("{program} failed ({}):\n{}", output.status, first.join("\n"))
+}
+
+/// The `java` of `JAVA_HOME`, else of the path.
+fn java() -> PathBuf {
+    let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
+    home.map(|home| Path::new(&home).join("bin/java")).filter(|java| java.exists()).unwrap_or_else(|| "java".into())
+}
+
+/// The major version of Java.
+///
+/// # Errors
+/// There is none, or it is too old; the message says what to install.
+pub fn java_version() -> Result<u32> {
+    let (debian, fedora) = ("openjdk-17-jdk-headless", "java-17-openjdk-headless");
+    let what = format!("Java {OLDEST_JAVA} or newer (java)");
+    let output = Command::new(java())
+        .arg("-version")
+        .output()
+        .map_err(|error| missing(&what, &error.to_string(), debian, fedora))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let found = parse_java_version(&text).with_context(|| format!("cannot read the version from: {text}"))?;
+    if found < OLDEST_JAVA {
+        return Err(missing(&what, &format!("found {found}"), debian, fedora));
+    }
+    Ok(found)
+}
+
+/// Reads `openjdk version "17.0.15" 2025-04-15`, also the `"1.8.0_292"` of old.
+fn parse_java_version(text: &str) -> Option<u32> {
+    let version = text.split('"').nth(1)?;
+    let mut parts = version.split(|c: char| !c.is_ascii_digit());
+    match parts.next()?.parse().ok()? {
+        1 => parts.next()?.parse().ok(),
+        major => Some(major),
+    }
+}
+
+fn missing(what: &str, why: &str, debian: &str, fedora: &str) -> anyhow::Error {
+    anyhow!(
+        "{what} is needed: {why}. Install it (Debian, Ubuntu: apt install {debian}; Fedora: dnf install {fedora}), \
+         or set WALRELAY_TEST_SOURCE and WALRELAY_TEST_BROKERS to a Postgres and a Kafka that you have"
+    )
+}
+
+fn remove_if_there(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        done => done.with_context(|| format!("cannot remove {}", folder.display())),
+    }
+}
+
+/// Resolves `..` by name, so that messages show a short path, also when the folder is not there yet.
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut so_far, part| {
+        if part == std::path::Component::ParentDir {
+            so_far.pop();
+        } else {
+            so_far.push(part);
+        }
+        so_far
+    })
+}
+
+/// Says on stderr what takes long.
+fn say(text: &str) {
+    eprintln!("walrelay-dev: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn java_versions_old_and_new_are_read() {
+        assert_eq!(parse_java_version("openjdk version \"17.0.15\" 2025-04-15"), Some(17));
+        assert_eq!(parse_java_version("openjdk version \"21\" 2023-09-19"), Some(21));
+        assert_eq!(parse_java_version("openjdk version \"26-ea\" 2026-03-17"), Some(26));
+        assert_eq!(parse_java_version("java version \"1.8.0_292\""), Some(8));
+        assert_eq!(parse_java_version("command not found"), None);
+    }
+
+    #[test]
+    fn an_unknown_postgres_names_the_known_ones() {
+        let error = postgres_version(13).unwrap_err().to_string();
+        assert!(error.contains("only 14, 15, 16, 17, 18"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_prerequisite_says_what_to_install() {
+        let error = missing("Maven (mvn)", "not found", "maven", "maven").to_string();
+        assert!(error.contains("apt install maven") && error.contains("WALRELAY_TEST_SOURCE"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_with_its_final_name_is_complete() {
+        let root = std::env::temp_dir().join(format!("walrelay-fill-{}", std::process::id()));
+        let folder = root.join("tool");
+        assert!(fill(&folder, |_| bail!("network down")).is_err());
+        assert!(!folder.exists());
+        fill(&folder, |part| Ok(fs::write(part.join("file"), "x")?)).unwrap();
+        fill(&folder, |_| bail!("must not be brought twice")).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("file")).unwrap(), "x");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! One relay between one database and its topics.
+//!
+//! In: a Postgres, a Kafka, the relay's binary. Out: a fresh database with the shop's tables, the topics, publication
+//! and slot (by the relay's own `setup`), relays that run on them, and when everything committed has been confirmed.
+//! Several stages share the services: each has names of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::postgres::{Client, NoTls};
+use anyhow::{Context as _, Result};
+use rdkafka::ClientConfig;
+
+use crate::kafka::Kafka;
+use crate::postgres::{Postgres, quote_identifier, unique_name};
+use crate::relay::{self, Relay};
+use crate::{consume, process, shop, truth};
+
+/// The partitions of each topic.
+const PARTITIONS: u32 = 4;
+
+/// Everything has its name; nothing runs yet.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// The relay's binary.
+    pub binary: PathBuf,
+    /// Connection URI of the database, as superuser.
+    pub source: String,
+    /// Database, publication and slot have this name.
+    pub name: String,
+    /// Bootstrap servers.
+    pub brokers: String,
+    /// Topics are `prefix.order` and `prefix.invoice`.
+    pub topic_prefix: String,
+    /// Gets into Kafka.
+    pub client: ClientConfig,
+    admin_source: String,
+}
+
+impl Stage {
+    /// Makes database, tables, keys and topics.
+    ///
+    /// # Errors
+    /// One of them cannot be made.
+    pub fn build(
+        postgres: &Postgres,
+        kafka: &Kafka,
+        binary: &Path,
+        topic_prefix: &str,
+        options: &shop::Options,
+    ) -> Result<Self> {
+        Self::build_with(postgres, kafka, binary, topic_prefix, options, &[])
+    }
+
+    /// As [`Stage::build`], with settings of the topics.
+    ///
+    /// # Errors
+    /// As [`Stage::build`].
+    pub fn build_with(
+        postgres: &Postgres,
+        kafka: &Kafka,
+        binary: &Path,
+        topic_prefix: &str,
+        options: &shop::Options,
+        topic_settings: &[(&str, &str)],
+    ) -> Result<Self> {
+        let name = postgres.create_unique_database("shop")?;
+        let stage = Self {
+            binary: binary.to_owned(),
+            source: postgres.url(&name),
+            name,
+            brokers: kafka.brokers(),
+            topic_prefix: topic_prefix.to_owned(),
+            client: kafka.client_config(),
+            admin_source: postgres.url("postgres"),
+        };
+        shop::create_tables(&mut stage.connect()?, options)?;
+        for topic in stage.topics() {
+            kafka.create_topic(&topic, PARTITIONS, topic_settings)?;
+        }
+        Ok(stage)
+    }
+
+    /// As [`Stage::build`], with topics that no other stage on the same Kafka has.
+    ///
+    /// # Errors
+    /// As [`Stage::build`].
+    pub fn build_beside_others(
+        postgres: &Postgres,
+        kafka: &Kafka,
+        binary: &Path,
+        options: &shop::Options,
+    ) -> Result<Self> {
+        Self::build(postgres, kafka, binary, &unique_name("walrelay-shop"), options)
+    }
+
+    /// The topics of the shop's rows.
+    pub fn topics(&self) -> Vec<String> {
+        shop::KINDS.iter().map(|kind| format!("{}.{kind}", self.topic_prefix)).collect()
+    }
+
+    /// Connects to the database.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn connect(&self) -> Result<Client> {
+        Client::connect(&self.source, NoTls).context("cannot connect to the stage's database")
+    }
+
+    /// Makes publication and slot as a user does: `walrelay setup --apply`.
+    ///
+    /// # Errors
+    /// The command fails; the message carries what it said.
+    pub fn setup(&self) -> Result<String> {
+        let place = self.place();
+        let mut arguments = vec!["setup", "--apply", "--table", "public.outbox"];
+        arguments.extend(place.iter().map(String::as_str));
+        relay::run_well(&self.binary, &arguments)
+    }
+
+    /// Starts a relay; `more` are further arguments.
+    ///
+    /// # Errors
+    /// It cannot be started; see [`Relay::start`].
+    pub fn relay(&self, more: &[&str]) -> Result<Relay> {
+        Relay::start(&self.binary, &self.run_arguments(more), &[] as &[(&str, &str)])
+    }
+
+    /// The arguments of `walrelay` for running on this stage.
+    pub fn run_arguments(&self, more: &[&str]) -> Vec<String> {
+        let topic = format!("{}.{{route}}", self.topic_prefix);
+        let fixed = ["run", "--brokers", &self.brokers, "--topic", &topic];
+        let fixed = fixed.into_iter().map(str::to_owned);
+        fixed.chain(self.place()).chain(more.iter().map(|&argument| argument.to_owned())).collect()
+    }
+
+    fn place(&self) -> [String; 6] {
+        ["--source", &self.source, "--publication", &self.name, "--slot", &self.name].map(str::to_owned)
+    }
+
+    /// Waits until the slot has been confirmed up to everything that is committed now.
+    ///
+    /// # Errors
+    /// It has not within `limit`; the message says how far it is.
+    pub fn wait_confirmed(&self, limit: Duration) -> Result<()> {
+        let mut client = self.connect()?;
+        let target: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[])?.get(0);
+        let waited = process::wait_until(limit, "the slot to be confirmed", || {
+            let sql = "SELECT coalesce((SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots
+                       WHERE slot_name = $2), false)";
+            std::thread::sleep(Duration::from_millis(10));
+            Ok(client.query_one(sql, &[&target, &self.name])?.get(0))
+        });
+        waited.with_context(|| format!("up to {target}: it is at {:?}", self.confirmed().ok()))
+    }
+
+    /// The slot's `confirmed_flush_lsn`.
+    ///
+    /// # Errors
+    /// There is no such slot.
+    pub fn confirmed(&self) -> Result<String> {
+        let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
+        Ok(self.connect()?.query_one(sql, &[&self.name])?.get(0))
+    }
+
+    /// Reads the topics to their end and compares them with the truth.
+    ///
+    /// # Errors
+    /// Database or brokers do not answer.
+    pub fn compare(&self) -> Result<truth::Report> {
+        let mut checker = truth::Checker::new(truth::load(&mut self.connect()?)?);
+        for topic in self.topics() {
+            consume::read_topic(&self.client, &topic, |record| checker.see(&record))?;
+        }
+        Ok(checker.finish())
+    }
+
+    /// Removes slot, database and topics, for services that live on. No relay may run.
+    ///
+    /// # Errors
+    /// One of them cannot be removed.
+    pub fn strike(&self, kafka: &Kafka) -> Result<()> {
+        let mut client = Client::connect(&self.admin_source, NoTls)?;
+        let drop_slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
+        client.execute(drop_slot, &[&self.name])?;
+        client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?;
+        self.topics().iter().try_for_each(|topic| kafka.delete_topic(topic))
+    }
+}

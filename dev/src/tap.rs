@@ -1,0 +1,392 @@
+//! A TCP proxy that breaks connections on demand.
+//!
+//! In: a target address. Out: a loopback port that forwards to it, until told to cut, delay, stall, throttle, refuse, or
+//! to leave connections half-open. It looks at no byte.
+//!
+//! ```text
+//!  client ──▶ reader ──▶ queue ──▶ writer ──▶ server      (a pair of threads for each direction)
+//!                                    ▲ delay, stall, limit
+//! ```
+//!
+//! The queue is bounded: a stalled direction pushes back on its sender as a full network does.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+/// The largest piece that is forwarded at once, in bytes.
+const PIECE: usize = 16 * 1024;
+
+/// How many pieces one direction holds while it is delayed or stalled.
+const PIECES: usize = 64;
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From who connected to the target.
+    ToServer,
+    /// From the target to who connected.
+    ToClient,
+}
+
+/// A proxy; it ends when dropped, with its connections.
+#[derive(Debug)]
+pub struct Tap {
+    port: u16,
+    line: Arc<Line>,
+}
+
+/// What the threads share.
+#[derive(Debug, Default)]
+struct Line {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    target: Option<String>,
+    closed: bool,
+    refusing: bool,
+    to_server: Weather,
+    to_client: Weather,
+    connections: Vec<Connection>,
+    accepted: usize,
+}
+
+/// What happens to the bytes of one direction.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weather {
+    stalled: bool,
+    delay: Duration,
+    bytes_per_second: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    /// The server's side is gone and the client is not to know.
+    half_open: Arc<AtomicBool>,
+}
+
+impl Tap {
+    /// Forwards a free loopback port to `target` (`host:port`).
+    ///
+    /// # Errors
+    /// No port can be opened.
+    pub fn start(target: impl Into<String>) -> Result<Self> {
+        let tap = Self::listen()?;
+        tap.set_target(target);
+        Ok(tap)
+    }
+
+    /// Opens the port before there is a target; connections are refused until then.
+    ///
+    /// # Errors
+    /// No port can be opened.
+    pub fn listen() -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
+        let port = listener.local_addr()?.port();
+        let line = Arc::new(Line::default());
+        let shared = Arc::clone(&line);
+        thread::spawn(move || accept(&listener, &shared));
+        Ok(Self { port, line })
+    }
+
+    /// Where new connections go from now on.
+    pub fn set_target(&self, target: impl Into<String>) {
+        self.line.state().target = Some(target.into());
+    }
+
+    /// The port to connect to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address to connect to.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.line.state().accepted
+    }
+
+    /// Closes every connection; new ones are taken.
+    pub fn cut(&self) {
+        for connection in self.line.state().connections.drain(..) {
+            connection.shut();
+        }
+    }
+
+    /// Whether new connections are closed at once.
+    pub fn refuse(&self, refusing: bool) {
+        self.line.state().refusing = refusing;
+    }
+
+    /// Each byte arrives that much later.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.change(direction, |weather| weather.delay = delay);
+    }
+
+    /// Nothing arrives any more; connections stay open, and what waits goes on with [`Tap::flow`].
+    pub fn stall(&self, direction: Direction) {
+        self.change(direction, |weather| weather.stalled = true);
+    }
+
+    /// [`Tap::stall`] for both directions: a black hole.
+    pub fn stall_both(&self) {
+        self.stall(Direction::ToServer);
+        self.stall(Direction::ToClient);
+    }
+
+    /// At most that many bytes a second.
+    pub fn limit(&self, direction: Direction, bytes_per_second: u32) {
+        self.change(direction, |weather| weather.bytes_per_second = Some(bytes_per_second.max(1)));
+    }
+
+    /// Ends stalls, delays, limits and refusals.
+    pub fn flow(&self) {
+        let mut state = self.line.state();
+        state.refusing = false;
+        (state.to_server, state.to_client) = (Weather::default(), Weather::default());
+        drop(state);
+        self.line.changed.notify_all();
+    }
+
+    /// The server sees every connection closed; the client sees nothing, and what it sends disappears.
+    pub fn half_open(&self) {
+        for connection in &self.line.state().connections {
+            connection.half_open.store(true, Ordering::SeqCst);
+            drop(connection.server.shutdown(Shutdown::Both));
+        }
+    }
+
+    fn change(&self, direction: Direction, change: impl FnOnce(&mut Weather)) {
+        change(self.line.state().weather_mut(direction));
+        self.line.changed.notify_all();
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.line.state().closed = true;
+        self.line.changed.notify_all();
+        self.cut();
+        // Wakes the accepting thread.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits out a stall. `None`: the tap is closed.
+    fn weather(&self, direction: Direction) -> Option<Weather> {
+        let stalled = |state: &mut State| state.weather_mut(direction).stalled && !state.closed;
+        let mut state = self.changed.wait_while(self.state(), stalled).unwrap_or_else(PoisonError::into_inner);
+        let weather = *state.weather_mut(direction);
+        (!state.closed).then_some(weather)
+    }
+}
+
+impl State {
+    fn weather_mut(&mut self, direction: Direction) -> &mut Weather {
+        match direction {
+            Direction::ToServer => &mut self.to_server,
+            Direction::ToClient => &mut self.to_client,
+        }
+    }
+}
+
+impl Connection {
+    fn shut(&self) {
+        drop(self.client.shutdown(Shutdown::Both));
+        drop(self.server.shutdown(Shutdown::Both));
+    }
+}
+
+fn accept(listener: &TcpListener, line: &Arc<Line>) {
+    for client in listener.incoming().flatten() {
+        let target = {
+            let mut state = line.state();
+            if state.closed {
+                return;
+            }
+            state.accepted += 1;
+            if state.refusing { None } else { state.target.clone() }
+        };
+        // A client that cannot be served sees its connection closed.
+        if let Some(target) = target {
+            drop(serve(client, &target, line));
+        }
+    }
+}
+
+fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
+    let server = TcpStream::connect(target)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let half_open = Arc::new(AtomicBool::new(false));
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        let (from, to) = match direction {
+            Direction::ToServer => (client.try_clone()?, server.try_clone()?),
+            Direction::ToClient => (server.try_clone()?, client.try_clone()?),
+        };
+        let (sender, receiver) = sync_channel(PIECES);
+        let (line, half_open) = (Arc::clone(line), Arc::clone(&half_open));
+        thread::spawn(move || read(from, &sender));
+        thread::spawn(move || write(to, &receiver, &line, direction, &half_open));
+    }
+    line.state().connections.push(Connection { client, server, half_open });
+    Ok(())
+}
+
+/// A piece and when it came.
+type Piece = (Instant, Vec<u8>);
+
+/// Ends with the connection, or when the writer has gone; the writer learns of it from the closed queue.
+fn read(mut from: TcpStream, sender: &SyncSender<Piece>) {
+    let mut buffer = vec![0; PIECE];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let piece = buffer.get(..count).unwrap_or_default().to_vec();
+        if sender.send((Instant::now(), piece)).is_err() {
+            return;
+        }
+    }
+}
+
+fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Direction, half_open: &AtomicBool) {
+    for (came, piece) in pieces {
+        let Some(weather) = line.weather(direction) else { break };
+        thread::sleep((came + weather.delay).saturating_duration_since(Instant::now()));
+        // A stall may have begun during the delay.
+        if line.weather(direction).is_none() {
+            break;
+        }
+        if to.write_all(&piece).is_err() && !half_open.load(Ordering::SeqCst) {
+            break;
+        }
+        if let Some(rate) = weather.bytes_per_second {
+            let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            thread::sleep(Duration::from_secs(1) * length / rate);
+        }
+    }
+    if !half_open.load(Ordering::SeqCst) {
+        drop(to.shutdown(Shutdown::Write));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that sends back what it gets.
+    fn echo() -> String {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+            }
+        });
+        address
+    }
+
+    fn connect(tap: &Tap) -> TcpStream {
+        let stream = TcpStream::connect(tap.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+
+    fn round_trip(stream: &mut TcpStream) -> std::io::Result<[u8; 4]> {
+        let mut answer = [0; 4];
+        stream.write_all(b"ping")?;
+        stream.read_exact(&mut answer)?;
+        Ok(answer)
+    }
+
+    #[test]
+    fn bytes_pass_in_both_directions_until_the_cut() {
+        let tap = Tap::start(echo()).unwrap();
+        let mut stream = connect(&tap);
+        assert_eq!(&round_trip(&mut stream).unwrap(), b"ping");
+        tap.cut();
+        assert!(round_trip(&mut stream).is_err());
+        assert_eq!(&round_trip(&mut connect(&tap)).unwrap(), b"ping");
+        assert_eq!(tap.accepted(), 2);
+    }
+
+    #[test]
+    fn a_stalled_direction_holds_bytes_back_and_loses_none() {
+        let tap = Tap::start(echo()).unwrap();
+        let mut stream = connect(&tap);
+        round_trip(&mut stream).unwrap();
+        tap.stall(Direction::ToClient);
+        stream.write_all(b"later").unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(stream.read(&mut [0; 5]).is_err());
+        tap.flow();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"later");
+    }
+
+    #[test]
+    fn a_delay_holds_for_each_byte_and_keeps_the_order() {
+        let tap = Tap::start(echo()).unwrap();
+        tap.delay(Direction::ToServer, Duration::from_millis(40));
+        let mut stream = connect(&tap);
+        let started = Instant::now();
+        assert_eq!(&round_trip(&mut stream).unwrap(), b"ping");
+        assert!(started.elapsed() >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn a_half_open_connection_swallows_what_the_client_sends() {
+        let tap = Tap::start(echo()).unwrap();
+        let mut stream = connect(&tap);
+        round_trip(&mut stream).unwrap();
+        tap.half_open();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        for _ in 0..5 {
+            let kind = round_trip(&mut stream).unwrap_err().kind();
+            assert!(matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn new_connections_can_be_refused() {
+        let tap = Tap::listen().unwrap();
+        assert!(round_trip(&mut connect(&tap)).is_err());
+        tap.set_target(echo());
+        tap.refuse(true);
+        assert!(round_trip(&mut connect(&tap)).is_err());
+        tap.flow();
+        assert!(round_trip(&mut connect(&tap)).is_ok());
+    }
+
+    #[test]
+    fn a_limit_slows_down_and_loses_nothing() {
+        let tap = Tap::start(echo()).unwrap();
+        tap.limit(Direction::ToServer, 1_000_000);
+        let mut stream = connect(&tap);
+        let sent: Vec<u8> = (0..100_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let started = Instant::now();
+        stream.write_all(&sent).unwrap();
+        let mut got = vec![0; sent.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert!(got == sent && started.elapsed() >= Duration::from_millis(50));
+    }
+}

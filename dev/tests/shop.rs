@@ -1,0 +1,57 @@
+//! The shop's truth holds by itself, also through a crash of Postgres in the middle.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use walrelay_dev::postgres::{self, Postgres, shared_postgres};
+use walrelay_dev::shop::{self, Shop};
+use walrelay_dev::{process, truth};
+
+fn truth_agrees_with_outbox(server: &Postgres, database: Option<&str>) -> usize {
+    let mut client = server.connect(database).unwrap();
+    let mut rows = truth::load(&mut client).unwrap();
+    let sql = "SELECT count(*) FROM outbox JOIN truth ON outbox.id = truth.id::uuid
+               AND aggregateid = key AND md5(payload::text) = md5 AND (payload->>'seq')::bigint = seq";
+    let joined: i64 = client.query_one(sql, &[]).unwrap().get(0);
+    let outbox: i64 = client.query_one("SELECT count(*) FROM outbox", &[]).unwrap().get(0);
+    assert_eq!((usize::try_from(joined).unwrap(), outbox), (rows.len(), joined));
+    rows.sort_by_key(|row| row.seq);
+    let mut per_key: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for row in &rows {
+        per_key.entry(row.key.clone()).or_default().push(row.seq);
+    }
+    for (key, seqs) in per_key {
+        assert!(seqs.iter().copied().eq(1..=i64::try_from(seqs.len()).unwrap()), "{key}: {seqs:?}");
+    }
+    rows.len()
+}
+
+#[test]
+fn what_is_committed_is_the_truth_and_what_is_rolled_back_leaves_no_trace() {
+    let server = shared_postgres().unwrap();
+    let database = server.create_unique_database("shop").unwrap();
+    let options = shop::Options { rows: Some(500), ..shop::Options::default() };
+    shop::create_tables(&mut server.connect(Some(&database)).unwrap(), &options).unwrap();
+    let tally = Shop::open(&server.url(&database), &options).unwrap().finish().unwrap();
+    assert!(tally.committed >= 500 && tally.rolled_back > 0, "{tally:?}");
+    let rows = truth_agrees_with_outbox(server, Some(&database));
+    assert_eq!(u64::try_from(rows).unwrap(), tally.committed);
+}
+
+#[test]
+fn a_crash_of_postgres_is_outlived_and_the_truth_still_holds() {
+    let mut server = Postgres::start(&postgres::Options::default()).unwrap();
+    let options = shop::Options::default();
+    shop::create_tables(&mut server.connect(None).unwrap(), &options).unwrap();
+    let shop = Shop::open(&server.url("postgres"), &options).unwrap();
+    process::wait_until(Duration::from_secs(20), "rows", || Ok(shop.tally().committed > 100)).unwrap();
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let before = shop.tally().committed;
+    process::wait_until(Duration::from_secs(20), "more rows", || Ok(shop.tally().committed > before + 100)).unwrap();
+    let tally = shop.close().unwrap();
+    let rows = truth_agrees_with_outbox(&server, None);
+    assert!(u64::try_from(rows).unwrap() >= tally.committed, "{rows} {tally:?}");
+}

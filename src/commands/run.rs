@@ -1,0 +1,307 @@
+//! `walrelay run`: the relay's thread, and around it what operators and signals need.
+//!
+//! ```text
+//!  control (this thread, tokio): signals ─► stop flag · HTTP ◄─ metrics ◄─┐
+//!  relay   (one OS thread):      supervisor ─► relay ─► sink ─────────────┘
+//!  slot figures (one OS thread): pg_replication_slots, every 10 s ─► metrics
+//! ```
+//!
+//! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
+//! address, Kafka's address (an unreachable one is waited for), then Postgres.
+
+use crate::config::{HttpAddress, RunConfig};
+use crate::http::{self, BindError, Server};
+use crate::metrics::{Metrics, SlotFigures, State};
+use crate::outbox::Outbox;
+use crate::pg::source::Source;
+use crate::pg::{Connection, Purpose, server};
+use crate::relay::{Limits, Relay, SystemClock};
+use crate::route::TopicError;
+use crate::sink::Sink;
+use crate::sink::kafka::{KafkaSink, Settings, SettingsError};
+use crate::sink::stdout::StdoutSink;
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target};
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// How long Kafka's address is tried before Postgres' turn comes.
+const PROBE: Duration = Duration::from_secs(3);
+
+/// Distance of looks at the slot.
+const FIGURES_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a run did not end on request.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The topic setting.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// A Kafka property.
+    #[error(transparent)]
+    Kafka(#[from] SettingsError),
+    /// The HTTP address cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The address of HTTP is none.
+    #[error("cannot look up --http {address}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Threads, signals, the runtime.
+    #[error("cannot {what}")]
+    Start {
+        /// What failed.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The run itself.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The relay's thread ended without a word.
+    #[error("the relay's thread ended unexpectedly")]
+    Vanished,
+    /// A second signal came.
+    #[error("stopped at once by a second signal")]
+    Killed {
+        /// Its number.
+        signal: u8,
+    },
+}
+
+impl Error {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Topic(_) | Self::Kafka(_) | Self::Address { .. } => super::EXIT_SETTINGS,
+            Self::Bind(_) => EXIT_OPERATOR,
+            Self::Start { .. } | Self::Vanished => EXIT_RESTART,
+            Self::Run(error) => error.exit_code(),
+            Self::Killed { signal } => 128 + signal,
+        }
+    }
+
+    /// What mends it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Run(error) => error.hint(),
+            Self::Topic(_)
+            | Self::Kafka(_)
+            | Self::Bind(_)
+            | Self::Address { .. }
+            | Self::Start { .. }
+            | Self::Vanished
+            | Self::Killed { .. } => None,
+        }
+    }
+}
+
+/// Runs until a signal or an error ends it.
+///
+/// # Errors
+/// See [`Error`]; its exit code is the process's.
+pub fn run(config: RunConfig) -> Result<(), Error> {
+    let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Start { what: "start the runtime", source })?;
+    if config.dry_run {
+        let sink = StdoutSink::new(std::io::stdout());
+        return runtime.block_on(Control::new(config, outbox).serve(sink, |_| Ok(())));
+    }
+    let client_id = format!("walrelay/{}", config.slot);
+    let kafka = &config.kafka;
+    let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, config.limits.max_in_flight as u64)?;
+    let sink = KafkaSink::new(settings)?;
+    runtime.block_on(Control::new(config, outbox).serve(sink, probe))
+}
+
+/// Tries Kafka's address. Only a refusal ends the run: an outage is waited for.
+fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
+    match sink.probe(PROBE) {
+        Ok(warnings) => {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+            Ok(())
+        }
+        Err(failure) if failure.reason == "authentication" => Err(RunError::Sink(failure)),
+        Err(failure) => {
+            tracing::warn!(reason = %failure, "waiting for Kafka: rows are not read past what fits in memory");
+            Ok(())
+        }
+    }
+}
+
+/// What the control thread holds.
+struct Control {
+    config: RunConfig,
+    outbox: Outbox,
+    metrics: Arc<Metrics>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Control {
+    fn new(mut config: RunConfig, outbox: Outbox) -> Self {
+        let name = format!("walrelay/{}", config.slot);
+        config.source.application_name.get_or_insert(name);
+        let metrics = Arc::new(Metrics::new(&config.slot, &config.publication, Instant::now()));
+        Self { config, outbox, metrics, stop: Arc::default() }
+    }
+
+    async fn serve<S: Sink + Send + 'static>(
+        self,
+        sink: S,
+        probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
+    ) -> Result<(), Error> {
+        let server = self.bind()?;
+        let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
+        let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
+        let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
+        let mut outcome = self.spawn_relay(sink, probe)?;
+        if let Some((source, slot)) = figures {
+            spawn_figures(source, slot, Arc::clone(&metrics))?;
+        }
+        let http = async {
+            if let Some(server) = server {
+                server.serve(Arc::clone(&metrics), std::future::pending()).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(http);
+        loop {
+            tokio::select! {
+                ended = &mut outcome => return ended.map_err(|_| Error::Vanished)?.map_err(Error::Run),
+                number = signals.next() => {
+                    if stop.swap(true, Ordering::Relaxed) {
+                        return Err(Error::Killed { signal: number });
+                    }
+                    tracing::info!(signal = number, "stopping: finishing what is in hand; a second signal stops at once");
+                    metrics.set_state(State::Stopping);
+                }
+                () = &mut http => {}
+            }
+        }
+    }
+
+    fn bind(&self) -> Result<Option<Server>, Error> {
+        let Some(address) = &self.config.http else { return Ok(None) };
+        let server = Server::bind(&listen_address(address)?, http::Limits::default())?;
+        for address in server.addresses() {
+            tracing::info!(%address, "serving /metrics, /livez, /readyz, /status");
+        }
+        Ok(Some(server))
+    }
+
+    fn spawn_relay<S: Sink + Send + 'static>(
+        self,
+        mut sink: S,
+        probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<(), RunError>>, Error> {
+        let (report, outcome) = oneshot::channel();
+        let relay = move || {
+            let ended = probe(&mut sink).and_then(|()| self.supervise(sink));
+            // The receiver is gone only when the process is ending anyway.
+            drop(report.send(ended));
+        };
+        thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(relay)
+            .map(|_| outcome)
+            .map_err(|source| Error::Start { what: "start the relay's thread", source })
+    }
+
+    /// The relay's thread.
+    fn supervise<S: Sink>(self, sink: S) -> Result<(), RunError> {
+        let Self { config, outbox, metrics, stop } = self;
+        let limits = Limits {
+            coalesce: config.limits.coalesce,
+            shutdown_timeout: config.limits.shutdown_timeout,
+            disconnect_after: config.limits.disconnect_after,
+        };
+        let target = Target {
+            messages: !config.mapping.message_prefixes.is_empty(),
+            temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
+            source: config.source,
+            publication: config.publication,
+            slot: config.slot,
+            tables: config.tables,
+            max_row: config.limits.max_row,
+        };
+        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
+        Supervisor::new(target, relay, metrics).run()
+    }
+}
+
+fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
+    let Some(host) = &address.host else { return Ok(http::Address::Every(address.port)) };
+    let addresses = (host.as_str(), address.port)
+        .to_socket_addrs()
+        .map_err(|source| Error::Address { address: address.to_string(), source })?;
+    Ok(http::Address::These(addresses.collect()))
+}
+
+/// SIGTERM, SIGINT and SIGHUP stop; SIGPIPE is ignored by Rust's runtime.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 15,
+            _ = self.interrupt.recv() => 2,
+            _ = self.hangup.recv() => 15,
+        }
+    }
+}
+
+/// Looks at the slot from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
+fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<(), Error> {
+    let look = move || {
+        loop {
+            thread::sleep(FIGURES_EVERY);
+            match figures(&source, &slot) {
+                Ok(figures) => metrics.slot_figures(figures),
+                Err(error) => tracing::debug!(%error, "the slot's figures are not to be had"),
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("slot-figures".to_owned())
+        .spawn(look)
+        .map(drop)
+        .map_err(|source| Error::Start { what: "start the thread for the slot's figures", source })
+}
+
+fn figures(source: &Source, slot: &str) -> Result<SlotFigures, crate::pg::Error> {
+    let mut connection = Connection::open(source, Purpose::Control)?;
+    let slot = server::slot(&mut connection, slot)?;
+    Ok(SlotFigures {
+        lag_bytes: slot.as_ref().and_then(|slot| slot.lag_bytes),
+        retained_wal_bytes: slot.as_ref().and_then(|slot| slot.retained_wal_bytes),
+        wal_status: slot.and_then(|slot| slot.row.wal_status),
+    })
+}

@@ -1,0 +1,411 @@
+//! Which brokers, and librdkafka's properties as the user wants them.
+//!
+//! In: `--brokers`, `-X`, `WALRELAY_KAFKA_*`, the file's `[kafka]`. Out: a [`KafkaConfig`] with one value for each property,
+//! under one name where librdkafka has several.
+//! Invariant: no property that gets through can break a guarantee; librdkafka's other rules are checked by itself.
+//! Specification: librdkafka's CONFIGURATION.md.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use super::error::{ConfigError, Origin};
+use super::layers::{Given, Layers};
+use crate::nearest::nearest;
+
+/// Where records go, and how librdkafka is to behave beyond what is fixed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KafkaConfig {
+    /// Bootstrap servers, `host:port` with commas between them.
+    pub brokers: String,
+    /// The user's properties. Names are distinct; of librdkafka's aliases always `acks`, `linger.ms`, `compression.type`,
+    /// `max.in.flight.requests.per.connection`, `message.timeout.ms`, `retries`. Those with a fixed value are not among them.
+    pub properties: Vec<(String, String)>,
+}
+
+impl fmt::Debug for KafkaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, value): &(String, String)| {
+            let value = if is_secret(name) { "[REDACTED]".to_owned() } else { value.clone() };
+            (name.clone(), value)
+        };
+        let properties = self.properties.iter().map(shown).collect::<Vec<_>>();
+        f.debug_struct("KafkaConfig").field("brokers", &self.brokers).field("properties", &properties).finish()
+    }
+}
+
+/// Whether a property's value may be a secret, or have one in it.
+pub fn is_secret(property: &str) -> bool {
+    ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"].iter().any(|part| property.contains(part))
+}
+
+/// librdkafka's other names for a property.
+const ALIASES: [(&str, &str); 8] = [
+    ("request.required.acks", "acks"),
+    ("delivery.timeout.ms", "message.timeout.ms"),
+    ("message.send.max.retries", "retries"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("compression.codec", "compression.type"),
+    ("metadata.broker.list", "bootstrap.servers"),
+    ("sasl.mechanisms", "sasl.mechanism"),
+];
+
+/// Partitioners that send equal keys to equal partitions.
+const DETERMINISTIC: [&str; 6] =
+    ["murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a"];
+
+/// What is to be done with a property.
+enum Verdict {
+    /// It is the user's to set.
+    Keep,
+    /// It says what is fixed anyway.
+    Drop,
+    /// It would break a guarantee.
+    Refuse { reason: &'static str, hint: Option<String> },
+}
+
+/// Reads brokers and properties. `max_in_flight` in bytes.
+pub(super) fn read(
+    layers: &Layers<'_>,
+    brokers: &[String],
+    flags: &[String],
+    max_in_flight: usize,
+    warnings: &mut Vec<String>,
+) -> Result<KafkaConfig, ConfigError> {
+    let mut given = layers.kafka();
+    for (property, value) in &given {
+        warnings.extend(unread_file(property, value));
+    }
+    for flag in flags {
+        let property = typed(flag)?;
+        warnings.extend(visible_secret(flag, &property));
+        given.push(property);
+    }
+    Ok(KafkaConfig { brokers: read_brokers(layers, brokers)?, properties: judge_all(given, max_in_flight)? })
+}
+
+fn read_brokers(layers: &Layers<'_>, flags: &[String]) -> Result<String, ConfigError> {
+    let mut brokers = Vec::new();
+    for given in layers.many("brokers", flags) {
+        for broker in given.text.split(',').map(str::trim) {
+            if !is_broker(broker) {
+                // A log-in has no place here, and is not to be shown.
+                let shown = if broker.contains('@') { "***" } else { broker };
+                let given = Given { text: shown.to_owned(), origin: given.origin };
+                return Err(given.invalid("HOST:PORT, with commas between several", nearest_broker(broker)));
+            }
+            brokers.push(broker.to_owned());
+        }
+    }
+    Ok(if brokers.is_empty() { "localhost:9092".to_owned() } else { brokers.join(",") })
+}
+
+/// `host`, `host:port`, `[v6]:port`, or one of these behind librdkafka's `protocol://`.
+fn is_broker(broker: &str) -> bool {
+    let address = broker.split_once("://").map_or(broker, |(_, address)| address);
+    let (host, port) = match address.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("-"))),
+        None => address.split_once(':').map_or((address, None), |(host, port)| (host, Some(port))),
+    };
+    let valid_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?=".contains(c));
+    valid_host && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn nearest_broker(broker: &str) -> Option<String> {
+    let host = broker.split(['/', ':']).find(|part| !part.is_empty())?;
+    let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    (is_name && !broker.contains('@')).then(|| format!("{host}:9092"))
+}
+
+/// `KEY=VALUE`, where `VALUE` may be `@FILE`.
+fn typed(flag: &str) -> Result<(String, Given), ConfigError> {
+    let malformed = || ConfigError::Usage {
+        message: "-X: expected KEY=VALUE".to_owned(),
+        hint: "-X compression.type=lz4, or -X sasl.password=@FILE".to_owned(),
+    };
+    let (property, value) = flag.split_once('=').ok_or_else(malformed)?;
+    let property = property.trim();
+    if property.is_empty() {
+        return Err(malformed());
+    }
+    let origin = Origin::Flag(format!("-X {property}"));
+    let text = match value.strip_prefix('@') {
+        None => value.to_owned(),
+        Some(literal) if literal.starts_with('@') => literal.to_owned(),
+        Some(file) => read_value(file, &origin)?,
+    };
+    Ok((property.to_owned(), Given { text, origin }))
+}
+
+/// A file's text without the newline at its end.
+fn read_value(file: &str, origin: &Origin) -> Result<String, ConfigError> {
+    let file = PathBuf::from(file);
+    let text =
+        fs::read_to_string(&file).map_err(|source| ConfigError::Unreadable { origin: origin.clone(), file, source })?;
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+}
+
+fn visible_secret(flag: &str, (property, value): &(String, Given)) -> Option<String> {
+    let from_file = flag.split_once("=@").is_some_and(|(_, file)| !file.starts_with('@'));
+    (is_secret(property) && !from_file).then(|| {
+        let variable = property.to_ascii_uppercase().replace('.', "_");
+        format!(
+            "{}: its value shows in ps: use -X {property}=@FILE or the variable WALRELAY_KAFKA_{variable}",
+            value.origin
+        )
+    })
+}
+
+/// Only `-X` reads files; elsewhere a secret may well begin with an `@`, but it may also be a mistake.
+fn unread_file(property: &str, value: &Given) -> Option<String> {
+    (is_secret(property) && value.text.starts_with('@'))
+        .then(|| format!("{}: it begins with @ and is taken as it is; only -X reads files", value.origin))
+}
+
+/// One value for each property, the last one given.
+fn judge_all(given: Vec<(String, Given)>, max_in_flight: usize) -> Result<Vec<(String, String)>, ConfigError> {
+    let mut properties = Vec::<(String, String)>::new();
+    for (written, value) in given {
+        let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written.as_str(), |(_, name)| name);
+        properties.retain(|(earlier, _)| earlier != name);
+        match judge(name, value.text.trim(), max_in_flight) {
+            Verdict::Keep => properties.push((name.to_owned(), value.text)),
+            Verdict::Drop => {}
+            Verdict::Refuse { reason, hint } => return Err(refused(&written, &value, reason, hint)),
+        }
+    }
+    Ok(properties)
+}
+
+fn refused(written: &str, value: &Given, reason: &'static str, hint: Option<String>) -> ConfigError {
+    // Values of properties that are refused are never secrets: no such property is in the list.
+    let setting = format!("{written}={}", value.text);
+    ConfigError::Refused { origin: value.origin.clone(), setting, reason, hint }
+}
+
+fn refuse(reason: &'static str) -> Verdict {
+    Verdict::Refuse { reason, hint: None }
+}
+
+fn refuse_unless(fixed: bool, reason: &'static str) -> Verdict {
+    if fixed { Verdict::Drop } else { refuse(reason) }
+}
+
+fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
+    let is_on = ["true", "t", "1"].iter().any(|on| value.eq_ignore_ascii_case(on));
+    match name {
+        "acks" => refuse_unless(
+            ["all", "-1"].contains(&value),
+            "a record counts as delivered when all in-sync replicas have it (acks=all)",
+        ),
+        "enable.idempotence" => {
+            refuse_unless(is_on, "without it a retried batch repeats records and changes their order")
+        }
+        "message.timeout.ms" => {
+            refuse_unless(value == "0", "an outage of Kafka is waited out, no record expires (message.timeout.ms=0)")
+        }
+        "retries" => {
+            refuse_unless(value == "2147483647", "an outage of Kafka is waited out, a record is retried for ever")
+        }
+        "enable.gapless.guarantee" => {
+            refuse_unless(is_on, "without it records behind a refused batch are written before its fate is known")
+        }
+        "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
+        "transactional.id" => refuse("transactions are not the user's to begin here"),
+        "max.in.flight.requests.per.connection" => in_flight_requests(value),
+        "partitioner" => partitioner(value),
+        "queuing.strategy" => refuse_unless(value == "fifo", "records of a key are to leave in their order"),
+        "queue.buffering.max.kbytes" => queue_size(value, max_in_flight),
+        "bootstrap.servers" => Verdict::Refuse {
+            reason: "the bootstrap servers have a flag of their own",
+            hint: Some(format!("--brokers {value}")),
+        },
+        "enabled_events" | "opaque" | "default_topic_conf" | "interceptors" | "msg_order_cmp" => refuse(INTERNAL),
+        _ if name.ends_with("_cb") => refuse(INTERNAL),
+        _ if name.starts_with("test.mock.") => refuse("records would go to a mock cluster inside this process"),
+        _ => Verdict::Keep,
+    }
+}
+
+const INTERNAL: &str = "it is set by the program itself";
+
+fn in_flight_requests(value: &str) -> Verdict {
+    match value.parse::<u32>() {
+        Ok(1..=5) => Verdict::Keep,
+        _ => Verdict::Refuse {
+            reason: "brokers keep the order of at most 5 requests in flight (1 to 5)",
+            hint: Some("max.in.flight.requests.per.connection=5".to_owned()),
+        },
+    }
+}
+
+fn partitioner(value: &str) -> Verdict {
+    if DETERMINISTIC.contains(&value) {
+        return Verdict::Keep;
+    }
+    let nearest = nearest(value, DETERMINISTIC).unwrap_or("murmur2_random");
+    Verdict::Refuse {
+        reason: "equal keys are to go to one partition: murmur2_random (default), murmur2, consistent_random, consistent, fnv1a_random or fnv1a",
+        hint: Some(format!("partitioner={nearest}")),
+    }
+}
+
+fn queue_size(value: &str, max_in_flight: usize) -> Verdict {
+    let needed = max_in_flight.div_ceil(1024);
+    match value.parse::<usize>() {
+        Ok(kbytes) if kbytes >= needed => Verdict::Keep,
+        _ => Verdict::Refuse {
+            reason: "the client's queue is to hold --max-in-flight",
+            hint: Some(format!("queue.buffering.max.kbytes={needed} or more, or a smaller --max-in-flight")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::source::Environment;
+
+    fn read_all(flags: &[&str], variables: &[(&str, &str)]) -> (Result<KafkaConfig, ConfigError>, Vec<String>) {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let environment = Environment { variables, ..Environment::default() };
+        let layers = Layers::open(None, &environment).unwrap();
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect::<Vec<_>>();
+        let mut warnings = Vec::new();
+        (read(&layers, &[], &flags, 16 << 20, &mut warnings), warnings)
+    }
+
+    #[track_caller]
+    fn properties(flags: &[&str], variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        read_all(flags, variables).0.unwrap().properties
+    }
+
+    fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_would_break_a_guarantee_is_refused_under_each_of_its_names() {
+        for flag in [
+            "acks=1",
+            "acks = 0",
+            "request.required.acks=1",
+            "enable.idempotence=false",
+            "message.timeout.ms=5000",
+            "delivery.timeout.ms=5000",
+            "retries=3",
+            "message.send.max.retries=0",
+            "max.in.flight=6",
+            "max.in.flight=0x10",
+            "max.in.flight.requests.per.connection=1000000",
+            "partitioner=random",
+            "transactional.id=a",
+            "delivery.report.only.error=true",
+            "enable.gapless.guarantee=false",
+            "queuing.strategy=lifo",
+            "queue.buffering.max.kbytes=16383",
+            "bootstrap.servers=a:1",
+            "metadata.broker.list=a:1",
+            "dr_msg_cb=x",
+            "enabled_events=1",
+            "test.mock.num.brokers=3",
+        ] {
+            let error = read_all(&[flag], &[]).0.expect_err(flag);
+            assert!(matches!(error, ConfigError::Refused { .. }), "{flag}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_as_given_and_the_reason() {
+        let error = read_all(&["request.required.acks=1"], &[]).0.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "-X request.required.acks: request.required.acks=1 is refused: \
+             a record counts as delivered when all in-sync replicas have it (acks=all)"
+        );
+        let error = read_all(&[], &[("WALRELAY_KAFKA_ACKS", "1")]).0.unwrap_err();
+        assert!(error.to_string().starts_with("WALRELAY_KAFKA_ACKS: acks=1 is refused"), "{error}");
+        let error = read_all(&["partitioner=murmur3"], &[]).0.unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("partitioner=murmur2"));
+    }
+
+    #[test]
+    fn what_says_the_same_as_is_fixed_is_left_out() {
+        let flags = ["acks=all", "acks=-1", "enable.idempotence=true", "message.timeout.ms=0", "retries=2147483647"];
+        assert_eq!(properties(&flags, &[]), []);
+    }
+
+    #[test]
+    fn the_rest_is_kept_under_one_name_with_the_last_value() {
+        let variables = [("WALRELAY_KAFKA_LINGER_MS", "7"), ("WALRELAY_KAFKA_SASL_PASSWORD", "x")];
+        let flags = ["queue.buffering.max.ms=5", "compression.codec=lz4", "max.in.flight=1", "partitioner=consistent"];
+        let expected = [
+            ("sasl.password", "x"),
+            ("linger.ms", "5"),
+            ("compression.type", "lz4"),
+            ("max.in.flight.requests.per.connection", "1"),
+            ("partitioner", "consistent"),
+        ];
+        assert_eq!(properties(&flags, &variables), owned(&expected));
+        assert_eq!(
+            properties(&["queue.buffering.max.kbytes=16384"], &[]),
+            owned(&[("queue.buffering.max.kbytes", "16384")])
+        );
+    }
+
+    #[test]
+    fn a_value_can_come_from_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "hunter2 \r\n").unwrap();
+        let flag = format!("sasl.password=@{}", file.path().display());
+        let (config, warnings) = read_all(&[&flag], &[]);
+        assert_eq!(config.unwrap().properties, owned(&[("sasl.password", "hunter2 ")]));
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(properties(&["sasl.password=@@home"], &[]), owned(&[("sasl.password", "@home")]));
+        let error = read_all(&["sasl.password=@/no/such/file"], &[]).0.unwrap_err();
+        assert_eq!(error.to_string(), "-X sasl.password: cannot read /no/such/file");
+    }
+
+    #[test]
+    fn a_secret_on_the_command_line_is_a_warning_without_it() {
+        let (_, warnings) = read_all(&["sasl.password=hunter2"], &[]);
+        assert!(warnings[0].contains("WALRELAY_KAFKA_SASL_PASSWORD"), "{warnings:?}");
+        assert!(!warnings[0].contains("hunter2"), "{warnings:?}");
+    }
+
+    #[test]
+    fn an_at_sign_that_reads_no_file_is_a_warning() {
+        let (config, warnings) = read_all(&[], &[("WALRELAY_KAFKA_SASL_PASSWORD", "@file")]);
+        assert_eq!(config.unwrap().properties, owned(&[("sasl.password", "@file")]));
+        assert!(warnings[0].starts_with("WALRELAY_KAFKA_SASL_PASSWORD: it begins with @"), "{warnings:?}");
+    }
+
+    #[test]
+    fn what_is_no_property_is_not_quoted() {
+        for flag in ["hunter2", "=hunter2"] {
+            let error = read_all(&[flag], &[]).0.unwrap_err();
+            assert_eq!(error.to_string(), "-X: expected KEY=VALUE");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let config = read_all(&["sasl.password=hunter2", "ssl.key.pem=hunter2", "linger.ms=5"], &[]).0.unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains("linger.ms") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn brokers_are_hosts_with_ports() {
+        for broker in ["a", "a:9092", "[::1]:9092", "[::1]", "SASL_SSL://a:9092"] {
+            assert!(is_broker(broker), "{broker}");
+        }
+        for broker in ["", ":9092", "a:", "a:x", "a:0", "a:65536", "a b", "http://a/b", "[::1]9"] {
+            assert!(!is_broker(broker), "{broker}");
+        }
+        assert_eq!(nearest_broker("a:x").as_deref(), Some("a:9092"));
+    }
+}

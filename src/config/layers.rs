@@ -1,0 +1,261 @@
+//! Where a setting comes from: the flag, else its variable, else its key in the file.
+//!
+//! In: what was typed, the environment, the file. Out: a text and its [`Origin`], for one setting at a time.
+//! An unknown `WALRELAY_*` variable is an error like an unknown flag: a misspelt setting must not run with its default.
+//! Not meant as settings, and left alone: `WALRELAY_BIN`, `WALRELAY_TEST_*`, `WALRELAY_DEV_*`, and what Kubernetes puts
+//! into every container beside a service that is named walrelay (`WALRELAY_SERVICE_HOST`, `WALRELAY_PORT_9464_TCP`…).
+
+use super::error::{ConfigError, Origin};
+use super::file::{Entry, File};
+use crate::cli;
+use crate::nearest::nearest;
+use crate::pg::source::Environment;
+
+const PREFIX: &str = "WALRELAY_";
+const KAFKA_PREFIX: &str = "WALRELAY_KAFKA_";
+
+/// The variable that names the file; the only one whose setting has no key.
+const CONFIG_VARIABLE: &str = "WALRELAY_CONFIG";
+
+/// A value as its user gave it. No `Debug`: it may be a secret.
+#[derive(Clone)]
+pub(super) struct Given {
+    pub(super) text: String,
+    pub(super) origin: Origin,
+}
+
+impl Given {
+    /// The error that the value is not valid.
+    pub(super) fn invalid(&self, expected: impl Into<String>, nearest: Option<String>) -> ConfigError {
+        ConfigError::Value { origin: self.origin.clone(), value: self.text.clone(), expected: expected.into(), nearest }
+    }
+}
+
+/// All layers but the command line's, which comes with each question.
+pub(super) struct Layers<'a> {
+    environment: &'a Environment,
+    file: File,
+}
+
+impl<'a> Layers<'a> {
+    /// Reads the file that the flag or `WALRELAY_CONFIG` names, if any, and looks for names that are no settings.
+    pub(super) fn open(config: Option<&str>, environment: &'a Environment) -> Result<Self, ConfigError> {
+        check_variables(environment)?;
+        let flag = config.map(|path| (path, Origin::Flag("--config".to_owned())));
+        let variable =
+            || environment.variable(CONFIG_VARIABLE).map(|path| (path, Origin::Variable(CONFIG_VARIABLE.into())));
+        let file = match flag.or_else(variable) {
+            Some((path, origin)) => File::read(path.as_ref(), origin)?,
+            None => File::default(),
+        };
+        Ok(Self { environment, file })
+    }
+
+    /// The one value of a setting.
+    pub(super) fn one(&self, name: &str, flag: Option<&str>) -> Result<Option<Given>, ConfigError> {
+        if let Some(given) = flag.map(|text| given_flag(name, text)).or_else(|| self.variable(name)) {
+            return Ok(Some(given));
+        }
+        match self.file.settings.get(name) {
+            None => Ok(None),
+            Some(Entry { values, is_list: false, origin }) => {
+                Ok(values.first().map(|text| Given { text: text.clone(), origin: origin.clone() }))
+            }
+            Some(Entry { origin, .. }) => Err(ConfigError::List { origin: origin.clone() }),
+        }
+    }
+
+    /// All values of a repeatable setting, from the first layer that has any.
+    pub(super) fn many(&self, name: &str, flags: &[String]) -> Vec<Given> {
+        if !flags.is_empty() {
+            return flags.iter().map(|text| given_flag(name, text)).collect();
+        }
+        if let Some(Given { text, origin }) = self.variable(name) {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            return items.map(|text| Given { text: text.to_owned(), origin: origin.clone() }).collect();
+        }
+        let entries = self.file.settings.get(name).into_iter();
+        entries
+            .flat_map(|entry| {
+                entry.values.iter().map(|text| Given { text: text.clone(), origin: entry.origin.clone() })
+            })
+            .collect()
+    }
+
+    /// Whether a setting is on; off where it is not given.
+    pub(super) fn is_on(&self, name: &str, flag: Option<&str>) -> Result<bool, ConfigError> {
+        let Some(given) = self.one(name, flag)? else { return Ok(false) };
+        match given.text.trim().to_ascii_lowercase().as_str() {
+            "true" | "on" | "yes" | "1" => Ok(true),
+            "false" | "off" | "no" | "0" => Ok(false),
+            _ => Err(given.invalid("true or false", None)),
+        }
+    }
+
+    /// Properties of librdkafka from the file, then from variables: later ones count.
+    pub(super) fn kafka(&self) -> Vec<(String, Given)> {
+        let file =
+            self.file.kafka.iter().map(|(name, entry)| {
+                (name.clone(), Given { text: entry.values.join(","), origin: entry.origin.clone() })
+            });
+        let variables = self.environment.variables.iter().filter(|(name, value)| is_meant(name, value)).filter_map(
+            |(name, value)| {
+                let property = name.strip_prefix(KAFKA_PREFIX)?.to_ascii_lowercase().replace('_', ".");
+                Some((property, Given { text: value.clone(), origin: Origin::Variable(name.clone()) }))
+            },
+        );
+        file.chain(variables).collect()
+    }
+
+    fn variable(&self, name: &str) -> Option<Given> {
+        let variable = variable_of(name);
+        let text = self.environment.variable(&variable)?.to_owned();
+        Some(Given { text, origin: Origin::Variable(variable) })
+    }
+}
+
+fn given_flag(name: &str, text: &str) -> Given {
+    Given { text: text.to_owned(), origin: Origin::Flag(format!("--{name}")) }
+}
+
+/// `WALRELAY_MAX_ROW` of `max-row`.
+fn variable_of(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// Whether a variable is set, and meant as a setting.
+fn is_meant(name: &str, value: &str) -> bool {
+    let others = name == "WALRELAY_BIN" || name.starts_with("WALRELAY_TEST_") || name.starts_with("WALRELAY_DEV_");
+    name.starts_with(PREFIX) && !value.is_empty() && !others && !is_service_link(name, value)
+}
+
+/// Whether a variable is one of those with which Kubernetes tells a container of the services around it.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let is_port_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let names_a_port = name.split("_PORT_").skip(1).any(|after| after.split('_').next().is_some_and(is_port_number));
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || (name.ends_with("_PORT") && value.contains("://"))
+        || names_a_port
+}
+
+fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
+    let settings = cli::settings();
+    let known = settings.iter().map(|name| variable_of(name)).collect::<Vec<_>>();
+    for (name, _) in environment.variables.iter().filter(|(name, value)| is_meant(name, value)) {
+        if name == CONFIG_VARIABLE || known.contains(name) || name.starts_with(KAFKA_PREFIX) {
+            continue;
+        }
+        return Err(unknown_variable(name, &known));
+    }
+    Ok(())
+}
+
+fn unknown_variable(name: &str, known: &[String]) -> ConfigError {
+    let flag = name.trim_start_matches(PREFIX).to_ascii_lowercase().replace('_', "-");
+    if cli::actions().contains(&flag) {
+        return ConfigError::CommandLineOnly { origin: Origin::Variable(name.to_owned()), flag };
+    }
+    // Compared without the prefix that all share, which would make everything resemble everything.
+    let known = known.iter().map(|known| known.trim_start_matches(PREFIX)).chain(["CONFIG"]);
+    let nearest = cli::setting_of_alias(&flag).map(variable_of);
+    let nearest = nearest.or_else(|| self::nearest(&flag, known).map(|nearest| format!("{PREFIX}{nearest}")));
+    ConfigError::UnknownVariable { name: name.to_owned(), nearest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Environment { variables, ..Environment::default() }
+    }
+
+    #[track_caller]
+    fn refused(variables: &[(&str, &str)]) -> (String, String) {
+        let environment = environment(variables);
+        let error = Layers::open(None, &environment).err().expect("must be refused");
+        (error.to_string(), error.hint().unwrap())
+    }
+
+    #[test]
+    fn a_flag_beats_a_variable_and_a_variable_beats_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("walrelay.toml");
+        std::fs::write(&file, "slot = 'file'\npublication = 'file'\nbrokers = 'file'\n").unwrap();
+        let environment = environment(&[("WALRELAY_SLOT", "variable"), ("WALRELAY_PUBLICATION", "variable")]);
+        let layers = Layers::open(file.to_str(), &environment).unwrap();
+        let one = |name, flag| layers.one(name, flag).unwrap().map(|given| (given.text, given.origin.to_string()));
+        assert_eq!(one("slot", Some("flag")), Some(("flag".into(), "--slot".into())));
+        assert_eq!(one("publication", None), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
+        let place = format!("brokers ({}, line 3)", file.display());
+        assert_eq!(one("brokers", None), Some(("file".into(), place)));
+        assert_eq!(one("source", None), None);
+    }
+
+    #[test]
+    fn a_repeatable_settings_variable_is_comma_separated() {
+        let environment = environment(&[("WALRELAY_TABLE", "a, b,,c")]);
+        let layers = Layers::open(None, &environment).unwrap();
+        let texts =
+            |flags: &[String]| layers.many("table", flags).into_iter().map(|given| given.text).collect::<Vec<_>>();
+        assert_eq!(texts(&[]), ["a", "b", "c"]);
+        assert_eq!(texts(&["d,e".into()]), ["d,e"]);
+    }
+
+    #[test]
+    fn an_empty_variable_is_not_given() {
+        let environment = environment(&[("WALRELAY_SLOT", ""), ("WALRELAY_NONSENSE", "")]);
+        assert!(Layers::open(None, &environment).unwrap().one("slot", None).unwrap().is_none());
+    }
+
+    #[test]
+    fn switches_can_be_turned_off_again() {
+        let environment = environment(&[("WALRELAY_SETUP", "yes"), ("WALRELAY_DRY_RUN", "maybe")]);
+        let layers = Layers::open(None, &environment).unwrap();
+        assert!(layers.is_on("setup", None).unwrap());
+        assert!(!layers.is_on("setup", Some("false")).unwrap());
+        let error = layers.is_on("dry-run", None).unwrap_err();
+        assert_eq!(error.to_string(), "WALRELAY_DRY_RUN: \"maybe\" is not valid: expected true or false");
+    }
+
+    #[test]
+    fn an_unknown_variable_names_the_nearest() {
+        let (error, hint) = refused(&[("WALRELAY_SLOTT", "x")]);
+        assert_eq!(
+            (error.as_str(), hint.as_str()),
+            ("unknown variable WALRELAY_SLOTT", "the nearest variable is WALRELAY_SLOT")
+        );
+        let (_, hint) = refused(&[("WALRELAY_DATABASE_URL", "x")]);
+        assert_eq!(hint, "the nearest variable is WALRELAY_SOURCE");
+        let (error, hint) = refused(&[("WALRELAY_YES", "1")]);
+        assert_eq!((error.as_str(), hint.as_str()), ("WALRELAY_YES: this is given on the command line only", "--yes"));
+    }
+
+    #[test]
+    fn what_kubernetes_and_tests_set_is_left_alone() {
+        let environment = environment(&[
+            ("WALRELAY_SERVICE_HOST", "10.0.0.1"),
+            ("WALRELAY_SERVICE_PORT", "9464"),
+            ("WALRELAY_SERVICE_PORT_METRICS", "9464"),
+            ("WALRELAY_PORT", "tcp://10.0.0.1:9464"),
+            ("WALRELAY_PORT_9464_TCP", "tcp://10.0.0.1:9464"),
+            ("WALRELAY_PORT_9464_TCP_ADDR", "10.0.0.1"),
+            ("WALRELAY_KAFKA_SERVICE_HOST", "10.0.0.1"),
+            ("WALRELAY_KAFKA_PORT_9092_TCP_PORT", "9092"),
+            ("WALRELAY_TEST_SOURCE", "x"),
+            ("WALRELAY_DEV_DIR", "x"),
+            ("WALRELAY_BIN", "x"),
+        ]);
+        assert!(Layers::open(None, &environment).unwrap().kafka().is_empty());
+    }
+
+    #[test]
+    fn properties_are_read_from_variables() {
+        let environment = environment(&[("WALRELAY_KAFKA_SASL_PASSWORD", "hunter2")]);
+        let kafka = Layers::open(None, &environment).unwrap().kafka();
+        assert_eq!((kafka[0].0.as_str(), kafka[0].1.text.as_str()), ("sasl.password", "hunter2"));
+    }
+}

@@ -1,0 +1,309 @@
+//! From texts to values, setting by setting.
+//!
+//! In: what was typed for one command, and the other [`Layers`]. Out: that command's configuration. Each value is judged
+//! by the one function that knows its kind, and an error names the setting where it was given.
+
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+
+use super::error::{ConfigError, Origin};
+use super::layers::{Given, Layers};
+use super::names::{self, HttpAddress, TableName};
+use super::{
+    Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TeardownConfig, kafka, units,
+};
+use crate::cli::{CommonArgs, KafkaArgs, OperationArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs, TeardownArgs};
+use crate::nearest::nearest;
+use crate::pg::source::{Environment, Source};
+
+/// The name of slot and publication where none is given.
+const DEFAULT_NAME: &str = "walrelay";
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// librdkafka's queue is bounded in KiB, in 31 bits.
+const LARGEST_IN_FLIGHT: usize = 0x7FFF_FFFF << 10;
+
+/// Reads one command's settings.
+pub(super) struct Reader<'a> {
+    pub(super) layers: &'a Layers<'a>,
+    pub(super) environment: &'a Environment,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What every command but `completions` needs.
+struct Place {
+    source: Source,
+    publication: String,
+    slot: String,
+}
+
+impl Reader<'_> {
+    pub(super) fn log(&self, args: &CommonArgs) -> Result<LogConfig, ConfigError> {
+        let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+        Ok(LogConfig {
+            format: self.one_of("log-format", args.log_format.as_deref(), &formats)?.unwrap_or_default(),
+            filter: self.filter(args.log_level.as_deref())?,
+        })
+    }
+
+    pub(super) fn run(&mut self, args: &RunArgs) -> Result<RunConfig, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        let limits = self.limits(&args.operation)?;
+        Ok(RunConfig {
+            source,
+            publication,
+            slot,
+            setup: self.layers.is_on("setup", args.setup.as_deref())?,
+            tables: self.tables(&args.table)?,
+            dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
+            kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
+            mapping: self.mapping(args)?,
+            on_bad_row: self
+                .one_of("on-bad-row", args.rows.on_bad_row.as_deref(), &[("stop", OnBadRow::Stop)])?
+                .unwrap_or_default(),
+            http: self.http(args.operation.http.as_deref())?,
+            limits,
+        })
+    }
+
+    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<SetupConfig, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        let role = args.role.as_ref().map(|text| flag("--role", text));
+        Ok(SetupConfig {
+            source,
+            publication,
+            slot,
+            tables: self.tables(&args.table)?,
+            apply: args.apply,
+            failover: args.failover,
+            role: role.map(name).transpose()?,
+            create_table: args.create_table,
+        })
+    }
+
+    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<StatusConfig, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        let http = self.http(args.http.as_deref())?;
+        Ok(StatusConfig { source, publication, slot, json: args.json, watch: args.watch, http })
+    }
+
+    /// Where to ask whether the relay is ready; needs no source.
+    pub(super) fn ready(&self, args: &StatusArgs) -> Result<HttpAddress, ConfigError> {
+        self.http(args.http.as_deref())?.ok_or_else(|| ConfigError::Usage {
+            message: "--ready asks the relay's HTTP address, and that is off".to_owned(),
+            hint: "--http 127.0.0.1:9464".to_owned(),
+        })
+    }
+
+    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<TeardownConfig, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        Ok(TeardownConfig { source, publication, slot, publication_too: args.publication_too, yes: args.yes })
+    }
+
+    fn place(&mut self, args: &SourceArgs) -> Result<Place, ConfigError> {
+        Ok(Place {
+            publication: self
+                .name("publication", args.publication.as_deref())?
+                .unwrap_or_else(|| DEFAULT_NAME.to_owned()),
+            slot: self.slot(args.slot.as_deref())?,
+            source: self.source(args.source.as_deref())?,
+        })
+    }
+
+    fn source(&mut self, typed: Option<&str>) -> Result<Source, ConfigError> {
+        let database_url = || {
+            let text = self.environment.variable("DATABASE_URL")?.to_owned();
+            Some(Given { text, origin: Origin::Variable("DATABASE_URL".to_owned()) })
+        };
+        let given = self.layers.one("source", typed)?.or_else(database_url);
+        let resolved = Source::resolve(given.as_ref().map(|given| given.text.as_str()), self.environment)
+            .map_err(|error| ConfigError::source(error, given.as_ref().map(|given| &given.origin)))?;
+        if resolved.password_in_text && matches!(given, Some(Given { origin: Origin::Flag(_), .. })) {
+            self.warnings.push(VISIBLE_PASSWORD.to_owned());
+        }
+        self.warnings.extend(resolved.warnings);
+        Ok(resolved.source)
+    }
+
+    fn slot(&self, typed: Option<&str>) -> Result<String, ConfigError> {
+        match self.layers.one("slot", typed)? {
+            None => Ok(DEFAULT_NAME.to_owned()),
+            Some(given) if names::is_slot(&given.text) => Ok(given.text),
+            Some(given) => Err(given.invalid(names::SLOT, names::nearest_slot(&given.text))),
+        }
+    }
+
+    /// The name of a column or a publication, taken exactly.
+    pub(super) fn name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
+        self.layers.one(setting, typed)?.map(name).transpose()
+    }
+
+    fn tables(&mut self, typed: &[String]) -> Result<Vec<TableName>, ConfigError> {
+        let mut tables = Vec::new();
+        for given in self.layers.many("table", typed) {
+            let table = TableName::parse(&given.text).ok_or_else(|| given.invalid(names::TABLE, None))?;
+            self.warnings.extend(folded(&given, &table));
+            if !tables.contains(&table) {
+                tables.push(table);
+            }
+        }
+        Ok(tables)
+    }
+
+    fn kafka(&mut self, args: &KafkaArgs, max_in_flight: usize) -> Result<kafka::KafkaConfig, ConfigError> {
+        kafka::read(self.layers, &args.brokers, &args.property, max_in_flight, &mut self.warnings)
+    }
+
+    fn http(&self, typed: Option<&str>) -> Result<Option<HttpAddress>, ConfigError> {
+        match self.layers.one("http", typed)? {
+            None => Ok(Some(HttpAddress::default())),
+            Some(given) if given.text.trim().eq_ignore_ascii_case("off") => Ok(None),
+            Some(given) => match HttpAddress::parse(&given.text) {
+                Some(address) => Ok(Some(address)),
+                None => Err(given.invalid(names::HTTP, names::nearest_http(&given.text))),
+            },
+        }
+    }
+
+    fn limits(&self, args: &OperationArgs) -> Result<Limits, ConfigError> {
+        let default = Limits::default();
+        Ok(Limits {
+            shutdown_timeout: self.duration(
+                "shutdown-timeout",
+                args.shutdown_timeout.as_deref(),
+                &Bounds { default: default.shutdown_timeout, least: Duration::ZERO, most: Duration::MAX, range: "" },
+            )?,
+            disconnect_after: self.duration(
+                "disconnect-after",
+                args.disconnect_after.as_deref(),
+                &Bounds {
+                    default: default.disconnect_after,
+                    least: Duration::from_millis(100),
+                    most: Duration::MAX,
+                    range: ", at least 100ms",
+                },
+            )?,
+            coalesce: self.duration(
+                "coalesce",
+                args.coalesce.as_deref(),
+                &Bounds {
+                    default: default.coalesce,
+                    least: Duration::ZERO,
+                    most: Duration::from_millis(100),
+                    range: ", at most 100ms",
+                },
+            )?,
+            max_in_flight: self.size(
+                "max-in-flight",
+                args.max_in_flight.as_deref(),
+                &Bounds {
+                    default: default.max_in_flight,
+                    least: 64 << 10,
+                    most: LARGEST_IN_FLIGHT,
+                    range: ", at least 64KiB",
+                },
+            )?,
+            max_row: self.size(
+                "max-row",
+                args.max_row.as_deref(),
+                &Bounds {
+                    default: default.max_row,
+                    least: 1 << 10,
+                    most: 1 << 30,
+                    range: ", from 1KiB to 1GiB, Postgres' own limit",
+                },
+            )?,
+        })
+    }
+
+    fn duration(&self, setting: &str, typed: Option<&str>, bounds: &Bounds<Duration>) -> Result<Duration, ConfigError> {
+        let Some(given) = self.layers.one(setting, typed)? else { return Ok(bounds.default) };
+        let expected = format!("{}{}", units::DURATION, bounds.range);
+        match units::duration(&given.text) {
+            Ok(duration) if bounds.hold(&duration) => Ok(duration),
+            Ok(_) => Err(given.invalid(expected, None)),
+            Err(error) => Err(given.invalid(expected, error.suggestion)),
+        }
+    }
+
+    fn size(&self, setting: &str, typed: Option<&str>, bounds: &Bounds<usize>) -> Result<usize, ConfigError> {
+        let Some(given) = self.layers.one(setting, typed)? else { return Ok(bounds.default) };
+        match units::size(&given.text) {
+            Ok(size) if bounds.hold(&size) => Ok(size),
+            _ => Err(given.invalid(format!("{}{}", units::SIZE, bounds.range), None)),
+        }
+    }
+
+    pub(super) fn one_of<T: Copy>(
+        &self,
+        setting: &str,
+        typed: Option<&str>,
+        values: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(given) = self.layers.one(setting, typed)? else { return Ok(None) };
+        let text = given.text.trim().to_ascii_lowercase();
+        if let Some((_, value)) = values.iter().find(|(name, _)| *name == text) {
+            return Ok(Some(*value));
+        }
+        let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        // With one valid value, that is the nearest.
+        let only = if let [only] = names.as_slice() { Some(*only) } else { None };
+        let nearest = nearest(&text, names.iter().copied()).or(only);
+        Err(given.invalid(names.join(", "), nearest.map(str::to_owned)))
+    }
+
+    /// A misspelt level is a target's name to `tracing`, and would silence everything.
+    fn filter(&self, typed: Option<&str>) -> Result<String, ConfigError> {
+        let Some(given) = self.layers.one("log-level", typed)? else { return Ok(LogConfig::default().filter) };
+        let expected = "error, warn, info, debug, trace, off, or a filter such as info,walrelay::relay=debug";
+        let parsed = EnvFilter::builder().parse(&given.text);
+        let misspelt = given.text.split(',').map(str::trim).find_map(misspelt_level);
+        if parsed.is_err() || misspelt.is_some() || given.text.trim().is_empty() {
+            let nearest = misspelt.or_else(|| nearest(&given.text, LEVELS)).map(str::to_owned);
+            return Err(given.invalid(expected, nearest));
+        }
+        Ok(given.text)
+    }
+}
+
+const VISIBLE_PASSWORD: &str =
+    "--source: its password shows in ps: use PGPASSWORD, ~/.pgpass or the variable WALRELAY_SOURCE";
+
+/// A setting's default and range, both ends included; `range` says it after what is expected.
+struct Bounds<T> {
+    default: T,
+    least: T,
+    most: T,
+    range: &'static str,
+}
+
+impl<T: Ord> Bounds<T> {
+    fn hold(&self, value: &T) -> bool {
+        (&self.least..=&self.most).contains(&value)
+    }
+}
+
+fn flag(name: &str, text: &str) -> Given {
+    Given { text: text.to_owned(), origin: Origin::Flag(name.to_owned()) }
+}
+
+/// The name of a column, a publication or a role, taken exactly.
+pub(super) fn name(given: Given) -> Result<String, ConfigError> {
+    if names::is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
+}
+
+/// Who types capitals without quotes may mean them.
+fn folded(given: &Given, table: &TableName) -> Option<String> {
+    let has_capitals = !given.text.contains('"') && given.text.bytes().any(|byte| byte.is_ascii_uppercase());
+    has_capitals
+        .then(|| format!("{}: {} is read as {table}, as in SQL; double quotes keep capitals", given.origin, given.text))
+}
+
+/// The level that a lone word was probably meant as.
+fn misspelt_level(directive: &str) -> Option<&'static str> {
+    let is_word = !directive.is_empty() && directive.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let known = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));
+    if is_word && !known { nearest(directive, LEVELS) } else { None }
+}

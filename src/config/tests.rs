@@ -1,0 +1,434 @@
+//! Command lines as users write them: what they mean, and what is said when they are wrong.
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::mapping::{OnUpdate, Timestamp, Topic};
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Environment { variables, user: Some("me".into()), ..Environment::default() }
+}
+
+fn parse_in(environment: &Environment, arguments: &[&str]) -> Result<Invocation, Exit> {
+    parse(["walrelay"].iter().chain(arguments).map(OsString::from), environment)
+}
+
+#[track_caller]
+fn run_in(environment: &Environment, arguments: &[&str]) -> (RunConfig, Vec<String>) {
+    let arguments = [&["run"], arguments].concat();
+    match parse_in(environment, &arguments) {
+        Ok(Invocation { task: Task::Run(config), warnings, .. }) => (*config, warnings),
+        Ok(other) => panic!("{other:?}"),
+        Err(exit) => panic!("{exit}"),
+    }
+}
+
+#[track_caller]
+fn run(arguments: &[&str]) -> RunConfig {
+    run_in(&environment(&[]), arguments).0
+}
+
+/// What is printed, which must come with exit code 64.
+#[track_caller]
+fn refused(arguments: &[&str]) -> String {
+    refused_in(&environment(&[]), arguments)
+}
+
+#[track_caller]
+fn refused_in(environment: &Environment, arguments: &[&str]) -> String {
+    let exit = parse_in(environment, arguments).expect_err("must be refused");
+    assert_eq!(exit.code(), 64, "{exit}");
+    exit.to_string()
+}
+
+#[test]
+fn without_flags_run_means_the_documented_defaults() {
+    let config = run(&[]);
+    assert_eq!(config.source.to_string(), "me as me at localhost:5432");
+    assert_eq!((config.publication.as_str(), config.slot.as_str()), ("walrelay", "walrelay"));
+    assert!(!config.setup && !config.dry_run && config.tables.is_empty());
+    assert_eq!(config.kafka, KafkaConfig { brokers: "localhost:9092".into(), properties: Vec::new() });
+    assert_eq!(config.mapping, Mapping::default());
+    assert_eq!(config.mapping.topic, Topic::Template("outbox.event.{route}".into()));
+    assert_eq!(config.http.unwrap().to_string(), "127.0.0.1:9464");
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.limits.max_in_flight, 16_777_216);
+    assert_eq!(config.limits.max_row, 268_435_456);
+}
+
+#[test]
+fn every_flag_of_run_ends_where_it_belongs() {
+    let config = run(&[
+        "-d=postgres://app@db/shop",
+        "-p=pub",
+        "-S=relay_1",
+        "-t=outbox",
+        "-t=shop.events",
+        "-t=public.outbox",
+        "-b=a:1,b:2",
+        "-Xlinger.ms=5",
+        "--setup",
+        "--dry-run",
+        "--topic={type|kebab}",
+        "--id-column=i",
+        "--key-column=k",
+        "--payload-column=p",
+        "--type-column=t",
+        "--route-column=r",
+        "--headers-column=h",
+        "--header=a=b",
+        "--header=c=d",
+        "--envelope=e=f",
+        "--partition-column=n",
+        "--timestamp=created_at",
+        "--tombstone-on-empty-payload",
+        "--position-header",
+        "--on-update=stop",
+        "--on-bad-row=stop",
+        "--message-prefix=outbox",
+        "--http=off",
+        "--shutdown-timeout=1min",
+        "--disconnect-after=5s",
+        "--coalesce=0",
+        "--max-in-flight=64KiB",
+        "--max-row=1MB",
+    ]);
+    assert_eq!(config.source.to_string(), "shop as app at db:5432");
+    assert_eq!((config.publication.as_str(), config.slot.as_str()), ("pub", "relay_1"));
+    assert_eq!(config.tables.iter().map(ToString::to_string).collect::<Vec<_>>(), ["public.outbox", "shop.events"]);
+    assert_eq!(
+        config.kafka,
+        KafkaConfig { brokers: "a:1,b:2".into(), properties: vec![("linger.ms".into(), "5".into())] }
+    );
+    assert!(config.setup && config.dry_run);
+    let pair = |name: &str, column: &str| (name.to_owned(), column.to_owned());
+    assert_eq!(
+        config.mapping,
+        Mapping {
+            id_column: Some("i".into()),
+            key_column: Some("k".into()),
+            payload_column: Some("p".into()),
+            type_column: Some("t".into()),
+            route_column: Some("r".into()),
+            headers_column: Some("h".into()),
+            topic: Topic::Template("{type|kebab}".into()),
+            headers: vec![pair("a", "b"), pair("c", "d")],
+            envelope: vec![pair("e", "f")],
+            partition_column: Some("n".into()),
+            timestamp: Timestamp::Column("created_at".into()),
+            tombstone_on_empty_payload: true,
+            position_header: true,
+            on_update: OnUpdate::Stop,
+            message_prefixes: vec!["outbox".into()],
+        }
+    );
+    assert_eq!(config.http, None);
+    assert_eq!(
+        config.limits,
+        Limits {
+            shutdown_timeout: Duration::from_mins(1),
+            disconnect_after: Duration::from_secs(5),
+            coalesce: Duration::ZERO,
+            max_in_flight: 65_536,
+            max_row: 1_000_000,
+        }
+    );
+}
+
+#[test]
+fn every_setting_can_come_from_a_variable_and_from_the_file() {
+    let values = [
+        ("source", "postgres://app@db/shop"),
+        ("publication", "pub"),
+        ("slot", "relay_1"),
+        ("setup", "true"),
+        ("table", "outbox"),
+        ("dry-run", "true"),
+        ("brokers", "a:1"),
+        ("topic-regex", "(.*)"),
+        ("topic-replacement", "x.$1"),
+        ("id-column", "i"),
+        ("key-column", "k"),
+        ("payload-column", "p"),
+        ("type-column", "t"),
+        ("route-column", "r"),
+        ("headers-column", "h"),
+        ("header", "a=b"),
+        ("envelope", "e=f"),
+        ("partition-column", "n"),
+        ("timestamp", "commit"),
+        ("tombstone-on-empty-payload", "true"),
+        ("position-header", "true"),
+        ("on-update", "skip"),
+        ("on-bad-row", "stop"),
+        ("message-prefix", "outbox"),
+        ("http", "off"),
+        ("shutdown-timeout", "1s"),
+        ("disconnect-after", "1s"),
+        ("coalesce", "1ms"),
+        ("max-in-flight", "1MiB"),
+        ("max-row", "1MiB"),
+        ("log-format", "json"),
+        ("log-level", "debug"),
+    ];
+    let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
+    assert_eq!(others.collect::<Vec<_>>(), ["topic"], "a setting that this test does not know");
+
+    let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();
+    let expected = format!("{:?}", run(&flags.iter().map(String::as_str).collect::<Vec<_>>()));
+
+    let names = values.map(|(name, value)| (format!("WALRELAY_{}", name.to_uppercase().replace('-', "_")), value));
+    let variables = names.each_ref().map(|(name, value)| (name.as_str(), *value));
+    assert_eq!(format!("{:?}", run_in(&environment(&variables), &[]).0), expected);
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines = values.map(|(name, value)| format!("{name} = '{value}'"));
+    fs::write(file.path(), lines.join("\n")).unwrap();
+    assert_eq!(format!("{:?}", run(&["-c", file.path().to_str().unwrap()])), expected);
+    let variable = [("WALRELAY_CONFIG", file.path().to_str().unwrap())];
+    assert_eq!(format!("{:?}", run_in(&environment(&variable), &[]).0), expected);
+}
+
+#[test]
+fn the_source_falls_back_to_database_url_and_then_to_libpqs_variables() {
+    let variables = [("PGHOST", "pg"), ("PGUSER", "app"), ("PGDATABASE", "shop")];
+    let source = |environment: &Environment, flags: &[&str]| run_in(environment, flags).0.source.to_string();
+    assert_eq!(source(&environment(&variables), &[]), "shop as app at pg:5432");
+    let url = ("DATABASE_URL", "postgres://url");
+    let all = [&variables[..], &[url]].concat();
+    assert_eq!(source(&environment(&all), &[]), "shop as app at url:5432");
+    assert_eq!(source(&environment(&all), &["--dsn", "postgres://dsn"]), "shop as app at dsn:5432");
+    assert_eq!(source(&environment(&all), &["--database-url", "host=u"]), "shop as app at u:5432");
+}
+
+#[test]
+fn errors_of_the_source_name_the_place_that_is_wrong() {
+    assert_eq!(
+        refused(&["run", "-d", "host=db sslmode=requir"]),
+        "error: --source: sslmode \"requir\" is not valid: expected disable, prefer, require, verify-ca or verify-full\n\
+         hint: the nearest valid value is require\n"
+    );
+    let in_variable = environment(&[("DATABASE_URL", "jdbc:postgresql://db/shop?user=a&password=hunter2")]);
+    assert_eq!(
+        refused_in(&in_variable, &["run"]),
+        "error: DATABASE_URL: this is a JDBC URL, not a URI as libpq and psql take it\nhint: postgres://a:***@db/shop\n"
+    );
+    let output = refused_in(&environment(&[("PGSSLMODE", "on")]), &["run"]);
+    assert!(output.starts_with("error: PGSSLMODE: sslmode \"on\" is not valid"), "{output}");
+}
+
+#[test]
+fn a_password_on_the_command_line_is_a_warning_and_elsewhere_none() {
+    let (_, warnings) = run_in(&environment(&[]), &["-d", "postgres://a:hunter2@db"]);
+    assert!(warnings[0].contains("WALRELAY_SOURCE") && !warnings[0].contains("hunter2"), "{warnings:?}");
+    let variable = environment(&[("WALRELAY_SOURCE", "postgres://a:hunter2@db")]);
+    assert_eq!(run_in(&variable, &[]).1, [""; 0]);
+}
+
+#[test]
+fn a_value_that_is_not_valid_names_flag_value_what_is_and_the_nearest() {
+    assert_eq!(
+        refused(&["run", "-S", "Wal-Relay"]),
+        "error: --slot: \"Wal-Relay\" is not valid: expected 1 to 63 lower-case letters, digits and underscores\n\
+         hint: the nearest valid value is wal_relay\n"
+    );
+    for (arguments, error, hint) in [
+        (["--on-update", "wran"], "--on-update: \"wran\" is not valid: expected warn, skip, stop", "warn"),
+        (["--on-bad-row", "skip"], "--on-bad-row: \"skip\" is not valid: expected stop", "stop"),
+        (["--log-level", "inof"], "--log-level: \"inof\" is not valid", "info"),
+        (["--log-format", "jsno"], "--log-format: \"jsno\" is not valid: expected text, json", "json"),
+        (["--shutdown-timeout", "5m"], "--shutdown-timeout: \"5m\" is not valid: expected a whole number", "5min"),
+        (["--http", "9464"], "--http: \"9464\" is not valid: expected HOST:PORT", "127.0.0.1:9464"),
+        (["--header", "shard"], "--header: \"shard\" is not valid: expected NAME=COLUMN", "shard=shard"),
+    ] {
+        let output = refused(&["run", arguments[0], arguments[1]]);
+        assert!(output.starts_with(&format!("error: {error}")), "{output}");
+        assert!(output.ends_with(&format!("\nhint: the nearest valid value is {hint}\n")), "{output}");
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for arguments in [
+        ["--max-in-flight", "63KiB"],
+        ["--max-in-flight", "3TiB"],
+        ["--max-row", "2GiB"],
+        ["--max-row", "0"],
+        ["--disconnect-after", "0"],
+        ["--coalesce", "1s"],
+        ["--table", "a.b.c"],
+        ["--topic", ""],
+        ["--envelope", "payload=x"],
+        ["--envelope", "=x"],
+        ["--message-prefix", ""],
+        ["--id-column", ""],
+        ["--source", ""],
+        ["--brokers", "a:x"],
+    ] {
+        let output = refused(&["run", arguments[0], arguments[1]]);
+        assert!(output.starts_with(&format!("error: {}: ", arguments[0])), "{output}");
+    }
+}
+
+#[test]
+fn settings_that_exclude_or_need_each_other_are_refused() {
+    let regex = ["run", "--topic-regex", "x", "--topic-replacement", "y"];
+    let output = refused(&[&regex[..], &["--topic", "z"]].concat());
+    assert!(output.starts_with("error: --topic and --topic-regex exclude each other\n"), "{output}");
+    assert_eq!(refused(&["run", "--topic-replacement", "y"]), "error: --topic-replacement needs --topic-regex\n");
+    assert_eq!(refused(&["run", "--topic-regex", "y"]), "error: --topic-regex needs --topic-replacement\n");
+    assert!(refused(&["status", "--ready", "--json"]).contains("--ready"));
+    assert!(refused(&["status", "--ready", "--http=off"]).contains("off"));
+    assert!(refused(&["run", "--envelope", "a=b", "--envelope", "a=c"]).contains("--envelope"));
+}
+
+#[test]
+fn an_empty_name_turns_an_optional_column_off() {
+    let mapping = run(&["--key-column=", "--type-column=", "--headers-column="]).mapping;
+    let off = Some(String::new());
+    assert_eq!((&mapping.key_column, &mapping.type_column, &mapping.headers_column), (&off, &off, &off));
+}
+
+#[test]
+fn capitals_in_an_unquoted_table_are_a_warning() {
+    let (config, warnings) = run_in(&environment(&[]), &["-t", "Outbox"]);
+    assert_eq!(config.tables[0].to_string(), "public.outbox");
+    assert!(warnings[0].contains("Outbox is read as public.outbox"), "{warnings:?}");
+}
+
+#[test]
+fn an_unknown_flag_names_the_nearest() {
+    assert_eq!(
+        refused(&["run", "--slto", "x"]),
+        "error: unexpected argument '--slto' found\nhint: the nearest flag is --slot\n"
+    );
+    assert!(refused(&["run", "--max-inflight=1"]).contains("--max-in-flight"));
+    assert!(refused(&["rnu"]).starts_with("error: unrecognized subcommand 'rnu'\nhint: the nearest command is run\n"));
+    assert!(refused(&["run", "--apply"]).ends_with("hint: --apply is a flag of walrelay setup\n"));
+    assert!(refused(&["zzz"]).contains("hint: the commands are run, setup, status, teardown, completions;"));
+    assert!(refused(&[]).starts_with("error: no command is given\n"));
+    assert!(refused(&["run", "--slot"]).starts_with("error: a value is required for '--slot <NAME>'"));
+}
+
+#[test]
+fn an_argument_that_may_hold_a_password_is_not_quoted() {
+    for arguments in [
+        &["run", "postgres://a:hunter2@db"][..],
+        &["run", "password=hunter2"],
+        &["postgres://a:hunter2@db"],
+        &["run", "--sorce=postgres://a:hunter2@db"],
+        &["run", "--sorce", "postgres://a:hunter2@db"],
+        &["run", "-z=hunter2"],
+        &["run", "--setup", "hunter2:x"],
+        &["status", "--json=hunter2"],
+        &["run", "-b", "kafka://a:hunter2@b"],
+        &["run", "-X", "hunter2"],
+    ] {
+        let output = refused(arguments);
+        assert!(!output.contains("hunter2"), "{output}");
+    }
+}
+
+#[test]
+fn help_and_version_exit_with_0() {
+    for arguments in
+        [&["--help"][..], &["-h"], &["run", "--help"], &["help", "run"], &["--version"], &["-V"], &["run", "-V"]]
+    {
+        let exit = parse_in(&environment(&[]), arguments).expect_err("must not run");
+        assert_eq!(exit.code(), 0, "{arguments:?}: {exit}");
+    }
+}
+
+#[test]
+fn help_states_the_defaults() {
+    let help = parse_in(&environment(&[]), &["run", "--help"]).unwrap_err().to_string();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for default in
+        ["localhost:9092", "127.0.0.1:9464", "8s", "30s", "200us", "16MiB", "256MiB", "outbox.event.{route}", "warn"]
+    {
+        assert!(words.contains(&format!("[default: {default}]")), "{default}\n{help}");
+    }
+}
+
+#[test]
+fn help_shows_no_secret_of_the_environment() {
+    let variables = environment(&[("WALRELAY_SOURCE", "postgres://a:hunter2@db"), ("PGPASSWORD", "hunter2")]);
+    let help = parse_in(&variables, &["run", "--help"]).unwrap_err().to_string();
+    assert!(!help.contains("hunter2"));
+}
+
+#[test]
+fn the_last_of_a_flag_given_twice_counts() {
+    assert_eq!(run(&["--slot", "a", "--slot", "b"]).slot, "b");
+    let off = run_in(&environment(&[("WALRELAY_SETUP", "true")]), &["--setup=false"]).0;
+    assert!(!off.setup);
+}
+
+#[test]
+fn the_other_commands_have_their_flags() {
+    let environment = environment(&[("WALRELAY_SLOT", "s"), ("WALRELAY_BROKERS", "not: a broker")]);
+    let task = |arguments: &[&str]| parse_in(&environment, arguments).unwrap().task;
+    let Task::Setup(config) = task(&["setup", "-t", "a", "--apply", "--failover", "--role", "relay", "--create-table"])
+    else {
+        panic!("no setup");
+    };
+    assert!(config.apply && config.failover && config.create_table);
+    assert_eq!((config.slot.as_str(), config.role.as_deref(), config.tables.len()), ("s", Some("relay"), 1));
+    let Task::Status(config) = task(&["status", "--json", "--watch"]) else { panic!("no status") };
+    assert!(config.json && config.watch);
+    let Task::Teardown(config) = task(&["teardown", "--yes", "--publication-too"]) else { panic!("no teardown") };
+    assert!(config.yes && config.publication_too);
+    assert!(matches!(task(&["status", "--ready", "--http", ":1"]), Task::Ready(http) if http.port == 1));
+    assert!(matches!(task(&["completions", "bash"]), Task::Completions(Shell::Bash)));
+}
+
+#[test]
+fn completions_are_scripts() {
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let script = String::from_utf8(cli::completions(shell)).unwrap();
+        assert!(script.contains("walrelay") && script.contains("max-in-flight"), "{shell}");
+    }
+}
+
+#[test]
+fn log_settings_are_read_for_every_command() {
+    let invocation = parse_in(&environment(&[]), &["teardown", "--log-level", "info,walrelay::relay=debug"]).unwrap();
+    assert_eq!(invocation.log, LogConfig { format: LogFormat::Auto, filter: "info,walrelay::relay=debug".into() });
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_with_the_reason() {
+    let output = refused(&["run", "-c", "/no/such/file.toml"]);
+    assert_eq!(output, "error: --config: cannot read /no/such/file.toml: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn no_configuration_shows_a_secret() {
+    let invocation = parse_in(
+        &environment(&[("WALRELAY_KAFKA_SASL_PASSWORD", "hunter2")]),
+        &["run", "-d", "postgres://a:hunter2@db", "-X", "ssl.key.password=hunter2"],
+    );
+    let shown = format!("{:?}", invocation.unwrap());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+proptest! {
+    #[test]
+    fn no_command_line_panics(arguments in proptest::collection::vec("(run|setup|status|--?[a-zA-Z-]{1,12}=?|\\PC{0,8})", 0..5)) {
+        let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
+        if let Err(exit) = parse_in(&environment(&[]), &arguments) {
+            let _shown = exit.to_string();
+        }
+    }
+
+    #[test]
+    fn no_value_panics(setting in proptest::sample::select(cli::settings()), value in any::<String>()) {
+        let flag = format!("--{setting}={value}");
+        if let Err(exit) = parse_in(&environment(&[]), &["run", &flag]) {
+            let _shown = exit.to_string();
+        }
+    }
+}

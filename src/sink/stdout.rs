@@ -1,0 +1,171 @@
+//! Records as JSON lines, for looking: `run --dry-run`.
+//!
+//! In: records. Out: one JSON object a line; texts as strings, other bytes as `{"hex": "…"}`. A record counts as delivered
+//! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
+
+use crate::wire::Hex;
+
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, Write};
+
+/// The destination of a dry run.
+#[derive(Debug)]
+pub struct StdoutSink<W: Write> {
+    writer: BufWriter<W>,
+    /// Written and not flushed, in runs of equal tokens: token, records, bytes.
+    pending: Vec<(Token, u32, u64)>,
+    in_flight: InFlight,
+    broken: Option<io::ErrorKind>,
+}
+
+impl<W: Write> StdoutSink<W> {
+    /// Writes to `writer`.
+    pub fn new(writer: W) -> Self {
+        Self { writer: BufWriter::new(writer), pending: Vec::new(), in_flight: InFlight::default(), broken: None }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.broken.map(|kind| Failure {
+            class: FailureClass::Client,
+            reason: "output",
+            text: format!("standard output cannot be written: {kind}"),
+        })
+    }
+
+    fn write(&mut self, record: &Record<'_>) -> io::Result<()> {
+        serde_json::to_writer(&mut self.writer, &line(record))?;
+        self.writer.write_all(b"\n")
+    }
+}
+
+fn line(record: &Record<'_>) -> Value {
+    let headers: Vec<Value> = record.headers.iter().map(|header| json!([header.name, text(header.value)])).collect();
+    let mut line = json!({
+        "topic": record.topic,
+        "key": text(record.key),
+        "value": text(record.value),
+        "headers": headers,
+        "timestamp": record.timestamp_millis,
+    });
+    if let (Some(partition), Value::Object(members)) = (record.partition, &mut line) {
+        members.insert("partition".to_owned(), partition.into());
+    }
+    line
+}
+
+fn text(bytes: Option<&[u8]>) -> Value {
+    match bytes.map(|bytes| (std::str::from_utf8(bytes), bytes)) {
+        None => Value::Null,
+        Some((Ok(text), _)) => text.into(),
+        Some((Err(_), bytes)) => json!({ "hex": Hex(bytes).to_string() }),
+    }
+}
+
+impl<W: Write> Sink for StdoutSink<W> {
+    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        if let Err(error) = self.write(record) {
+            self.broken = Some(error.kind());
+        }
+        if let Some(failure) = self.failure() {
+            return Enqueue::Blocked(failure);
+        }
+        let bytes = record.bytes() as u64;
+        self.in_flight.records += 1;
+        self.in_flight.bytes += bytes;
+        match self.pending.last_mut() {
+            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
+            Some(_) | None => self.pending.push((token, 1, bytes)),
+        }
+        Enqueue::Taken
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        if self.pending.is_empty() {
+            return;
+        }
+        if let Err(error) = self.writer.flush() {
+            self.broken = Some(error.kind());
+        }
+        self.in_flight = InFlight::default();
+        let failure = self.failure();
+        for (token, records, bytes) in self.pending.drain(..) {
+            each(Delivered { token, records, bytes, outcome: failure.clone().map_or(Ok(()), Err) });
+        }
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    fn ran_dry(&mut self) {}
+
+    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+        self.pending.clear();
+        self.in_flight = InFlight::default();
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.failure().map(|failure| failure.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Header;
+
+    #[test]
+    fn a_record_is_one_line_of_json() {
+        let record = Record {
+            topic: "orders",
+            key: Some(b"17"),
+            value: Some(b"{\"total\": 1.50}"),
+            headers: &[Header { name: "id", value: Some(b"a") }, Header { name: "x", value: None }],
+            timestamp_millis: 1000,
+            partition: None,
+        };
+        assert_eq!(
+            line(&record).to_string(),
+            r#"{"topic":"orders","key":"17","value":"{\"total\": 1.50}","headers":[["id","a"],["x",null]],"timestamp":1000}"#
+        );
+        let binary = Record { value: Some(&[0xFF, 0]), key: None, headers: &[], partition: Some(3), ..record };
+        assert_eq!(
+            line(&binary).to_string(),
+            r#"{"topic":"orders","key":null,"value":{"hex":"ff00"},"headers":[],"timestamp":1000,"partition":3}"#
+        );
+    }
+
+    #[test]
+    fn each_record_is_reported_once_after_the_flush() {
+        let mut sink = StdoutSink::new(Vec::new());
+        let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
+        let token = Token { transaction: 1, tick: 2, topic: 3 };
+        assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
+        assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
+        let mut reported = 0;
+        sink.poll(&mut |run| reported += run.records);
+        sink.poll(&mut |run| reported += run.records);
+        assert_eq!((reported, sink.in_flight().records), (2, 0));
+    }
+
+    #[test]
+    fn an_output_that_is_gone_ends_the_run() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut sink = StdoutSink::new(Closed);
+        let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
+        sink.try_enqueue(&record, Token::unpack(0));
+        let mut failed = false;
+        sink.poll(&mut |run| failed |= run.outcome.is_err());
+        assert!(failed && sink.restart(Pace::Full).is_err());
+    }
+}
