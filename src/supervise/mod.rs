@@ -211,7 +211,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             let pause = self.backoff.next(false, dice());
             return self.idle(pause);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.stop_timed_out() {
+        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
         }
         Ok(())

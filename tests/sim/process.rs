@@ -186,7 +186,7 @@ impl Process {
         if waiting == 0 {
             return self.wait(BACKOFF);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.stop_timed_out() {
+        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             match self.wait(STALLED_LOOK) {
                 Outcome::Lost => {}
                 outcome @ (Outcome::Stopped | Outcome::Failed(_) | Outcome::BadRow(_) | Outcome::Killed) => {
