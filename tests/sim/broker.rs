@@ -37,6 +37,8 @@ pub(crate) struct Rules {
     pub(crate) limit: u64,
     /// Rows that are refused whatever their size, until somebody mends it.
     pub(crate) refused: BTreeSet<usize>,
+    /// Rows that were refused once and would not be again: word of that may still be on its way.
+    pub(crate) mended: BTreeSet<usize>,
 }
 
 impl Rules {
@@ -100,7 +102,7 @@ impl Broker {
         Self {
             producers: Vec::new(),
             partitions: 3,
-            rules: Rules { limit: u64::MAX, refused: BTreeSet::new() },
+            rules: Rules { limit: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
             down_until: Duration::ZERO,
             blocked: BTreeMap::new(),
         }
@@ -127,6 +129,7 @@ impl Broker {
 
     /// An operator sees to it that the row is taken.
     pub(crate) fn mend(&mut self, number: usize, wal: &Wal) {
+        self.rules.mended.insert(number);
         self.rules.refused.remove(&number);
         self.rules.limit = self.rules.limit.max(bytes_of(number, wal));
     }
@@ -185,14 +188,16 @@ impl Broker {
             Fate::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
             Fate::Environment => {
                 let batch = producer.batch(&partition, dice);
-                let barred = producer.refuse(&partition, batch, &environment_failure(), now);
-                producer.die(barred, rules, now, (wal, truth), dice);
+                let told = now + Duration::from_millis(dice.below(300));
+                let barred = producer.refuse(&partition, batch, &environment_failure(), told);
+                producer.die(barred, rules, told, (wal, truth), dice);
             }
             Fate::Judged => {
                 let batch = producer.batch(&partition, dice);
                 if rules.refuse(&batch) {
-                    let barred = producer.refuse(&partition, batch, &refusal(), now);
-                    producer.die(barred, rules, now, (wal, truth), dice);
+                    let told = now + Duration::from_millis(dice.below(300));
+                    let barred = producer.refuse(&partition, batch, &refusal(), told);
+                    producer.die(barred, rules, told, (wal, truth), dice);
                 } else {
                     producer.append(&partition, batch, now, (wal, truth), dice);
                 }
@@ -209,6 +214,11 @@ impl Broker {
         for queue in producer.queues.values_mut() {
             queue.truncate(if dice.one_in(2) { 0 } else { dice.index(queue.len() + 1) });
         }
+    }
+
+    /// No report takes long from here on.
+    pub(crate) fn hurry(&mut self) {
+        self.producers.iter_mut().for_each(|producer| producer.settings.later = 0);
     }
 
     /// The reports that have come, in any order.

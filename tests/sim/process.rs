@@ -127,6 +127,7 @@ impl Process {
             world.crashed
         });
         drop(stream);
+        self.shared.with(|world| world.log(&ended));
         if killed { Outcome::Killed } else { self.ended(ended) }
     }
 
@@ -171,7 +172,13 @@ impl Process {
             world.postgres.read_inbox(world.now);
             world.postgres.slot.confirmed >= lsn
         });
+        let alive = self.shared.with(|world| world.postgres.sender.as_ref().is_some_and(|sender| !sender.cut && !sender.frozen));
         match outcome {
+            Outcome::BadRow(row) if alive => {
+                let slot = self.shared.with(|world| world.postgres.slot.confirmed);
+                assert_eq!(row.confirmed, slot, "the slot is said to stand elsewhere");
+                Outcome::BadRow(row)
+            }
             Outcome::Stopped if !heard => Outcome::Failed("the stop was not heard"),
             outcome => outcome,
         }

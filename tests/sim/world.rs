@@ -99,6 +99,7 @@ pub(crate) struct World {
     /// Something to be done at a step, for single scenarios.
     pub(crate) script: Option<Box<dyn FnMut(&mut World)>>,
     pub(crate) counts: Counts,
+    trace: bool,
 }
 
 /// What has gone wrong, so that a test can see that it did.
@@ -156,6 +157,7 @@ impl World {
             began: (Lsn::ZERO, Lsn::ZERO),
             script: None,
             counts: Counts::default(),
+            trace: std::env::var_os("WALRELAY_TRACE").is_some(),
         };
         world.truth.name(crate::postgres::BEGIN);
         world
@@ -186,6 +188,8 @@ impl World {
         self.postgres.down_until = self.now;
         self.broker.down_until = self.now;
         self.broker.blocked.clear();
+        self.broker.hurry();
+        self.nature.client.iter_mut().for_each(|client| client.later = 0);
         if let Some(sender) = &mut self.postgres.sender {
             sender.quiet_until = self.now;
             if sender.frozen {
@@ -377,6 +381,13 @@ impl World {
         }
     }
 
+    /// With `WALRELAY_TRACE` set, tells the story of a run.
+    pub(crate) fn log(&self, what: &dyn std::fmt::Debug) {
+        if self.trace {
+            println!("{self}: {what:?}");
+        }
+    }
+
     /// Time passes.
     fn wait(&mut self, duration: Duration) {
         // A machine may be busy: a wait takes longer than asked for; where there is nothing to see it may take much longer.
@@ -394,14 +405,13 @@ impl std::fmt::Display for World {
         let appended = self.truth.appended.iter().filter(|times| **times > 0).count();
         write!(
             f,
-            "step {}, {:?}, slot {}, log to {}, {} rows, {appended} in the broker, connected: {}, {:?}",
+            "step {}, {:?}, slot {}, log to {}, {} rows, {appended} in the broker, connected: {}",
             self.steps,
             self.now,
             slot.confirmed,
             wal.end,
             wal.rows.len(),
             sender.is_some(),
-            self.counts,
         )
     }
 }
@@ -450,16 +460,15 @@ impl Clock for SimClock {
 pub(crate) struct SimSink {
     shared: Shared,
     producer: usize,
-    full: Client,
 }
 
 impl SimSink {
     pub(crate) fn new(shared: &Shared) -> Self {
-        let (full, producer) = shared.with(|world| {
-            let full = world.nature.client.expect("a client's settings");
-            (full, world.broker.connect(full, Taken::default()))
+        let producer = shared.with(|world| {
+            let settings = world.nature.client.expect("a client's settings");
+            world.broker.connect(settings, Taken::default())
         });
-        Self { shared: shared.clone(), producer, full }
+        Self { shared: shared.clone(), producer }
     }
 
     pub(crate) fn producer(&self) -> usize {
@@ -507,11 +516,11 @@ impl Sink for SimSink {
     fn ran_dry(&mut self) {}
 
     fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
-        let mut settings = self.full;
-        if let Pace::Batches(bytes) = pace {
-            settings.batch = settings.batch.min(bytes as u64);
-        }
         self.shared.with(|world| {
+            let mut settings = world.nature.client.expect("a client's settings");
+            if let Pace::Batches(bytes) = pace {
+                settings.batch = settings.batch.min(bytes as u64);
+            }
             if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
                 let text = "no memory".to_owned();
                 return Err(Failure { class: FailureClass::Client, reason: "client", text });
