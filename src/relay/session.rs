@@ -23,6 +23,9 @@ const WAIT_IDLE: Duration = Duration::from_millis(100);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
+/// A sink that takes nothing any more reports what was in flight within this time, or never.
+const REPORTS_WITHIN: Duration = Duration::from_secs(1);
+
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
@@ -102,6 +105,11 @@ impl Session {
 
     pub(super) fn received(&self) -> Lsn {
         self.received
+    }
+
+    /// What the last status update said.
+    pub(super) fn told(&self) -> Option<Lsn> {
+        self.feedback.confirmed()
     }
 
     pub(super) fn blocked(&self) -> Option<&Failure> {
@@ -299,9 +307,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let outcome = outbox.message(message, &context, |record| {
             sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
         });
-        self.dealt_with(outcome, position, session, |_| BadRow {
+        self.dealt_with(outcome, position, session, |outbox| BadRow {
             table: format!("message {:?}", message.prefix),
-            id: None,
+            id: outbox.shown_message_id(message),
             reason: BadReason::Updated,
         })
     }
@@ -340,7 +348,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
             Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return blocked(failure),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, session),
             Ok(Outcome::Record(Enqueue::Bad(failure))) => {
                 let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
                 return Ok(self.bad_row(row, position, session));
@@ -361,6 +369,23 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
                 let reason = error.to_string();
                 Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            }
+        }
+    }
+
+    /// The sink does not take a topic now, or takes nothing at all until it is made anew. Why that is, the reports of what is
+    /// in flight say, which may come a little later: only they tell that a record was refused.
+    fn not_taken(&self, failure: Failure, session: &Session) -> Turn<Step> {
+        let waited = session.blocked.as_ref().filter(|blocked| blocked.failure.class == FailureClass::Client);
+        let long = waited.is_some_and(|blocked| {
+            self.clock.now().saturating_duration_since(blocked.since) >= REPORTS_WITHIN
+        });
+        match failure.class {
+            FailureClass::Client if long || self.sink.in_flight().records == 0 => {
+                Err(Box::new(Ended::SinkFailed(failure)))
+            }
+            FailureClass::Client | FailureClass::Environment | FailureClass::Row => {
+                Ok(Step::Wait(Wait::Blocked(failure)))
             }
         }
     }
@@ -412,7 +437,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    fn send_status<U: Upstream>(
+    pub(super) fn send_status<U: Upstream>(
         &mut self,
         upstream: &mut U,
         session: &mut Session,
@@ -424,7 +449,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
         session.feedback.sent(now, flush_lsn, asking);
-        self.told = flush_lsn;
         self.metrics.status_sent(now);
         Ok(())
     }
@@ -432,14 +456,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         let in_flight = self.sink.in_flight().records;
         if matches!(wait, Wait::ForEnd) && in_flight == 0 {
+            if let Some(mut row) = session.bad_row.take() {
+                row.confirmed = self.tracker.flush_lsn();
+                return Err(Box::new(Ended::BadRow(row)));
+            }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(match session.bad_row.take() {
-                Some(mut row) => {
-                    row.confirmed = self.tracker.flush_lsn();
-                    Ended::BadRow(row)
-                }
-                None => Ended::Stopped,
-            }));
+            return Err(Box::new(Ended::Stopped));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
@@ -474,6 +496,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
         let now = self.clock.now();
+        let before = before.filter(|before| before.failure.class == failure.class);
         let since = before.as_ref().map_or(now, |blocked| blocked.since);
         let was_told = before.is_some_and(|blocked| blocked.told);
         let told = now.saturating_duration_since(since) >= BLOCKED_AFTER;
@@ -502,14 +525,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.feedback.heard(self.clock.now());
         }
         Ok(())
-    }
-}
-
-/// The sink does not take a topic now, or nothing at all until it is made anew.
-fn blocked(failure: Failure) -> Turn<Step> {
-    match failure.class {
-        FailureClass::Client => Err(Box::new(Ended::SinkFailed(failure))),
-        FailureClass::Environment | FailureClass::Row => Ok(Step::Wait(Wait::Blocked(failure))),
     }
 }
 
