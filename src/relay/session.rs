@@ -4,7 +4,7 @@ use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
 use crate::metrics::State;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RelationError, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
@@ -204,10 +204,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
-            Message::Relation(relation) => self.outbox.relation(relation).map_err(|error| match error {
-                RelationError::Plan(error) => Box::new(Ended::Unmappable(Box::new(error))),
-                RelationError::New(..) => Box::new(Ended::PublicationChanged),
-            })?,
+            Message::Relation(relation) => {
+                self.outbox.relation(relation).map_err(|error| Box::new(Ended::Unmappable(Box::new(error))))?;
+            }
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
             | Message::Truncate
@@ -345,8 +344,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match error {
             RowError::Bad(row) => Ok(self.bad_row(*row, position, session)),
             RowError::Undecodable(error) => Err(disconnected(error.into())),
-            // A column's type has changed: whether values should come in binary form is decided again.
-            RowError::BinaryForm { .. } => Err(Box::new(Ended::PublicationChanged)),
+            // A column's type has changed: whether values should come in binary form is decided again. So is which tables
+            // are listed.
+            RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
             error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
                 let reason = error.to_string();
                 Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
