@@ -155,9 +155,10 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let Ok(mut client) = Client::connect(&self.source, NoTls) else { return };
         let mut drop_slot = || {
-            client.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", &[
-                &self.name,
-            ])?;
+            client.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1",
+                &[&self.name],
+            )?;
             let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
             Ok(client.execute(sql, &[&self.name]).is_ok())
         };

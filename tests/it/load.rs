@@ -1,12 +1,12 @@
 //! A lane under load that knows its own truth.
 
 use postgres::Client;
+use walrelay_dev::consume;
 use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{Postgres, shared_postgres};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::shop::{self, Shop};
 use walrelay_dev::truth::{self, Checker, Report};
-use walrelay_dev::consume;
 
 use crate::lane::Lane;
 

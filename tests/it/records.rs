@@ -67,7 +67,11 @@ fn check_payload(type_name: &str, literal: &str, expected: &[u8]) {
 
 #[test]
 fn a_jsonb_payload_is_what_postgres_writes() {
-    check_payload("jsonb", r#"'{"total":  1.50, "b":"ä\u00e9", "a":[1,2]}'"#, r#"{"a": [1, 2], "b": "äé", "total": 1.50}"#.as_bytes());
+    check_payload(
+        "jsonb",
+        r#"'{"total":  1.50, "b":"ä\u00e9", "a":[1,2]}'"#,
+        r#"{"a": [1, 2], "b": "äé", "total": 1.50}"#.as_bytes(),
+    );
 }
 
 #[test]
@@ -212,8 +216,16 @@ fn flags_name_columns_and_add_headers() {
         "outbox",
     );
     let columns = [
-        "--id-column=uid", "--key-column=who", "--payload-column=Body", "--type-column=what", "--route-column=what",
-        "--headers-column=meta", "--header=nr=nr", "--header=raw=extra", "--header=is=flag", "--position-header",
+        "--id-column=uid",
+        "--key-column=who",
+        "--payload-column=Body",
+        "--type-column=what",
+        "--route-column=what",
+        "--headers-column=meta",
+        "--header=nr=nr",
+        "--header=raw=extra",
+        "--header=is=flag",
+        "--position-header",
     ];
     let _relay = lane.streaming(&columns);
     lane.sql(

@@ -46,7 +46,9 @@ fn a_table_that_changes_its_shape_under_load_loses_nothing() {
         let mut client = lane.connect();
         move || {
             for n in 0..300 {
-                let row = format!("INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES ('{n}', 'order', 'k', 't', '{n}')");
+                let row = format!(
+                    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES ('{n}', 'order', 'k', 't', '{n}')"
+                );
                 client.batch_execute(&row).unwrap();
             }
         }
@@ -126,14 +128,28 @@ fn hostile_defaults_of_database_and_role_change_no_record() {
     let role = lane.name.clone();
     lane.sql(&format!("CREATE ROLE {role} LOGIN SUPERUSER REPLICATION"));
     let hostile = [
-        ("DateStyle", "'German'"), ("TimeZone", "'Asia/Kolkata'"), ("IntervalStyle", "'sql_standard'"),
-        ("extra_float_digits", "-15"), ("bytea_output", "'escape'"), ("client_encoding", "'LATIN1'"),
-        ("standard_conforming_strings", "off"), ("backslash_quote", "off"), ("search_path", "''"),
-        ("statement_timeout", "'3s'"), ("lock_timeout", "'1s'"), ("default_transaction_read_only", "on"),
-        ("default_transaction_isolation", "'serializable'"), ("row_security", "off"),
-        ("idle_in_transaction_session_timeout", "'1s'"), ("idle_session_timeout", "'1s'"),
-        ("transaction_timeout", "'3s'"), ("lc_messages", "'C'"), ("xmlbinary", "'hex'"), ("jit", "on"),
-        ("quote_all_identifiers", "on"), ("log_min_duration_statement", "0"),
+        ("DateStyle", "'German'"),
+        ("TimeZone", "'Asia/Kolkata'"),
+        ("IntervalStyle", "'sql_standard'"),
+        ("extra_float_digits", "-15"),
+        ("bytea_output", "'escape'"),
+        ("client_encoding", "'LATIN1'"),
+        ("standard_conforming_strings", "off"),
+        ("backslash_quote", "off"),
+        ("search_path", "''"),
+        ("statement_timeout", "'3s'"),
+        ("lock_timeout", "'1s'"),
+        ("default_transaction_read_only", "on"),
+        ("default_transaction_isolation", "'serializable'"),
+        ("row_security", "off"),
+        ("idle_in_transaction_session_timeout", "'1s'"),
+        ("idle_session_timeout", "'1s'"),
+        ("transaction_timeout", "'3s'"),
+        ("lc_messages", "'C'"),
+        ("xmlbinary", "'hex'"),
+        ("jit", "on"),
+        ("quote_all_identifiers", "on"),
+        ("log_min_duration_statement", "0"),
     ];
     for (name, value) in hostile {
         lane.sql(&format!("ALTER ROLE {role} SET {name} = {value}"));
@@ -158,8 +174,15 @@ fn hostile_defaults_of_database_and_role_change_no_record() {
     assert_eq!(values(&records), ["äöü €"]);
     let record = &records[0];
     let texts = ["ts", "d", "iv", "f", "n", "a", "u"].map(|name| record.header(name).unwrap_or("none"));
-    let expected =
-        ["2024-02-29 12:34:56.789+00", "2024-02-29", "1 day 02:03:04", "0.30000000000000004", "1.50", r#"{"a b",NULL,"\""}"#, "ü€"];
+    let expected = [
+        "2024-02-29 12:34:56.789+00",
+        "2024-02-29",
+        "1 day 02:03:04",
+        "0.30000000000000004",
+        "1.50",
+        r#"{"a b",NULL,"\""}"#,
+        "ü€",
+    ];
     assert_eq!(texts, expected);
     let bytes = record.headers.iter().find(|(name, _)| name == "b").unwrap();
     assert_eq!(bytes.1.as_deref(), Some(&[0xFF, 0x00, 0x5C][..]));
@@ -178,8 +201,7 @@ fn names_that_need_quotes_work_everywhere() {
     lane.sql(&format!("CREATE TABLE {full} (id int, \"Aggregate Type\" text, payload text, \"X\"\"Y\" text)"));
     lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE {full} WITH (publish = 'insert')", quoted(publication)));
     lane.make_slot();
-    let more =
-        ["--publication", publication, "--table", &full, "--route-column=Aggregate Type", "--header=h=X\"Y"];
+    let more = ["--publication", publication, "--table", &full, "--route-column=Aggregate Type", "--header=h=X\"Y"];
     let _relay = lane.streaming(&more);
     lane.sql(&format!("INSERT INTO {full} VALUES (1, 'order', 'p', 'x')"));
     let records = lane.records("order");
@@ -202,7 +224,10 @@ fn two_tables_of_different_shape_share_a_slot() {
          COMMIT",
     );
     let events = lane.records("account");
-    assert_eq!((ids(&events), values(&events)), (vec!["1".into(), "2".into()], vec![r#"{"a": 2, "b": 1}"#.into(), String::new()]));
+    assert_eq!(
+        (ids(&events), values(&events)),
+        (vec!["1".into(), "2".into()], vec![r#"{"a": 2, "b": 1}"#.into(), String::new()])
+    );
     assert_eq!(events[0].header("eventType"), Some("Opened"));
     let tasks = lane.records_now("mail");
     assert_eq!((tasks[0].key.clone(), tasks[0].value.clone()), (None, Some(vec![0x00, 0xFF])));
@@ -226,4 +251,21 @@ fn a_column_that_becomes_bytea_while_running_is_still_exact() {
     let all: Vec<&[u8]> = records.iter().map(|record| record.value.as_deref().unwrap()).collect();
     assert_eq!(all, [&[0x01, 0xFF][..], &[0x02, 0xFF], b"three"], "{}", relay.log());
     assert_eq!(ids(&records), ["1", "2.50", "3.00"]);
+}
+
+#[test]
+fn a_table_that_comes_and_goes_beside_the_one_asked_for_holds_nothing_up() {
+    let lane = Lane::empty();
+    lane.sql(OUTBOX);
+    lane.sql(&format!("CREATE PUBLICATION {} FOR ALL TABLES WITH (publish = 'insert')", lane.name));
+    lane.make_slot();
+    let relay = lane.streaming(&["--table", "outbox"]);
+    lane.sql(
+        "CREATE TABLE passing AS SELECT 1 AS nothing; INSERT INTO passing VALUES (2); DROP TABLE passing;
+         INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1');
+         CREATE TABLE other (LIKE outbox); INSERT INTO other VALUES ('no', 'order', 'k', 't', '1');
+         INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1');",
+    );
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+    assert!(relay.log().contains("public.passing"), "{}", relay.log());
 }
