@@ -7,7 +7,12 @@
 
 mod lane;
 mod load;
+mod own;
 
 mod dry_run;
+mod idle;
+mod reconnects;
 mod records;
 mod shapes;
+mod standby;
+mod stops;
