@@ -407,7 +407,9 @@ pub struct PluginOptions<'a> {
 
 impl PluginOptions<'_> {
     fn command(&self, slot: &str, start: Lsn) -> String {
-        let mut options = format!("proto_version '1', publication_names {}", literal(&identifier(self.publication)));
+        // The grammar of replication commands knows no escapes: a backslash is a backslash.
+        let names = identifier(self.publication).replace('\'', "''");
+        let mut options = format!("proto_version '1', publication_names '{names}'");
         if self.binary {
             options.push_str(", binary 'true'");
         }
@@ -641,6 +643,11 @@ mod tests {
         assert_eq!(
             options.command("walrelay", Lsn::new(0x1_0000_0010)),
             "START_REPLICATION SLOT \"walrelay\" LOGICAL 1/10 (proto_version '1', publication_names '\"My pub\"', messages 'true')"
+        );
+        let odd = PluginOptions { publication: r"it's \", binary: false, messages: false };
+        assert_eq!(
+            odd.command("walrelay", Lsn::ZERO),
+            r#"START_REPLICATION SLOT "walrelay" LOGICAL 0/0 (proto_version '1', publication_names '"it''s \"')"#
         );
     }
 

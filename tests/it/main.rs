@@ -1,3 +1,19 @@
-//! On real services: a Postgres of the tests' own, brought when it is missing. `WALRELAY_TEST_SOURCE` names another.
+//! The relay's binary between a real Postgres and a real Kafka.
+//!
+//! One server of each is shared, with a database, a slot and topics for each test; a test that stops or breaks one starts
+//! its own. What is waited for is always a condition, with a deadline that only a failure reaches.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+mod lane;
+mod load;
+mod own;
 
 mod commands;
+mod dry_run;
+mod idle;
+mod reconnects;
+mod records;
+mod shapes;
+mod standby;
+mod stops;

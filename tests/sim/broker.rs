@@ -266,9 +266,8 @@ impl Producer {
     }
 
     fn pick(&self, now: Duration, dice: &mut Dice) -> Partition {
-        let able = |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
-            !queue.is_empty() && self.may_send(partition, now)
-        };
+        let able =
+            |(partition, queue): &(&Partition, &VecDeque<Queued>)| !queue.is_empty() && self.may_send(partition, now);
         let able: Vec<&Partition> = self.queues.iter().filter(able).map(|(partition, _)| partition).collect();
         dice.pick(&able).clone()
     }

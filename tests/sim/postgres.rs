@@ -252,11 +252,8 @@ impl Walsender {
         let next = if self.frames.is_empty() { self.next } else { self.next - 1 };
         let most = wal.transactions.get(next).map_or(wal.end, |transaction| transaction.final_lsn).max(self.sent);
         let caught_up = next == wal.transactions.len();
-        let wal_end = if caught_up || dice.one_in(2) {
-            most
-        } else {
-            Lsn::new(dice.between(self.sent.bytes(), most.bytes()))
-        };
+        let wal_end =
+            if caught_up || dice.one_in(2) { most } else { Lsn::new(dice.between(self.sent.bytes(), most.bytes())) };
         self.sent = wal_end;
         self.keepalive_due = now + Duration::from_millis(500);
         tell(wal_end);

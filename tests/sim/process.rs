@@ -8,10 +8,10 @@ use crate::world::{Shared, SimClock, SimSink, SimStream, World};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use walrelay::config::TableName;
 use walrelay::config::mapping::Mapping;
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
-use walrelay::config::TableName;
 use walrelay::outbox::Outbox;
 use walrelay::pg::Recovery;
 use walrelay::relay::{BadRowAt, Ended, Limits, Relay};
@@ -172,7 +172,9 @@ impl Process {
             world.postgres.read_inbox(world.now);
             world.postgres.slot.confirmed >= lsn
         });
-        let alive = self.shared.with(|world| world.postgres.sender.as_ref().is_some_and(|sender| !sender.cut && !sender.frozen));
+        let alive = self
+            .shared
+            .with(|world| world.postgres.sender.as_ref().is_some_and(|sender| !sender.cut && !sender.frozen));
         match outcome {
             Outcome::BadRow(row) if alive => {
                 let slot = self.shared.with(|world| world.postgres.slot.confirmed);

@@ -124,8 +124,8 @@ pub(crate) fn run(shared: &Shared, bounds: &Bounds) {
     let mut machines: [Option<Process>; 2] = [None, None];
     let mut active = 0;
     loop {
-        let process = machines[active]
-            .get_or_insert_with(|| Process::start(shared, bounds.limits, bounds.wal_sender_timeout));
+        let process =
+            machines[active].get_or_insert_with(|| Process::start(shared, bounds.limits, bounds.wal_sender_timeout));
         let outcome = process.connection();
         if !matches!(outcome, Outcome::Lost) {
             ended(shared, process, outcome);
@@ -165,7 +165,9 @@ fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
     let mut process = Process::start(shared, bounds.limits, bounds.wal_sender_timeout);
     while matches!(process.connection(), Outcome::Lost) {}
     let producer = process.relay.sink_mut().producer();
-    shared.with(|world| assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a clean stop"));
+    shared.with(|world| {
+        assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a clean stop")
+    });
 }
 
 impl World {

@@ -112,7 +112,10 @@ impl Truth {
         assert!(self.named.contains(&lsn), "{lsn} was confirmed, which no commit ends at and no keepalive names");
         if let Some(missing) = self.first_missing(wal) {
             let position = wal.rows[missing].position;
-            assert!(position.final_lsn >= lsn, "LOSS: {lsn} was confirmed, and row {missing} at {position} is not there");
+            assert!(
+                position.final_lsn >= lsn,
+                "LOSS: {lsn} was confirmed, and row {missing} at {position} is not there"
+            );
         }
     }
 }

@@ -49,9 +49,17 @@ pub(crate) struct Row {
 #[derive(Debug, Clone)]
 pub(crate) enum Piece {
     /// A row of the outbox.
-    Row { route: &'static str, key: Option<String>, bytes: usize },
+    Row {
+        route: &'static str,
+        key: Option<String>,
+        bytes: usize,
+    },
     /// The same by `pg_logical_emit_message`.
-    Message { route: &'static str, key: Option<String>, bytes: usize },
+    Message {
+        route: &'static str,
+        key: Option<String>,
+        bytes: usize,
+    },
     /// A row of a table that is published and not asked for.
     OtherRow,
     /// A message with another prefix.
@@ -119,10 +127,8 @@ impl Wal {
         let mut ordinal = 0;
         let mut changes = Vec::new();
         for piece in pieces {
-            let counts = matches!(
-                piece,
-                Piece::Row { .. } | Piece::Message { .. } | Piece::OtherRow | Piece::OtherMessage
-            );
+            let counts =
+                matches!(piece, Piece::Row { .. } | Piece::Message { .. } | Piece::OtherRow | Piece::OtherMessage);
             changes.push(self.change(piece, Position { final_lsn, ordinal }, commit_time));
             ordinal += u64::from(counts);
         }

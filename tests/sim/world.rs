@@ -377,7 +377,10 @@ impl World {
             self.stop();
         } else {
             let waited = self.now - calm;
-            assert!(waited < PATIENCE, "STALL: nothing is broken for {waited:?}, and not everything is delivered: {self}");
+            assert!(
+                waited < PATIENCE,
+                "STALL: nothing is broken for {waited:?}, and not everything is delivered: {self}"
+            );
         }
     }
 
