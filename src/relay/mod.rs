@@ -119,8 +119,8 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     tracker: Tracker,
-    /// What the last status update said, or the slot itself.
-    told: Lsn,
+    /// What the server is known to have heard. A status update on a connection that broke since may never have arrived.
+    heard: Lsn,
     resume: Resume,
     careful: Careful,
     topics: Topics,
@@ -151,7 +151,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             tracker: Tracker::new(Lsn::ZERO),
-            told: Lsn::ZERO,
+            heard: Lsn::ZERO,
             resume: Resume::new(Lsn::ZERO),
             careful: Careful::default(),
             topics: Topics::default(),
@@ -190,7 +190,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.tracker.raise(confirmed);
         self.resume.raise(confirmed);
-        self.told = confirmed;
+        self.heard = confirmed;
     }
 
     /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
@@ -224,12 +224,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
+                if matches!(*ended, Ended::Disconnected(pg::Error::Ended)) {
+                    // In an orderly end the server reads everything first.
+                    self.heard = session.told().unwrap_or(self.heard);
+                }
                 return *ended;
             }
         }
     }
 
-    /// Serves the sink while there is no stream, for `duration` at most.
+    /// Serves the sink while there is no stream, for `duration`, or until the relay may stop.
     ///
     /// # Errors
     /// A record failed.
@@ -240,7 +244,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.take_reports()?;
             self.show(None, false);
             let left = until.saturating_duration_since(self.clock.now());
-            if left.is_zero() || self.stop_requested() {
+            if left.is_zero() || self.may_stop() {
                 return Ok(());
             }
             self.clock.pause(left.min(Duration::from_millis(10)));
@@ -266,9 +270,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.in_flight().records
     }
 
-    /// Whether there is something that a server would have to hear of: a transaction in hand that is not confirmed.
+    /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
     pub fn is_unfinished(&self) -> bool {
-        self.tracker.transactions() > 0 || self.told < self.tracker.flush_lsn()
+        self.tracker.transactions() > 0 || self.heard < self.resume.whole()
+    }
+
+    /// Whether a stop that has been asked for need not wait any longer: nothing is unfinished, or the time has run out.
+    pub fn may_stop(&mut self) -> bool {
+        self.stop_requested() && (!self.is_unfinished() || self.stop_timed_out())
     }
 
     /// Serves the delivery reports that have come.

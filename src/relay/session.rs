@@ -104,6 +104,11 @@ impl Session {
         self.received
     }
 
+    /// What the last status update said.
+    pub(super) fn told(&self) -> Option<Lsn> {
+        self.feedback.confirmed()
+    }
+
     pub(super) fn blocked(&self) -> Option<&Failure> {
         self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| &blocked.failure)
     }
@@ -424,7 +429,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
         session.feedback.sent(now, flush_lsn, asking);
-        self.told = flush_lsn;
         self.metrics.status_sent(now);
         Ok(())
     }

@@ -87,7 +87,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// What a restart or an operator must mend.
     pub fn run(&mut self) -> Result<(), RunError> {
         loop {
-            if self.relay.stop_requested() {
+            if self.relay.may_stop() {
                 return self.stop_without_stream();
             }
             self.metrics.set_state(State::Connecting);
@@ -176,8 +176,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     fn stop_without_stream(&mut self) -> Result<(), RunError> {
+        if !self.relay.is_unfinished() {
+            return Ok(());
+        }
         match self.relay.in_flight() {
-            0 if !self.relay.is_unfinished() => Ok(()),
             0 => Err(RunError::StopUnconfirmed { lsn: self.relay.flush_lsn() }),
             in_flight => Err(RunError::StopTimedOut { in_flight }),
         }
@@ -209,7 +211,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             let pause = self.backoff.next(false, dice());
             return self.idle(pause);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.stop_timed_out() {
+        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
         }
         Ok(())
