@@ -246,6 +246,11 @@ impl Outbox {
         row.shown_id()
     }
 
+    /// A message's id, as [`Outbox::shown_id`].
+    pub fn shown_message_id(&self, message: &LogicalMessage<'_>) -> Option<String> {
+        message::shown_id(&message::members(message).ok()?, &self.mapping)
+    }
+
     /// Lends the record of a logical message to `take`.
     ///
     /// # Errors

@@ -304,9 +304,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let outcome = outbox.message(message, &context, |record| {
             sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
         });
-        self.dealt_with(outcome, position, session, |_| BadRow {
+        self.dealt_with(outcome, position, session, |outbox| BadRow {
             table: format!("message {:?}", message.prefix),
-            id: None,
+            id: outbox.shown_message_id(message),
             reason: BadReason::Updated,
         })
     }
