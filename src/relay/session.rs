@@ -23,6 +23,9 @@ const WAIT_IDLE: Duration = Duration::from_millis(100);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
+/// A sink that takes nothing any more reports what was in flight within this time, or never.
+const REPORTS_WITHIN: Duration = Duration::from_secs(1);
+
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
@@ -345,7 +348,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
             Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return blocked(failure),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, session),
             Ok(Outcome::Record(Enqueue::Bad(failure))) => {
                 let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
                 return Ok(self.bad_row(row, position, session));
@@ -366,6 +369,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
                 let reason = error.to_string();
                 Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            }
+        }
+    }
+
+    /// The sink does not take a topic now, or takes nothing at all until it is made anew. Why that is, the reports of what is
+    /// in flight say, which may come a little later: only they tell that a record was refused.
+    fn not_taken(&self, failure: Failure, session: &Session) -> Turn<Step> {
+        let waited = session.blocked.as_ref().filter(|blocked| blocked.failure.class == FailureClass::Client);
+        let long =
+            waited.is_some_and(|blocked| self.clock.now().saturating_duration_since(blocked.since) >= REPORTS_WITHIN);
+        match failure.class {
+            FailureClass::Client if long || self.sink.in_flight().records == 0 => {
+                Err(Box::new(Ended::SinkFailed(failure)))
+            }
+            FailureClass::Client | FailureClass::Environment | FailureClass::Row => {
+                Ok(Step::Wait(Wait::Blocked(failure)))
             }
         }
     }
@@ -478,6 +497,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
         let now = self.clock.now();
+        let before = before.filter(|before| before.failure.class == failure.class);
         let since = before.as_ref().map_or(now, |blocked| blocked.since);
         let was_told = before.is_some_and(|blocked| blocked.told);
         let told = now.saturating_duration_since(since) >= BLOCKED_AFTER;
@@ -505,14 +525,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.feedback.heard(self.clock.now());
         }
         Ok(())
-    }
-}
-
-/// The sink does not take a topic now, or nothing at all until it is made anew.
-fn blocked(failure: Failure) -> Turn<Step> {
-    match failure.class {
-        FailureClass::Client => Err(Box::new(Ended::SinkFailed(failure))),
-        FailureClass::Environment | FailureClass::Row => Ok(Step::Wait(Wait::Blocked(failure))),
     }
 }
 
