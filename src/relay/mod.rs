@@ -224,6 +224,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
+                if matches!(*ended, Ended::BadRow(_)) {
+                    // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
+                    drop(self.send_status(upstream, &mut session, self.clock.now(), false));
+                }
                 if matches!(*ended, Ended::Disconnected(pg::Error::Ended)) {
                     // In an orderly end the server reads everything first.
                     self.heard = session.told().unwrap_or(self.heard);

@@ -436,7 +436,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    fn send_status<U: Upstream>(
+    pub(super) fn send_status<U: Upstream>(
         &mut self,
         upstream: &mut U,
         session: &mut Session,
@@ -455,14 +455,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         let in_flight = self.sink.in_flight().records;
         if matches!(wait, Wait::ForEnd) && in_flight == 0 {
+            if let Some(mut row) = session.bad_row.take() {
+                row.confirmed = self.tracker.flush_lsn();
+                return Err(Box::new(Ended::BadRow(row)));
+            }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(match session.bad_row.take() {
-                Some(mut row) => {
-                    row.confirmed = self.tracker.flush_lsn();
-                    Ended::BadRow(row)
-                }
-                None => Ended::Stopped,
-            }));
+            return Err(Box::new(Ended::Stopped));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
