@@ -26,6 +26,8 @@ pub(crate) struct Broker {
     pub(crate) rules: Rules,
     /// Answers nobody until then.
     pub(crate) down_until: Duration,
+    /// Rows that a test holds back, and with them what comes after in their partitions.
+    pub(crate) held: BTreeSet<usize>,
     /// Topics that take nothing until then.
     pub(crate) blocked: BTreeMap<String, Duration>,
 }
@@ -104,6 +106,7 @@ impl Broker {
             partitions: 3,
             rules: Rules { limit: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
             down_until: Duration::ZERO,
+            held: BTreeSet::new(),
             blocked: BTreeMap::new(),
         }
     }
@@ -172,34 +175,37 @@ impl Broker {
         if now < self.down_until {
             return;
         }
-        let busy: Vec<usize> = (0..self.producers.len()).filter(|at| self.producers[*at].is_busy(now)).collect();
-        if busy.is_empty() {
+        let Self { producers, rules, held, .. } = self;
+        let able: Vec<(usize, Partition)> = producers
+            .iter()
+            .enumerate()
+            .flat_map(|(at, producer)| producer.able(now, held).map(move |partition| (at, partition.clone())))
+            .collect();
+        if able.is_empty() {
             return;
         }
-        let at = dice.pick(&busy);
-        let Self { producers, rules, .. } = self;
-        let producer = &mut producers[at];
-        let partition = producer.pick(now, dice);
+        let (at, partition) = &able[dice.index(able.len())];
+        let producer = &mut producers[*at];
         let judged = producer.given_up && fate != Fate::Later;
         match if judged { Fate::Judged } else { fate } {
             Fate::Later => {
-                producer.paused.insert(partition, now + Duration::from_millis(dice.below(2000)));
+                producer.paused.insert(partition.clone(), now + Duration::from_millis(dice.below(2000)));
             }
             Fate::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
             Fate::Environment => {
-                let batch = producer.batch(&partition, dice);
+                let batch = producer.batch(partition, held, dice);
                 let told = now + Duration::from_millis(dice.below(300));
-                let barred = producer.refuse(&partition, batch, &environment_failure(), told);
+                let barred = producer.refuse(partition, batch, &environment_failure(), told);
                 producer.die(barred, rules, told, (wal, truth), dice);
             }
             Fate::Judged => {
-                let batch = producer.batch(&partition, dice);
+                let batch = producer.batch(partition, held, dice);
                 if rules.refuse(&batch) {
                     let told = now + Duration::from_millis(dice.below(300));
-                    let barred = producer.refuse(&partition, batch, &refusal(), told);
+                    let barred = producer.refuse(partition, batch, &refusal(), told);
                     producer.die(barred, rules, told, (wal, truth), dice);
                 } else {
-                    producer.append(&partition, batch, now, (wal, truth), dice);
+                    producer.append(partition, batch, now, (wal, truth), dice);
                 }
             }
         }
@@ -257,23 +263,17 @@ fn in_runs(reports: Vec<Delivered>) -> Vec<Delivered> {
 }
 
 impl Producer {
-    fn is_busy(&self, now: Duration) -> bool {
-        self.queues.iter().any(|(partition, queue)| !queue.is_empty() && self.may_send(partition, now))
-    }
-
-    fn may_send(&self, partition: &Partition, now: Duration) -> bool {
-        self.paused.get(partition).is_none_or(|until| now >= *until)
-    }
-
-    fn pick(&self, now: Duration, dice: &mut Dice) -> Partition {
-        let able =
-            |(partition, queue): &(&Partition, &VecDeque<Queued>)| !queue.is_empty() && self.may_send(partition, now);
-        let able: Vec<&Partition> = self.queues.iter().filter(able).map(|(partition, _)| partition).collect();
-        dice.pick(&able).clone()
+    /// The partitions that a batch may be sent to.
+    fn able<'a>(&'a self, now: Duration, held: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a Partition> {
+        let able = move |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
+            queue.front().is_some_and(|queued| !held.contains(&queued.number))
+                && self.paused.get(*partition).is_none_or(|until| now >= *until)
+        };
+        self.queues.iter().filter(able).map(|(partition, _)| partition)
     }
 
     /// The front of a queue: at least one record, at most a batch.
-    fn batch(&mut self, partition: &Partition, dice: &mut Dice) -> Vec<Queued> {
+    fn batch(&mut self, partition: &Partition, held: &BTreeSet<usize>, dice: &mut Dice) -> Vec<Queued> {
         let queue = self.queues.get_mut(partition).unwrap();
         // Mostly as much as there is: a queue that has waited makes full batches.
         let most = if dice.one_in(3) { dice.index(queue.len()) + 1 } else { queue.len() };
@@ -281,7 +281,7 @@ impl Producer {
         let mut bytes = 0;
         while let Some(queued) = queue.front().filter(|_| batch.len() < most) {
             bytes += queued.bytes;
-            if !batch.is_empty() && bytes > self.settings.batch {
+            if !batch.is_empty() && bytes > self.settings.batch || held.contains(&queued.number) {
                 break;
             }
             batch.extend(queue.pop_front());
@@ -311,7 +311,7 @@ impl Producer {
     /// This batch fails, and with it the client.
     fn refuse(&mut self, guilty: &Partition, batch: Vec<Queued>, failure: &Failure, now: Duration) -> Vec<Queued> {
         for queued in batch {
-            self.fail(queued, failure, now);
+            self.fail(&queued, failure, now);
         }
         // Nothing behind it gets through.
         self.queues.remove(guilty).unwrap_or_default().into()
@@ -334,19 +334,19 @@ impl Producer {
                 if place < through {
                     truth.append(&partition, queued.number, &wal.rows[queued.number]);
                 }
-                self.fail(queued, &client_failure(), now);
+                self.fail(&queued, &client_failure(), now);
             }
         }
         for queued in barred {
-            self.fail(queued, &client_failure(), now);
+            self.fail(&queued, &client_failure(), now);
         }
     }
 
-    fn fail(&mut self, queued: Queued, failure: &Failure, now: Duration) {
+    fn fail(&mut self, queued: &Queued, failure: &Failure, now: Duration) {
         if self.given_up {
             return;
         }
-        let Queued { bytes, token, .. } = queued;
+        let Queued { bytes, token, .. } = *queued;
         let outcome = Err(failure.clone());
         self.reports.push((now, Delivered { token, records: 1, bytes, outcome }));
     }

@@ -6,18 +6,29 @@
 //!
 //! One seed is one run, the same on every machine. A failure prints its seed and how to run it again.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "what is missing here is a mistake of the test, and the panic says where"
+)]
+
 mod broker;
 mod bytes;
 mod dice;
+mod ends;
+mod nature;
 mod postgres;
 mod process;
 mod run;
+mod scenarios;
 mod truth;
 mod wal;
 mod world;
 
-/// Steps of all runs together: some seconds of an unoptimised build.
-const STEPS: u64 = 100_000;
+/// Steps of all runs together: some ten seconds of an unoptimised build.
+const STEPS: u64 = 1_000_000;
 
 /// Where the seeds begin when none is asked for.
 const FIRST_SEED: u64 = 1;

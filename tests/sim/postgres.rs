@@ -236,6 +236,11 @@ pub(crate) enum Delivery {
 }
 
 impl Walsender {
+    /// Whether what arrives is read, sooner or later.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.cut && !self.frozen
+    }
+
     fn begin(&mut self, wal: &Wal, transaction: &Transaction, manner: &Manner, dice: &mut Dice) {
         if dice.one_in(manner.loose_message) {
             // Outside any transaction: sent when the log is read, whether or not anything commits.

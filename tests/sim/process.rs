@@ -3,8 +3,11 @@
 //! The supervisor itself needs sockets; what it decides (start over, follow a timeline, wait, give up) is done here with the
 //! same calls in the same order.
 
+use crate::ends::{SimClock, SimSink, SimStream};
+use crate::nature::Bounds;
+use crate::postgres::Walsender;
 use crate::wal::{PREFIX, published};
-use crate::world::{Shared, SimClock, SimSink, SimStream, World};
+use crate::world::{Shared, World};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -14,7 +17,7 @@ use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
 use walrelay::outbox::Outbox;
 use walrelay::pg::Recovery;
-use walrelay::relay::{BadRowAt, Ended, Limits, Relay};
+use walrelay::relay::{BadRowAt, Ended, Relay};
 use walrelay::sink::{Failure, FailureClass};
 
 /// Pause before the next attempt to connect.
@@ -30,7 +33,6 @@ pub(crate) struct Process {
     /// The timeline that the relay's positions belong to; `None` before the first connection.
     timeline: Option<usize>,
     wal_sender_timeout: Option<Duration>,
-    pub(crate) limits: Limits,
 }
 
 /// What became of a connection, and of the process.
@@ -41,7 +43,7 @@ pub(crate) enum Outcome {
     /// A clean stop: exit 0.
     Stopped,
     /// An end that may repeat records at the next start: exit 1.
-    Failed(&'static str),
+    Failed { why: &'static str },
     /// Exit 2: this row.
     BadRow(Box<BadRowAt>),
     /// Killed.
@@ -49,20 +51,16 @@ pub(crate) enum Outcome {
 }
 
 impl Process {
-    pub(crate) fn start(shared: &Shared, limits: Limits, wal_sender_timeout: Option<Duration>) -> Self {
+    pub(crate) fn start(shared: &Shared, bounds: &Bounds) -> Self {
         let mapping = Mapping { message_prefixes: vec![PREFIX.to_owned()], ..Mapping::default() };
         let tables = vec![TableName { schema: "shop".to_owned(), name: "outbox".to_owned() }];
         let outbox = Outbox::new(mapping, tables).expect("the default topic");
         let metrics = Arc::new(Metrics::new("walrelay", "walrelay", Instant::now()));
         let stop = Arc::new(AtomicBool::new(false));
         let sink = SimSink::new(shared);
-        let relay = Relay::new(outbox, sink, SimClock(shared.clone()), metrics, Arc::clone(&stop), limits);
-        Self { relay, shared: shared.clone(), stop, timeline: None, wal_sender_timeout, limits }
-    }
-
-    /// Asks for a clean stop.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let relay = Relay::new(outbox, sink, SimClock(shared.clone()), metrics, Arc::clone(&stop), bounds.limits);
+        let wal_sender_timeout = bounds.wal_sender_timeout;
+        Self { relay, shared: shared.clone(), stop, timeline: None, wal_sender_timeout }
     }
 
     /// One connection, from its beginning to its end and what follows from that.
@@ -136,7 +134,7 @@ impl Process {
             Ended::Stopped => self.finish(Outcome::Stopped),
             Ended::StopTimedOut { in_flight } => {
                 assert!(self.relay.stop_timed_out() && in_flight == self.relay.in_flight());
-                Outcome::Failed("the stop timed out")
+                Outcome::Failed { why: "the stop timed out" }
             }
             Ended::Disconnected(error) => {
                 assert_eq!(error.recovery(), Recovery::Reconnect, "{error}");
@@ -172,22 +170,24 @@ impl Process {
             world.postgres.read_inbox(world.now);
             world.postgres.slot.confirmed >= lsn
         });
-        let alive = self
-            .shared
-            .with(|world| world.postgres.sender.as_ref().is_some_and(|sender| !sender.cut && !sender.frozen));
         match outcome {
-            Outcome::BadRow(row) if alive => {
+            Outcome::Stopped if !heard => return Outcome::Failed { why: "the stop was not heard" },
+            Outcome::BadRow(row) if heard => {
                 let slot = self.shared.with(|world| world.postgres.slot.confirmed);
                 assert_eq!(row.confirmed, slot, "the slot is said to stand elsewhere");
-                Outcome::BadRow(row)
+                return Outcome::BadRow(row);
             }
-            Outcome::Stopped if !heard => Outcome::Failed("the stop was not heard"),
-            outcome => outcome,
+            Outcome::BadRow(_) => {
+                let alive = |world: &mut World| world.postgres.sender.as_ref().is_some_and(Walsender::is_alive);
+                assert!(!self.shared.with(alive), "the server was not told where the bad row stands");
+            }
+            Outcome::Lost | Outcome::Stopped | Outcome::Failed { .. } | Outcome::Killed => {}
         }
+        outcome
     }
 
     fn stop_without_stream(&self) -> Outcome {
-        if self.relay.is_unfinished() { Outcome::Failed("stopped without a stream") } else { Outcome::Stopped }
+        if self.relay.is_unfinished() { Outcome::Failed { why: "stopped without a stream" } } else { Outcome::Stopped }
     }
 
     fn wait_for_sink(&mut self) -> Outcome {
@@ -198,7 +198,7 @@ impl Process {
         while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             match self.wait(STALLED_LOOK) {
                 Outcome::Lost => {}
-                outcome @ (Outcome::Stopped | Outcome::Failed(_) | Outcome::BadRow(_) | Outcome::Killed) => {
+                outcome @ (Outcome::Stopped | Outcome::Failed { .. } | Outcome::BadRow(_) | Outcome::Killed) => {
                     return outcome;
                 }
             }
@@ -225,13 +225,19 @@ impl Process {
                 Err(failure) => failed(&failure),
             },
             Ended::BadRow(row) => Outcome::BadRow(row),
-            other => panic!("{other:?} while there was no stream"),
+            ended @ (Ended::Stopped
+            | Ended::StopTimedOut { .. }
+            | Ended::Disconnected(_)
+            | Ended::Stalled
+            | Ended::Unmappable(_)
+            | Ended::PublicationChanged
+            | Ended::Protocol(_)) => panic!("{ended:?} while there was no stream"),
         }
     }
 }
 
 fn failed(_failure: &Failure) -> Outcome {
-    Outcome::Failed("the sink could not be made anew")
+    Outcome::Failed { why: "the sink could not be made anew" }
 }
 
 impl World {
@@ -241,6 +247,7 @@ impl World {
         let confirmed = self.postgres.slot.confirmed;
         self.began = (begin, confirmed);
         self.truth.name(begin);
+        self.forgotten = false;
         if self.calm_since.is_none() && self.dice.one_in(self.nature.no_control) {
             let Self { postgres, dice, now, .. } = self;
             postgres.disconnected(dice, *now);

@@ -151,7 +151,14 @@ impl Wal {
                 self.rows.push(Row { route, key, payload: payload(number, bytes), commit_time, position, lost: false });
                 Change::Message(number)
             }
-            other => Change::Piece(other),
+            piece @ (Piece::OtherRow
+            | Piece::OtherMessage
+            | Piece::Update
+            | Piece::Delete
+            | Piece::Truncate
+            | Piece::Origin
+            | Piece::Type
+            | Piece::StrayStreamAbort) => Change::Piece(piece),
         }
     }
 
@@ -221,7 +228,7 @@ impl Wal {
 
     fn content(&self, number: usize) -> String {
         let row = &self.rows[number];
-        let key = row.key.as_ref().map_or("null".to_owned(), |key| format!("\"{key}\""));
+        let key = row.key.as_ref().map_or_else(|| "null".to_owned(), |key| format!("\"{key}\""));
         format!(
             "{{\"id\": \"{number}\", \"aggregatetype\": \"{}\", \"aggregateid\": {key}, \"type\": \"Placed\", \"payload\": {}}}",
             row.route, row.payload

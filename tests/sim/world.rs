@@ -8,10 +8,11 @@
 //!
 //! No thread, no socket, no sleep: the time moves only when the relay waits. So the same seed gives the same run.
 
-use crate::broker::{Broker, Client, Fate};
+use crate::broker::{Broker, Fate};
 use crate::dice::Dice;
-use crate::postgres::{Delivery, Manner, Postgres, read_status};
-use crate::truth::{Taken, Truth, identify};
+use crate::nature::Nature;
+use crate::postgres::{BEGIN, Postgres};
+use crate::truth::Truth;
 use crate::wal::Piece;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,61 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use walrelay::lsn::Lsn;
-use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
-use walrelay::pg::{Error, Upstream};
-use walrelay::pgoutput::PgTime;
-use walrelay::relay::Clock;
-use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
 
 /// With nothing broken any more, everything is delivered and confirmed within this time.
-const PATIENCE: Duration = Duration::from_secs(180);
-
-/// A relay that asks for the time so often without letting any pass is spinning.
-const SPIN: u32 = 200_000;
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Longest time between two status updates: the relay's second, and what waits may take here.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// What goes on and what goes wrong: each once in so many steps, 0 for never.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Nature {
-    pub(crate) commit: u64,
-    /// Transactions that commit in all.
-    pub(crate) transactions: u64,
-    /// Rows of a transaction at most, and bytes of a row.
-    pub(crate) rows: u64,
-    pub(crate) bytes: u64,
-    pub(crate) migrate: u64,
-    pub(crate) manner: Manner,
-    pub(crate) checkpoint: u64,
-    pub(crate) inbox: u64,
-    pub(crate) delay: u64,
-    pub(crate) cut: u64,
-    pub(crate) freeze: u64,
-    pub(crate) server_crash: u64,
-    pub(crate) promotion: u64,
-    /// Steps of the broker for each step.
-    pub(crate) batches: u64,
-    pub(crate) later: u64,
-    pub(crate) environment: u64,
-    pub(crate) fatal: u64,
-    pub(crate) outage: u64,
-    pub(crate) block: u64,
-    /// Once in so many rows: one that the broker refuses.
-    pub(crate) bad_row: u64,
-    pub(crate) crash: u64,
-    pub(crate) stop: u64,
-    /// Once in so many restarts of the sink.
-    pub(crate) no_restart: u64,
-    /// Once in so many ends of a connection: another relay takes the slot.
-    pub(crate) takeover: u64,
-    /// Once in so many acquisitions: the connection fails before the stream is handed over.
-    pub(crate) no_control: u64,
-    pub(crate) client: Option<Client>,
-    /// Steps after which nothing goes wrong any more.
-    pub(crate) steps: u64,
-}
+/// What a test does at each step.
+pub(crate) type Script = Box<dyn FnMut(&mut World)>;
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) nature: Nature,
@@ -94,10 +51,12 @@ pub(crate) struct World {
     pub(crate) done: bool,
     /// What was confirmed last on this connection.
     pub(crate) told: Lsn,
+    /// The server has died since the slot was taken last: what it had confirmed it may not know any more.
+    pub(crate) forgotten: bool,
     /// Where the connection's stream began, and what the slot had confirmed then.
     pub(crate) began: (Lsn, Lsn),
     /// Something to be done at a step, for single scenarios.
-    pub(crate) script: Option<Box<dyn FnMut(&mut World)>>,
+    pub(crate) script: Option<Script>,
     pub(crate) counts: Counts,
     trace: bool,
 }
@@ -124,8 +83,9 @@ pub(crate) struct Counts {
 #[derive(Clone)]
 pub(crate) struct Shared {
     world: Rc<RefCell<World>>,
-    base: Instant,
-    spins: Rc<Cell<u32>>,
+    pub(crate) base: Instant,
+    /// How often the time was asked for since it passed.
+    pub(crate) spins: Rc<Cell<u32>>,
 }
 
 impl Shared {
@@ -154,12 +114,13 @@ impl World {
             calm_since: None,
             done: false,
             told: Lsn::ZERO,
+            forgotten: false,
             began: (Lsn::ZERO, Lsn::ZERO),
             script: None,
             counts: Counts::default(),
             trace: std::env::var_os("WALRELAY_TRACE").is_some(),
         };
-        world.truth.name(crate::postgres::BEGIN);
+        world.truth.name(BEGIN);
         world
     }
 
@@ -183,7 +144,7 @@ impl World {
     }
 
     /// Nothing goes wrong from here on, and what is broken is mended.
-    fn calm_down(&mut self) {
+    pub(crate) fn calm_down(&mut self) {
         self.calm_since = Some(self.now);
         self.postgres.down_until = self.now;
         self.broker.down_until = self.now;
@@ -242,7 +203,12 @@ impl World {
             1 => Piece::OtherMessage,
             2 => Piece::Update,
             3 => Piece::Delete,
-            4 => dice.pick(&[0, 1, 2, 3]).into_piece(),
+            4 => match dice.below(4) {
+                0 => Piece::Truncate,
+                1 => Piece::Origin,
+                2 => Piece::Type,
+                _ => Piece::StrayStreamAbort,
+            },
             5 | 6 => Piece::Message { route, key, bytes },
             _ => Piece::Row { route, key, bytes },
         }
@@ -331,6 +297,7 @@ impl World {
 
     pub(crate) fn server_crash(&mut self) {
         self.counts.server_crashes += 1;
+        self.forgotten = true;
         let until = self.now + Duration::from_millis(self.dice.below(8000));
         self.postgres.crash(&mut self.dice, until);
     }
@@ -338,12 +305,13 @@ impl World {
     /// A standby takes over that lacks the last `lag` transactions.
     pub(crate) fn promote(&mut self, lag: u64) {
         let wal = &self.postgres.wal;
-        let began = self.postgres.left.last().copied().unwrap_or(crate::postgres::BEGIN);
+        let began = self.postgres.left.last().copied().unwrap_or(BEGIN);
         let kept = wal.transactions.len().saturating_sub(usize::try_from(lag).unwrap());
         let least = kept.checked_sub(1).map_or(began, |last| wal.transactions[last].end_lsn).max(began);
         let most = wal.transactions.get(kept).map_or(wal.end, |next| next.final_lsn).max(least);
         let at = Lsn::new(self.dice.between(least.bytes() / 8, most.bytes() / 8) * 8);
         self.counts.promotions += 1;
+        self.forgotten = true;
         self.postgres.promote(at, &mut self.dice);
         self.truth.cut(at);
     }
@@ -361,7 +329,7 @@ impl World {
 
     /// What must hold at every step.
     fn look(&mut self) {
-        if let Some(sender) = self.postgres.sender.as_ref().filter(|sender| !sender.cut && !sender.frozen)
+        if let Some(sender) = self.postgres.sender.as_ref().filter(|sender| sender.is_alive())
             && self.streaming
             && !self.crashed
         {
@@ -376,7 +344,7 @@ impl World {
             self.done = true;
             self.stop();
         } else {
-            let waited = self.now - calm;
+            let waited = self.now.saturating_sub(calm);
             assert!(
                 waited < PATIENCE,
                 "STALL: nothing is broken for {waited:?}, and not everything is delivered: {self}"
@@ -392,7 +360,7 @@ impl World {
     }
 
     /// Time passes.
-    fn wait(&mut self, duration: Duration) {
+    pub(crate) fn wait(&mut self, duration: Duration) {
         // A machine may be busy: a wait takes longer than asked for; where there is nothing to see it may take much longer.
         let dull = self.now < self.broker.down_until
             || self.postgres.sender.as_ref().is_some_and(|sender| sender.frozen || self.now < sender.quiet_until);
@@ -416,206 +384,6 @@ impl std::fmt::Display for World {
             wal.rows.len(),
             sender.is_some(),
         )
-    }
-}
-
-trait IntoPiece {
-    fn into_piece(self) -> Piece;
-}
-
-impl IntoPiece for i32 {
-    fn into_piece(self) -> Piece {
-        match self {
-            0 => Piece::Truncate,
-            1 => Piece::Origin,
-            2 => Piece::Type,
-            _ => Piece::StrayStreamAbort,
-        }
-    }
-}
-
-/// The relay's clock.
-pub(crate) struct SimClock(pub(crate) Shared);
-
-impl Clock for SimClock {
-    fn now(&self) -> Instant {
-        let spins = self.0.spins.get() + 1;
-        assert!(spins < SPIN, "SPIN: the time is asked for again and again, and nobody waits");
-        self.0.spins.set(spins);
-        self.0.base + self.0.with(|world| world.now)
-    }
-
-    fn wall(&self) -> PgTime {
-        let micros = self.0.with(|world| world.now.as_micros());
-        PgTime(i64::try_from(micros).unwrap())
-    }
-
-    fn pause(&self, duration: Duration) {
-        self.0.spins.set(0);
-        self.0.with(|world| {
-            world.wait(duration);
-            world.step();
-        });
-    }
-}
-
-/// The relay's way to the broker.
-pub(crate) struct SimSink {
-    shared: Shared,
-    producer: usize,
-}
-
-impl SimSink {
-    pub(crate) fn new(shared: &Shared) -> Self {
-        let producer = shared.with(|world| {
-            let settings = world.nature.client.expect("a client's settings");
-            world.broker.connect(settings, Taken::default())
-        });
-        Self { shared: shared.clone(), producer }
-    }
-
-    pub(crate) fn producer(&self) -> usize {
-        self.producer
-    }
-}
-
-impl Sink for SimSink {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
-        self.shared.with(|world| {
-            if world.crashed {
-                return Enqueue::Full;
-            }
-            let World { broker, postgres, dice, now, began, .. } = world;
-            let number = identify(record, &postgres.wal);
-            let in_flight = broker.producers[self.producer].in_flight.records;
-            if in_flight > 0 && dice.one_in(30) {
-                return Enqueue::Full;
-            }
-            let enqueue = broker.try_enqueue(self.producer, (number, token), &postgres.wal, *now);
-            if matches!(enqueue, Enqueue::Taken) {
-                let taken = &mut broker.producers[self.producer].taken;
-                taken.take(number, &postgres.wal, began.0, began.1);
-            }
-            enqueue
-        })
-    }
-
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
-        let reports = self.shared.with(|world| {
-            if world.crashed {
-                return Vec::new();
-            }
-            let World { broker, dice, now, .. } = world;
-            broker.reports(self.producer, *now, dice)
-        });
-        // The world is free again: `each` asks for the time.
-        reports.into_iter().for_each(each);
-    }
-
-    fn in_flight(&self) -> InFlight {
-        self.shared.with(|world| world.broker.producers[self.producer].in_flight)
-    }
-
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
-        self.shared.with(|world| {
-            let mut settings = world.nature.client.expect("a client's settings");
-            if let Pace::Batches(bytes) = pace {
-                settings.batch = settings.batch.min(bytes as u64);
-            }
-            if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
-                let text = "no memory".to_owned();
-                return Err(Failure { class: FailureClass::Client, reason: "client", text });
-            }
-            world.counts.restarts += 1;
-            let World { broker, dice, .. } = world;
-            // With the stream going on, the new one goes on where the old one was: nothing may repeat.
-            let old = &broker.producers[self.producer];
-            let taken = if world.streaming { old.taken.clone() } else { Taken::default() };
-            assert!(!world.streaming || old.in_flight.records == 0, "records are given up, and the stream goes on");
-            broker.give_up(self.producer, dice);
-            self.producer = broker.connect(settings, taken);
-            Ok(())
-        })
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.shared.with(|world| (world.now < world.broker.down_until).then(|| "no broker answers".to_owned()))
-    }
-}
-
-/// The relay's way to the server.
-pub(crate) struct SimStream {
-    shared: Shared,
-    buffer: ReadBuffer,
-}
-
-impl SimStream {
-    pub(crate) fn new(shared: &Shared) -> Self {
-        Self { shared: shared.clone(), buffer: ReadBuffer::new(1 << 20) }
-    }
-
-    fn deliver(&mut self) -> Result<usize, Error> {
-        let Self { shared, buffer } = self;
-        shared.with(|world| {
-            if world.crashed {
-                return Err(Error::Ended);
-            }
-            let World { postgres, dice, now, .. } = world;
-            match postgres.deliver(buffer, *now, dice) {
-                Delivery::Bytes(length) => Ok(length),
-                Delivery::Broken => Err(broken("reading")),
-            }
-        })
-    }
-}
-
-fn broken(doing: &'static str) -> Error {
-    Error::Io { doing, source: std::io::ErrorKind::ConnectionReset.into() }
-}
-
-impl Upstream for SimStream {
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        if self.shared.with(|world| world.crashed) { Ok(None) } else { self.buffer.frame() }
-    }
-
-    fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-    }
-
-    fn read(&mut self, patience: Duration) -> Result<usize, Error> {
-        self.shared.with(World::step);
-        let length = self.deliver()?;
-        if length > 0 {
-            self.shared.spins.set(0);
-        }
-        if length > 0 || patience.is_zero() {
-            return Ok(length);
-        }
-        self.shared.spins.set(0);
-        self.shared.with(|world| world.wait(patience));
-        self.deliver()
-    }
-
-    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
-        self.shared.with(|world| {
-            if world.crashed {
-                return Err(Error::Ended);
-            }
-            let (lsn, _) = read_status(message);
-            let World { truth, postgres, told, .. } = world;
-            let Some(sender) = &mut postgres.sender else { return Err(broken("sending")) };
-            truth.confirm(lsn, &postgres.wal);
-            assert!(lsn >= *told, "the position went back from {told} to {lsn}");
-            *told = lsn;
-            sender.heard = world.now;
-            if sender.cut && world.dice.one_in(2) {
-                return Err(broken("sending"));
-            }
-            postgres.arrived(message);
-            Ok(())
-        })
     }
 }
 
