@@ -223,6 +223,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let mut session = Session::new(self.clock.now(), wal_sender_timeout);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
+                if matches!(*ended, Ended::BadRow(_)) {
+                    self.tell_before_bad_row(upstream, &mut session);
+                }
                 self.show(Some(&session), true);
                 return *ended;
             }

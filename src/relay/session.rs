@@ -418,6 +418,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
+    /// A row that a report found guilty ends the stream at once: what was delivered before it may not have been told.
+    pub(super) fn tell_before_bad_row<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) {
+        if self.told < self.tracker.flush_lsn() {
+            // Where the connection is gone as well, the end of the stream says so.
+            drop(self.send_status(upstream, session, self.clock.now(), false));
+        }
+    }
+
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         let in_flight = self.sink.in_flight().records;
         if matches!(wait, Wait::ForEnd) && in_flight == 0 {
