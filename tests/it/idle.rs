@@ -15,7 +15,8 @@ use crate::own;
 const SOON: Duration = Duration::from_secs(10);
 
 fn lag(client: &mut Client, slot: &str) -> i64 {
-    let sql = "SELECT (pg_current_wal_lsn() - confirmed_flush_lsn)::bigint FROM pg_replication_slots WHERE slot_name = $1";
+    let sql =
+        "SELECT (pg_current_wal_lsn() - confirmed_flush_lsn)::bigint FROM pg_replication_slots WHERE slot_name = $1";
     client.query_one(sql, &[&slot]).unwrap().get(0)
 }
 
@@ -30,7 +31,7 @@ fn an_idle_outbox_holds_back_no_wal_and_lets_postgres_stop() {
     let mut most = 0;
     for _ in 0..60 {
         client
-            .batch_execute("INSERT INTO busy SELECT n, repeat(md5(n::text), 30) FROM generate_series(1, 900) AS n")
+            .batch_execute("INSERT INTO busy SELECT n, repeat(md5(n::text), 30) FROM generate_series(1, 1000) AS n")
             .unwrap();
         // A megabyte at a time, so that what is read of the lag is the relay's and not the disk's.
         wait_until(SOON, "the lag to be small", || {
@@ -40,10 +41,8 @@ fn an_idle_outbox_holds_back_no_wal_and_lets_postgres_stop() {
         })
         .unwrap_or_else(|error| panic!("{error}: {most} bytes at most\n{}", relay.log()));
     }
-    let written: i64 = client
-        .query_one("SELECT (pg_current_wal_lsn() - $1::text::pg_lsn)::bigint", &[&start])
-        .unwrap()
-        .get(0);
+    let written: i64 =
+        client.query_one("SELECT (pg_current_wal_lsn() - $1::text::pg_lsn)::bigint", &[&start]).unwrap().get(0);
     assert!(written > 60_000_000, "{written}");
     println!("{written} bytes of WAL, lag at most {most}");
     wait_until(SOON, "no lag", || Ok(lag(&mut client, &lane.name) < 100_000)).unwrap();

@@ -9,8 +9,11 @@ mod lane;
 mod load;
 mod own;
 
+mod bad_rows;
+mod broker;
 mod dry_run;
 mod idle;
+mod pages;
 mod reconnects;
 mod records;
 mod shapes;

@@ -32,11 +32,8 @@ pub(crate) fn strict_kafka() -> &'static (Kafka, u16) {
     static STRICT: OnceLock<(Kafka, u16)> = OnceLock::new();
     STRICT.get_or_init(|| {
         let nobody = run_dir::free_port().unwrap();
-        let options = kafka::Options {
-            auto_create_topics: false,
-            advertise_through: Some(nobody),
-            ..kafka::Options::default()
-        };
+        let options =
+            kafka::Options { auto_create_topics: false, advertise_through: Some(nobody), ..kafka::Options::default() };
         (Kafka::start(&options).unwrap(), nobody)
     })
 }

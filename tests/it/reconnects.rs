@@ -1,7 +1,7 @@
 //! Outages of either side: the process stays, nothing is lost, nothing is repeated.
 
-use walrelay_dev::postgres::{Mode, shared_postgres};
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Mode, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -13,7 +13,8 @@ use crate::own;
 #[track_caller]
 fn wait_more(relay: &Relay, count: u32) {
     let now = relay.metric("walrelay_events_total").unwrap();
-    let found = wait_until(LONG, "more records", || Ok(relay.metric("walrelay_events_total")? >= now + f64::from(count)));
+    let found =
+        wait_until(LONG, "more records", || Ok(relay.metric("walrelay_events_total")? >= now + f64::from(count)));
     found.unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
 }
 

@@ -58,10 +58,13 @@ fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
     second.wait_streaming(LONG).unwrap();
     load.lane.wait_confirmed();
     first.signal(rustix::process::Signal::CONT).unwrap();
-    wait_until(LONG, "the first to wait", || Ok(first.status().is_ok_and(|status| status["state"] == "waiting-for-slot")))
-        .unwrap_or_else(|error| panic!("{error}: {}", first.log()));
+    wait_until(LONG, "the first to wait", || {
+        Ok(first.status().is_ok_and(|status| status["state"] == "waiting-for-slot"))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", first.log()));
     assert_eq!(second.terminate(LONG).unwrap().code, 0);
     first.wait_streaming(LONG).unwrap();
     Load::bulk(&mut client, "order-3", 0..10);
-    load.assert_exact(&first);
+    // What lay in the first one's socket when it froze it may publish again: nobody can take it back.
+    load.assert_complete(&first);
 }
