@@ -11,11 +11,13 @@ mod own;
 
 mod bad_rows;
 mod broker;
+mod doors;
 mod dry_run;
 mod idle;
 mod pages;
 mod reconnects;
 mod records;
+mod refusals;
 mod shapes;
 mod standby;
 mod stops;
