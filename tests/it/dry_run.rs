@@ -7,11 +7,11 @@ use crate::lane::{LONG, Lane};
 
 #[test]
 fn a_dry_run_prints_records_as_json_lines_and_leaves_no_trace() {
-    let lane = Lane::debezium();
+    let mut lane = Lane::debezium();
+    lane.brokers = "127.0.0.1:1".to_owned();
     let before = lane.confirmed();
     lane.sql("INSERT INTO outbox VALUES ('old', 'order', 'k', 't', '1')");
-    let nobody = "127.0.0.1:1";
-    let mut relay = lane.streaming(&["--dry-run", "--brokers", nobody]);
+    let mut relay = lane.streaming(&["--dry-run"]);
     lane.sql(
         "INSERT INTO outbox VALUES ('1', 'order', 'k', 'Placed', '{\"a\": 1.50}'), ('2', 'bad topic', 'k', NULL, NULL)",
     );

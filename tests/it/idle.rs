@@ -31,7 +31,7 @@ fn an_idle_outbox_holds_back_no_wal_and_lets_postgres_stop() {
     let mut most = 0;
     for _ in 0..60 {
         client
-            .batch_execute("INSERT INTO busy SELECT n, repeat(md5(n::text), 30) FROM generate_series(1, 900) AS n")
+            .batch_execute("INSERT INTO busy SELECT n, repeat(md5(n::text), 30) FROM generate_series(1, 1000) AS n")
             .unwrap();
         // A megabyte at a time, so that what is read of the lag is the relay's and not the disk's.
         wait_until(SOON, "the lag to be small", || {

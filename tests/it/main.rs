@@ -9,11 +9,16 @@ mod lane;
 mod load;
 mod own;
 
+mod bad_rows;
+mod broker;
 mod commands;
+mod doors;
 mod dry_run;
 mod idle;
+mod pages;
 mod reconnects;
 mod records;
+mod refusals;
 mod shapes;
 mod standby;
 mod stops;

@@ -65,5 +65,6 @@ fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
     assert_eq!(second.terminate(LONG).unwrap().code, 0);
     first.wait_streaming(LONG).unwrap();
     Load::bulk(&mut client, "order-3", 0..10);
-    load.assert_exact(&first);
+    // What lay in the first one's socket when it froze it may publish again: nobody can take it back.
+    load.assert_complete(&first);
 }

@@ -97,7 +97,10 @@ fn a_kill_loses_nothing_and_repeats_no_more_than_a_tail() {
     let mut relay = load.lane.relay(&[]);
     let shop = load.shop();
     for _ in 0..3 {
-        wait_events(&relay, 150);
+        relay.wait_streaming(LONG).unwrap();
+        load.lane.wait_confirmed();
+        let events = relay.metric("walrelay_events_total").unwrap();
+        wait_until(LONG, "more records", || Ok(relay.metric("walrelay_events_total")? > events + 50.0)).unwrap();
         relay.kill9().unwrap();
         relay.start_again().unwrap();
     }

@@ -31,6 +31,9 @@ const RECORD_OVERHEAD_BYTES: u64 = 512;
 /// How long to wait for the cluster's word on a topic before looking after other things.
 const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
+/// More events than a failed request leaves behind.
+const EVENTS: usize = 32;
+
 const _: () = assert!(usize::BITS == 64, "a token must fit into a pointer");
 
 /// The destination.
@@ -66,11 +69,16 @@ impl KafkaSink {
     /// Nobody answers, or the answer is a refusal.
     pub fn probe(&self, patience: Duration) -> Result<Vec<String>, Failure> {
         let metadata = self.producer.client().fetch_metadata(None, patience);
-        self.producer.poll(Duration::ZERO);
+        self.serve_events();
         let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
         let advertised: Vec<String> =
             metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
         Ok(probe::unreachable(self.settings.brokers(), &advertised))
+    }
+
+    /// Lets the client tell what happened meanwhile: one call serves one event, and does not say whether there was one.
+    fn serve_events(&self) {
+        (0..EVENTS).for_each(|_| self.producer.poll(Duration::ZERO));
     }
 
     /// What the client's own account of the trouble adds to a failed metadata request, which says "timed out" at most.
@@ -89,7 +97,7 @@ impl KafkaSink {
             return Ok(());
         }
         let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
-        self.producer.poll(Duration::ZERO);
+        self.serve_events();
         let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {

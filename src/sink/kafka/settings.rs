@@ -94,7 +94,7 @@ impl Settings {
         if let Pace::Batches(bytes) = pace {
             client.set("batch.size", bytes.to_string());
         }
-        client.create_with_context(Context::default()).map_err(refused)
+        client.create_with_context(Context::new(&self.brokers)).map_err(refused)
     }
 }
 
