@@ -4,7 +4,7 @@ use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
 use crate::metrics::State;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
@@ -39,6 +39,8 @@ pub(super) struct Session {
     blocked: Option<(Failure, Instant)>,
     /// A row that ends the stream once everything before it is delivered.
     bad_row: Option<Box<BadRowAt>>,
+    /// A table that ends it likewise.
+    unmappable: Option<Box<PlanError>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
@@ -85,6 +87,7 @@ impl Session {
             received: Lsn::ZERO,
             blocked: None,
             bad_row: None,
+            unmappable: None,
             pausing: false,
             fresh: false,
         }
@@ -109,6 +112,11 @@ impl Session {
 
     fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
         Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    }
+
+    /// Whether something came that nothing may pass.
+    fn is_at_its_end(&self) -> bool {
+        self.bad_row.is_some() || self.unmappable.is_some()
     }
 
     /// The row has been dealt with.
@@ -161,7 +169,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.bad_row.is_some() || (self.stop_requested() && !self.tracker.is_open())
+        session.is_at_its_end() || (self.stop_requested() && !self.tracker.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
@@ -205,7 +213,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
-                self.outbox.relation(relation).map_err(|error| Box::new(Ended::Unmappable(Box::new(error))))?;
+                if let Err(error) = self.outbox.relation(relation) {
+                    session.unmappable = Some(Box::new(error));
+                    return Ok(Step::Wait(Wait::ForEnd));
+                }
             }
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
@@ -430,12 +441,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let in_flight = self.sink.in_flight().records;
         if matches!(wait, Wait::ForEnd) && in_flight == 0 {
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(match session.bad_row.take() {
-                Some(mut row) => {
+            return Err(Box::new(match (session.bad_row.take(), session.unmappable.take()) {
+                (Some(mut row), _) => {
                     row.confirmed = self.tracker.flush_lsn();
                     Ended::BadRow(row)
                 }
-                None => Ended::Stopped,
+                (None, Some(error)) => Ended::Unmappable(error),
+                (None, None) => Ended::Stopped,
             }));
         }
         if self.stop_timed_out() {

@@ -143,7 +143,7 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
     }
     if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
-        return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
+        return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
     }
     let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
     for table in outbox.take_gone() {
@@ -250,6 +250,20 @@ fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunErro
             Err(RunError::NoSlot { slot: target.slot.clone(), was_there })
         }
     }
+}
+
+/// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
+/// the log. `None`: neither, or nobody can be asked.
+pub(super) fn publication_gone(target: &Target, error: &Error) -> Option<RunError> {
+    if error.code() != Some(sqlstate::UNDEFINED_OBJECT) {
+        return None;
+    }
+    let mut control = Connection::open(&target.source, Purpose::Control).ok()?;
+    let publication = target.publication.clone();
+    Some(match server::publication(&mut control, &publication).ok()? {
+        None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
+        Some(_) => RunError::PublicationTooNew { publication, slot: target.slot.clone() },
+    })
 }
 
 /// Whether the slot has confirmed `lsn`, as a control connection sees it.
