@@ -179,8 +179,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
-            // NoticeResponse, ParameterStatus
-            b'N' | b'S' => Ok(Step::Done),
+            // NoticeResponse: a walsender has few, such as that it goes on without a publication that it misses.
+            b'N' => {
+                let notice = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
+                tracing::warn!(%notice, "word from the walsender");
+                Ok(Step::Done)
+            }
+            // ParameterStatus
+            b'S' => Ok(Step::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
             b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
             tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),

@@ -68,17 +68,21 @@ pub(super) fn acquire(
 ) -> Result<Acquired, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     identify(&mut connection, known, positions)?;
-    check_wal_level(&mut connection)?;
-    let binary = look_at_publication(&mut connection, target, positions.outbox())?;
-    let wal_sender_timeout = server::wal_sender_timeout(&mut connection)?;
+    // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
+    // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
+    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    check_wal_level(&mut control)?;
+    let binary = look_at_publication(&mut control, target, positions.outbox())?;
+    let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_some() {
         confirmed = create_temporary_slot(&mut connection, slot)?;
     } else {
-        look_at_slot(&mut connection, target, known)?;
+        look_at_slot(&mut control, target, known)?;
     }
+    drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let stream = start(connection, slot, &options, target, positions, metrics)?;
     let confirmed = match confirmed {
