@@ -74,7 +74,10 @@ fn a_publication_without_tables_gets_one_by_the_hint() {
 
 #[test]
 fn a_table_outside_the_publication_gets_into_it_by_the_hint() {
-    let lane = Lane::with(&format!("CREATE TABLE \"Out Box\" (LIKE outbox)").replace("CREATE", &format!("{OUTBOX}; CREATE")), "outbox");
+    let lane = Lane::with(
+        &format!("CREATE TABLE \"Out Box\" (LIKE outbox)").replace("CREATE", &format!("{OUTBOX}; CREATE")),
+        "outbox",
+    );
     let more = ["--table", "outbox", "--table", "\"Out Box\""];
     lane.sql(&refused(&lane, &more, &["Out Box", "is not in publication", "public.outbox"]));
     let _relay = lane.streaming(&more);
@@ -84,7 +87,10 @@ fn a_table_outside_the_publication_gets_into_it_by_the_hint() {
 
 #[test]
 fn a_table_without_a_column_that_is_needed_is_named_with_the_flag() {
-    let lane = Lane::with("CREATE TABLE outbox (id text, aggregatetype text, aggregateid text, type text, payloads jsonb)", "outbox");
+    let lane = Lane::with(
+        "CREATE TABLE outbox (id text, aggregatetype text, aggregateid text, type text, payloads jsonb)",
+        "outbox",
+    );
     let hint = refused(&lane, &[], &["public.outbox", "payload", "payloads"]);
     let flag = hint.strip_prefix("name it: ").unwrap();
     let (flag, column) = flag.split_once(' ').unwrap();
@@ -146,7 +152,11 @@ fn a_slot_of_another_kind_is_refused() {
          SELECT pg_create_logical_replication_slot('{two_phase}', 'pgoutput', twophase => true)"
     ));
     let mut holder = lane.connect();
-    holder.batch_execute(&format!("SELECT pg_create_logical_replication_slot('{passing}', 'pgoutput', temporary => true)")).unwrap();
+    holder
+        .batch_execute(&format!(
+            "SELECT pg_create_logical_replication_slot('{passing}', 'pgoutput', temporary => true)"
+        ))
+        .unwrap();
     for (slot, words) in [(&physical, "a physical slot"), (&two_phase, "two_phase"), (&passing, "temporary")] {
         let hint = refused(&lane, &["--slot", slot], &[slot, words]);
         assert!(hint.contains("walrelay setup --apply --slot NAME"), "{hint}");
@@ -157,9 +167,14 @@ fn a_slot_of_another_kind_is_refused() {
 #[test]
 fn wal_level_is_mended_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
     let options = postgres::Options {
-        settings: [("wal_level", "replica"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("wal_keep_size", "0")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
+        settings: [
+            ("wal_level", "replica"),
+            ("max_wal_size", "32MB"),
+            ("min_wal_size", "32MB"),
+            ("wal_keep_size", "0"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec(),
         ..postgres::Options::default()
     };
     let mut server = Postgres::start(&options).unwrap();
@@ -188,16 +203,20 @@ fn wal_level_is_mended_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
     assert!(hint.contains(&format!("walrelay teardown --slot {}", lane.name)), "{hint}");
 }
 
+fn another_cluster() -> Postgres {
+    Postgres::start(&postgres::Options { another_cluster: true, ..postgres::Options::default() }).unwrap()
+}
+
 #[test]
 fn another_cluster_behind_the_same_address_is_a_loud_stop() {
-    let (one, other) = (shared_postgres().unwrap(), crate::own::postgres());
+    let (one, other) = (shared_postgres().unwrap(), another_cluster());
     let lane = Lane::debezium();
     let tap = Tap::start(format!("127.0.0.1:{}", one.port().unwrap())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let mut relay = lane.streaming(&["--source", &source]);
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     lane.wait_confirmed();
-    drop(other.create_database(&lane.name));
+    other.create_database(&lane.name).unwrap();
     tap.set_target(format!("127.0.0.1:{}", other.port().unwrap()));
     tap.cut();
     let hint = refused_by(&mut relay, &["another cluster", "system identifier"]);
@@ -256,10 +275,23 @@ fn rows_of_a_publication_that_is_gone_are_not_passed_over() {
     lane.wait_confirmed();
     lane.sql(&format!("DROP PUBLICATION {}", lane.name));
     lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1')");
-    // A walsender that finds its publication gone: Postgres 17 ends the stream with an error.
     let (code, log) = ended(&mut relay);
     assert_eq!(code, 2, "{log}");
     assert!(log.contains(&lane.name) && log.contains("does not exist"), "{log}");
     assert_eq!(ids(&lane.records_now("order")), ["1"]);
     assert!(hint(&log).contains("CREATE PUBLICATION"), "{log}");
+}
+
+#[test]
+fn a_publication_made_after_the_slot_is_told_with_what_mends_it() {
+    let lane = Lane::empty();
+    lane.sql(OUTBOX);
+    lane.make_slot();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    lane.publish("outbox");
+    let hint = refused(&lane, &[], &["publication", &lane.name, "younger"]);
+    assert!(hint.contains(&format!("walrelay setup --apply --slot {}", lane.name)), "{hint}");
+    lane.sql(&format!("SELECT pg_drop_replication_slot('{}')", lane.name));
+    lane.make_slot();
+    assert_flows(&lane, &[]);
 }
