@@ -65,7 +65,7 @@ pub enum Ended {
     SinkFailed(Failure),
     /// A row will never be published. Everything before it is delivered; nothing after it was enqueued.
     BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped.
+    /// A table has come that cannot be mapped. Everything before it is delivered, and the last status update says so.
     Unmappable(Box<PlanError>),
     /// A table has come that is not known, or a type has changed: the publication must be looked at again.
     PublicationChanged,

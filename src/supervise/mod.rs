@@ -18,7 +18,7 @@ use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
 use crate::sink::{FailureClass, Sink};
-use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed};
+use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::Backoff;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +137,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
-            Ended::Disconnected(error) => Some(Err(error.into())),
+            Ended::Disconnected(error) => {
+                drop(stream);
+                Some(Err(publication_gone(&self.target, &error).unwrap_or_else(|| error.into())))
+            }
             Ended::Stalled => {
                 drop(stream);
                 self.wait_for_sink().err().map(Err)
@@ -148,12 +151,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
-                if let Err(error) = self.finish(stream) {
-                    tracing::warn!(%error, "while stopping");
-                }
+                self.finish_anyway(stream);
                 Some(Err(RunError::BadRow { row }))
             }
-            Ended::Unmappable(error) => Some(Err(RunError::Unmappable(error))),
+            Ended::Unmappable(error) => {
+                self.finish_anyway(stream);
+                Some(Err(RunError::Unmappable(error)))
+            }
             Ended::PublicationChanged => None,
             Ended::Protocol(error) => Some(Err(error.into())),
         }
@@ -173,6 +177,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 Ok(false) if !self.relay.stop_timed_out() => std::thread::sleep(Duration::from_millis(50)),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
+        }
+    }
+
+    /// As [`Supervisor::finish`], where something else is the reason to end.
+    fn finish_anyway(&mut self, stream: ReplicationStream) {
+        if let Err(error) = self.finish(stream) {
+            tracing::warn!(%error, "while stopping");
         }
     }
 
