@@ -21,7 +21,7 @@ use crate::sink::{FailureClass, Sink};
 use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed};
 use backoff::Backoff;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
 const FINISH: Duration = Duration::from_millis(300);
@@ -115,7 +115,6 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
         self.relay.acquired(confirmed);
-        self.backoff.reset();
         self.metrics.set_state(State::Streaming);
         tracing::info!(
             slot = self.target.slot,
@@ -124,7 +123,9 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             walsender = stream.backend_pid(),
             "streaming"
         );
+        let (began, from) = (Instant::now(), self.relay.flush_lsn());
         let ended = self.relay.stream(&mut stream, wal_sender_timeout);
+        self.backoff.ended(began.elapsed(), self.relay.flush_lsn() > from);
         self.ended(ended, stream)
     }
 
