@@ -413,3 +413,6 @@ fn worse(one: Option<Failure>, other: Failure) -> Failure {
         Some(_) | None => other,
     }
 }
+
+#[cfg(test)]
+mod tests;
