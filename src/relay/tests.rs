@@ -116,3 +116,22 @@ fn a_transaction_in_front_of_what_is_confirmed_ends_the_stream_and_not_the_proce
 fn a_transaction_that_ends_in_front_of_its_commit_ends_the_stream_and_not_the_process() {
     out_of_place(&[begin(2000), commit(2000, 1999)], "Commit in front of its own transaction, at 0/0");
 }
+
+#[test]
+fn a_destinations_trouble_is_no_obstacle_while_nothing_is_in_flight() {
+    let trouble = || Some("broker 1 is down".to_owned());
+    let ready = |relay: &mut Relay<Idle, SystemClock>| {
+        relay.shown = None;
+        relay.idle(Duration::ZERO).unwrap();
+        relay.metrics.set_state(State::Streaming);
+        relay.metrics.status_sent(Instant::now());
+        relay.metrics.ready(Instant::now())
+    };
+    let mut relay = relay(Idle { trouble: trouble(), ..Idle::default() });
+    assert_eq!(ready(&mut relay), Ok(()));
+    assert_eq!(relay.metrics.status(Instant::now()).last_error, trouble());
+    relay.sink.in_flight.records = 1;
+    assert_eq!(ready(&mut relay), Err("broker 1 is down".to_owned()));
+    relay.sink.in_flight.records = 0;
+    assert_eq!(ready(&mut relay), Ok(()));
+}
