@@ -227,7 +227,6 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
-            self.metrics.blocked_on(Some(failure.text.clone()));
             self.metrics.set_state(State::Blocked);
             let pause = self.backoff.next(false, dice());
             // The old producer's reports are of no interest any more.
@@ -274,4 +273,44 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 fn dice() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mapping::Mapping;
+    use crate::pg::source::Environment;
+    use crate::relay::{Limits, SystemClock};
+    use crate::sink::Failure;
+    use crate::sink::stdout::StdoutSink;
+
+    fn supervisor() -> Supervisor<StdoutSink<Vec<u8>>, SystemClock> {
+        let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
+        let (slot, publication) = ("s".to_owned(), "p".to_owned());
+        let target =
+            Target { source, publication, slot, tables: vec![], messages: false, max_row: 1, temporary_slot: None };
+        let limits = Limits {
+            coalesce: Duration::ZERO,
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+        };
+        let metrics = Arc::new(Metrics::new("s", "p", Instant::now()));
+        let outbox = Outbox::new(Mapping::default(), Vec::new()).unwrap();
+        let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
+        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
+        Supervisor::new(target, relay, metrics)
+    }
+
+    #[test]
+    fn a_failure_that_was_started_over_from_does_not_outlive_it() {
+        let mut supervisor = supervisor();
+        let text = "topic orders is gone".to_owned();
+        let failure = Failure { class: FailureClass::Environment, reason: "unknown_topic", text };
+        supervisor.start_over(&failure).unwrap();
+        let metrics = &supervisor.metrics;
+        assert_eq!(metrics.ready(Instant::now()), Err("blocked: topic orders is gone".to_owned()));
+        metrics.set_state(State::Streaming);
+        metrics.status_sent(Instant::now());
+        assert_eq!(metrics.ready(Instant::now()), Ok(()));
+    }
 }
