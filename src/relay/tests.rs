@@ -100,10 +100,9 @@ fn commit(commit_lsn: u64, end_lsn: u64) -> Vec<u8> {
 
 #[track_caller]
 fn out_of_place(sent: &[Vec<u8>], expected: &str) {
-    match relay(Idle::default()).stream(&mut Script::of(sent), None) {
-        Ended::Protocol(error) => assert_eq!(error.to_string(), expected),
-        other => panic!("{other:?}"),
-    }
+    let ended = relay(Idle::default()).stream(&mut Script::of(sent), None);
+    let Ended::Protocol(error) = &ended else { panic!("{ended:?}") };
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
 const FINISH: Duration = Duration::from_millis(300);
 
+/// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
 
@@ -167,11 +170,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         }
         // In the middle of a large transaction a walsender reads nothing while we read all it sends. It does once its socket
         // is full: so stop reading, keep the connection, and ask the slot.
-        let lsn = self.relay.flush_lsn();
+        let (lsn, since) = (self.relay.flush_lsn(), Instant::now());
         loop {
+            let asked_for = self.relay.stop_requested();
+            let too_late = if asked_for { self.relay.stop_timed_out() } else { since.elapsed() >= CONFIRMED_WITHIN };
             match has_confirmed(&self.target, lsn) {
                 Ok(true) => return Ok(()),
-                Ok(false) if !self.relay.stop_timed_out() => std::thread::sleep(Duration::from_millis(50)),
+                Ok(false) if !too_late => std::thread::sleep(Duration::from_millis(50)),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
         }
