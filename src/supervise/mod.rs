@@ -75,7 +75,7 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
 
     fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
         idle(self, duration)?;
-        Ok(self.stop_requested())
+        Ok(self.may_stop())
     }
 }
 
