@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rustix::process::Signal;
@@ -89,7 +89,7 @@ pub struct Kafka {
 
 #[derive(Debug)]
 enum Kind {
-    Own(Node),
+    Own(Box<Node>),
     External { brokers: String },
 }
 
@@ -114,7 +114,7 @@ impl Kafka {
     pub fn start(options: &Options) -> Result<Self> {
         let mut node = Node::prepare(provision::kafka()?, options)?;
         node.launch()?;
-        Ok(Self { kind: Kind::Own(node) })
+        Ok(Self { kind: Kind::Own(Box::new(node)) })
     }
 
     /// The cluster of `WALRELAY_TEST_BROKERS` if that is set, else one of our own with default options.
@@ -214,6 +214,19 @@ impl Kafka {
         let topic = settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value));
         let results = block_on(self.admin()?.create_topics([&topic], &admin_options()))?;
         refused(name, results)
+    }
+
+    /// Gives a topic these settings, and the defaults for all others.
+    ///
+    /// # Errors
+    /// There is no such topic, or it is refused.
+    pub fn alter_topic(&self, name: &str, settings: &[(&str, &str)]) -> Result<()> {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name));
+        let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
+        for result in block_on(self.admin()?.alter_configs([&change], &admin_options()))? {
+            result.map_err(|(_, code)| anyhow!("Kafka refuses that for topic {name}: {code}"))?;
+        }
+        Ok(())
     }
 
     /// Deletes a topic with its records.

@@ -16,6 +16,10 @@ pub enum RowError {
     /// A row of a table that no Relation message announced on this connection.
     #[error("a row of relation {0} came before its Relation message")]
     UnknownRelation(RelationId),
+    /// A row of a table that was not there when the publication was last looked at: whether `--table` covers it has to be
+    /// found out.
+    #[error("table {0} is new")]
+    NewTable(String),
     /// A row with another number of columns than its table has.
     #[error("a row of table {table} has {row} columns, its Relation message has {relation}")]
     ColumnCount {

@@ -29,7 +29,7 @@ use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Settings, and what is known of each table.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub struct Outbox {
     /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
     /// as partitions of what it names.
     published: HashMap<(String, String), bool>,
+    /// The tables whose rows made the publication be looked at again.
+    asked: BTreeSet<(String, String)>,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
     scratch: record::Scratch,
@@ -49,6 +51,9 @@ pub struct Outbox {
 #[derive(Debug)]
 enum Entry {
     NotListed,
+    /// Announced, and not known to the last look at the publication: whether it is listed shows once a row comes. The
+    /// partitions of a table that is published as their root are announced without ever sending one.
+    New(String, String),
     Listed(Box<Plan>),
 }
 
@@ -107,18 +112,6 @@ pub enum Updated {
     Stop,
 }
 
-/// A table's rows cannot be told from others, or not be mapped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RelationError {
-    /// The table is listed and lacks what it needs.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// `--table` does not name the table, and the publication was last looked at before it was there: it may be a new
-    /// partition of one that is named.
-    #[error("table {0}.{1} is new")]
-    New(String, String),
-}
-
 impl Outbox {
     /// With no table known yet. `tables`: `--table`; empty for every table of the publication.
     ///
@@ -126,8 +119,9 @@ impl Outbox {
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
-        let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
-        Ok(Self { mapping, topic, tables, published, relations, scratch })
+        let (published, asked) = (HashMap::new(), BTreeSet::new());
+        let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
+        Ok(Self { mapping, topic, tables, published, asked, relations, scratch })
     }
 
     /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
@@ -146,6 +140,16 @@ impl Outbox {
         Ok(plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
     }
 
+    /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
+    /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, so their rows are not published; each is
+    /// told once.
+    pub fn take_gone(&mut self) -> Vec<String> {
+        let asked = std::mem::take(&mut self.asked);
+        let gone = asked.into_iter().filter(|name| !self.published.contains_key(name)).collect::<Vec<_>>();
+        self.published.extend(gone.iter().map(|name| (name.clone(), false)));
+        gone.into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
+    }
+
     fn covers(&self, table: &PublishedTable) -> bool {
         self.tables.is_empty() || self.tables.iter().any(|filter| filter.covers(table))
     }
@@ -153,36 +157,46 @@ impl Outbox {
     /// Takes a table's shape, in place of an earlier one.
     ///
     /// # Errors
-    /// The table is listed and lacks what it needs, or it is not known whether it is listed. Its rows are then those of an
-    /// unknown relation.
-    pub fn relation(&mut self, relation: &Relation) -> Result<(), RelationError> {
+    /// The table is listed and lacks what it needs. Its rows are then those of an unknown relation.
+    pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = if self.is_listed(relation)? {
-            Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?))
-        } else {
-            Entry::NotListed
+        let entry = match self.is_listed(relation) {
+            Some(true) => Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?)),
+            Some(false) => Entry::NotListed,
+            None => {
+                let (schema, name) = relation.full_name();
+                Entry::New(schema, name)
+            }
         };
         self.relations.insert(id, entry);
         Ok(())
     }
 
-    fn is_listed(&self, relation: &Relation) -> Result<bool, RelationError> {
+    /// `None`: it is not known, since the publication was last looked at before the table was there. It may be a new
+    /// partition of one that `--table` names.
+    fn is_listed(&self, relation: &Relation) -> Option<bool> {
         if self.tables.is_empty() || self.tables.iter().any(|table| table.names(relation)) {
-            return Ok(true);
+            return Some(true);
         }
-        let (schema, name) = relation.full_name();
-        match self.published.get(&(schema.clone(), name.clone())) {
-            Some(listed) => Ok(*listed),
-            None => Err(RelationError::New(schema, name)),
-        }
+        self.published.get(&relation.full_name()).copied()
+    }
+
+    /// A row of a relation that is neither listed nor known not to be.
+    #[cold]
+    fn unlisted(&mut self, relation: RelationId) -> RowError {
+        let Some(Entry::New(schema, name)) = self.relations.get(&relation) else {
+            return RowError::UnknownRelation(relation);
+        };
+        self.asked.insert((schema.clone(), name.clone()));
+        RowError::NewTable(format!("{schema}.{name}"))
     }
 
     /// The plan of a relation that is published.
     pub fn plan(&self, relation: RelationId) -> Option<&Plan> {
         match self.relations.get(&relation) {
             Some(Entry::Listed(plan)) => Some(plan),
-            Some(Entry::NotListed) | None => None,
+            Some(Entry::NotListed | Entry::New(..)) | None => None,
         }
     }
 
@@ -201,7 +215,7 @@ impl Outbox {
         let plan = match self.relations.get(&relation) {
             Some(Entry::Listed(plan)) => plan,
             Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
-            None => return Err(RowError::UnknownRelation(relation)),
+            Some(Entry::New(..)) | None => return Err(self.unlisted(relation)),
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
@@ -214,12 +228,12 @@ impl Outbox {
     /// What an update asks for.
     ///
     /// # Errors
-    /// [`RowError::UnknownRelation`].
-    pub fn update(&self, relation: RelationId) -> Result<Updated, RowError> {
+    /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
+    pub fn update(&mut self, relation: RelationId) -> Result<Updated, RowError> {
         match self.relations.get(&relation) {
             Some(Entry::Listed(_)) => Ok(self.on_update()),
             Some(Entry::NotListed) => Ok(Updated::NotPublished),
-            None => Err(RowError::UnknownRelation(relation)),
+            Some(Entry::New(..)) | None => Err(self.unlisted(relation)),
         }
     }
 

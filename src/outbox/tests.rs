@@ -518,7 +518,8 @@ fn only_tables_that_are_listed_are_published() {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
     let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
     let no_outbox = given(&[("anything", TEXT, None)]);
-    assert!(matches!(outbox.relation(&no_outbox.relation()), Err(RelationError::New(..))));
+    assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
+    assert_eq!(offer(&mut outbox, &no_outbox.insert()), Err(RowError::NewTable("shop.outbox".into())));
     let published = |given: &Given, ancestors: &[(String, String)]| {
         [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec() }]
     };
@@ -539,12 +540,26 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
     let listing = |schema: &str, name: &str| {
         let other = TableName { schema: "a".into(), name: "b".into() };
         let tables = vec![other, TableName { schema: schema.into(), name: name.into() }];
-        Outbox::new(defaults(), tables).unwrap().relation(&debezium().relation())
+        let mut outbox = Outbox::new(defaults(), tables).unwrap();
+        outbox.relation(&debezium().relation()).unwrap();
+        offer(&mut outbox, &debezium().insert()).map(drop)
     };
-    let unknown = Err(RelationError::New("shop".into(), "outbox".into()));
+    let new = Err(RowError::NewTable("shop.outbox".into()));
     assert_eq!(listing("shop", "outbox"), Ok(()));
-    assert_eq!(listing("Shop", "outbox"), unknown);
-    assert_eq!(listing("shop", "Outbox"), unknown);
+    assert_eq!(listing("Shop", "outbox"), new);
+    assert_eq!(listing("shop", "Outbox"), new);
+}
+
+#[test]
+fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and_not_listed() {
+    let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
+    let mut outbox = Outbox::new(defaults(), tables).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &debezium().insert()), Err(RowError::NewTable("shop.outbox".into())));
+    assert_eq!(outbox.published(&[]), Ok(false));
+    assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
+    outbox.relation(&debezium().relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::NotPublished));
 }
 
 #[test]

@@ -98,11 +98,23 @@ impl Connection {
     }
 
     fn open_host(source: &Source, host: &Host, purpose: Purpose) -> Result<Self, Error> {
+        let opened = Self::open_host_as(source, host, purpose, source.sslmode);
+        match opened {
+            Err(error) if source.sslmode == SslMode::Prefer && may_go_without_tls(&error, host) => {
+                tracing::debug!(%error, "going on without TLS, as sslmode=prefer says");
+                // What is wrong with the preferred way says more than that there is no other.
+                Self::open_host_as(source, host, purpose, SslMode::Disable).map_err(|_| error)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_host_as(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
         let name = host_name(host);
         let deadline = Instant::now() + connect_timeout(source);
         let socket =
             connect(host, source, deadline).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
-        let stream = encrypt(socket, source, host, &name, deadline)?;
+        let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
         connection.start_up(source, host, purpose, deadline)?;
         Ok(connection)
@@ -407,7 +419,9 @@ pub struct PluginOptions<'a> {
 
 impl PluginOptions<'_> {
     fn command(&self, slot: &str, start: Lsn) -> String {
-        let mut options = format!("proto_version '1', publication_names {}", literal(&identifier(self.publication)));
+        // The grammar of replication commands knows no escapes: a backslash is a backslash.
+        let names = identifier(self.publication).replace('\'', "''");
+        let mut options = format!("proto_version '1', publication_names '{names}'");
         if self.binary {
             options.push_str(", binary 'true'");
         }
@@ -548,10 +562,22 @@ fn connect(host: &Host, source: &Source, deadline: Instant) -> io::Result<Socket
     Err(failure)
 }
 
+/// Whether libpq would try once more without TLS: the handshake failed, or the server's rules let nobody in that way.
+fn may_go_without_tls(error: &Error, host: &Host) -> bool {
+    matches!(host, Host::Tcp { .. }) && (matches!(error, Error::Tls { .. }) || error.code() == Some("28000"))
+}
+
 /// Negotiates TLS as `sslmode` says. Never on a Unix socket, as libpq.
-fn encrypt(mut socket: Socket, source: &Source, host: &Host, name: &str, deadline: Instant) -> Result<Stream, Error> {
+fn encrypt(
+    mut socket: Socket,
+    source: &Source,
+    sslmode: SslMode,
+    host: &Host,
+    name: &str,
+    deadline: Instant,
+) -> Result<Stream, Error> {
     let Host::Tcp { name: host_name, .. } = host else { return Ok(Stream::Plain(socket)) };
-    if source.sslmode == SslMode::Disable {
+    if sslmode == SslMode::Disable {
         return Ok(Stream::Plain(socket));
     }
     let mut message = BytesMut::new();
@@ -641,6 +667,11 @@ mod tests {
         assert_eq!(
             options.command("walrelay", Lsn::new(0x1_0000_0010)),
             "START_REPLICATION SLOT \"walrelay\" LOGICAL 1/10 (proto_version '1', publication_names '\"My pub\"', messages 'true')"
+        );
+        let odd = PluginOptions { publication: r"it's \", binary: false, messages: false };
+        assert_eq!(
+            odd.command("walrelay", Lsn::ZERO),
+            r#"START_REPLICATION SLOT "walrelay" LOGICAL 0/0 (proto_version '1', publication_names '"it''s \"')"#
         );
     }
 

@@ -3,7 +3,7 @@
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RelationError, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
@@ -223,10 +223,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
-            Message::Relation(relation) => self.outbox.relation(&relation).map_err(|error| match error {
-                RelationError::Plan(error) => Box::new(Ended::Unmappable(Box::new(error))),
-                RelationError::New(..) => Box::new(Ended::PublicationChanged),
-            })?,
+            Message::Relation(relation) => {
+                self.outbox.relation(&relation).map_err(|error| Box::new(Ended::Unmappable(Box::new(error))))?;
+            }
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
             | Message::Truncate
@@ -364,8 +363,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match error {
             RowError::Bad(row) => Ok(self.bad_row(*row, position, session)),
             RowError::Undecodable(error) => Err(disconnected(error.into())),
-            // A column's type has changed: whether values should come in binary form is decided again.
-            RowError::BinaryForm { .. } => Err(Box::new(Ended::PublicationChanged)),
+            // A column's type has changed: whether values should come in binary form is decided again. So is which tables
+            // are listed.
+            RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
             error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
                 let reason = error.to_string();
                 Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
@@ -514,6 +514,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if length == 0 {
             if std::mem::take(&mut session.fresh) {
                 self.sink.ran_dry();
+                return Ok(());
             }
             let patience = if self.sink.in_flight().records > 0 { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;

@@ -145,7 +145,14 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
     }
-    outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))
+    let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
+    for table in outbox.take_gone() {
+        tracing::warn!(
+            table,
+            "its rows are not published: --table does not name it, and the publication has it no more"
+        );
+    }
+    Ok(binary)
 }
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {

@@ -7,6 +7,7 @@ mod acquire;
 mod backoff;
 mod error;
 
+pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
 use crate::config::TableName;
@@ -257,7 +258,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
 }
 
 /// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

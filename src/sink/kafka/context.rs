@@ -3,7 +3,7 @@
 //! Reports come on the thread that polls, one call each; they are gathered into runs of equal token and outcome, in a
 //! place of that thread, so that a report takes no lock. Troubles may come on any thread.
 
-use super::failure;
+use super::{failure, probe};
 use crate::sink::{Delivered, Token};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -27,6 +27,8 @@ pub(super) fn take_reports() -> Vec<Delivered> {
 /// Receives librdkafka's callbacks.
 #[derive(Default)]
 pub(super) struct Context {
+    /// Bootstrap servers.
+    brokers: String,
     /// The last trouble, until something is delivered again.
     trouble: Mutex<Option<Trouble>>,
     /// Whether there is one: spares the good case the lock.
@@ -39,6 +41,22 @@ struct Trouble {
 }
 
 impl Context {
+    pub(super) fn new(brokers: &str) -> Self {
+        Self { brokers: brokers.to_owned(), ..Self::default() }
+    }
+
+    /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to
+    /// librdkafka it is a broker like any other.
+    fn words(&self, code: Option<RDKafkaErrorCode>, reason: &str) -> String {
+        let unreachable = matches!(code, Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::Resolve));
+        match probe::advertised(reason) {
+            Some((address, error)) if unreachable && !probe::is_known(&self.brokers, address) => {
+                probe::warning(&self.brokers, address, &error)
+            }
+            Some(_) | None => reason.to_owned(),
+        }
+    }
+
     pub(super) fn trouble(&self) -> Option<String> {
         self.lock().as_ref().map(|trouble| trouble.text.clone())
     }
@@ -79,6 +97,7 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
+        let reason = self.words(code, reason);
         let mut trouble = self.lock();
         if trouble.is_none() {
             tracing::warn!(reason, "trouble with Kafka");
@@ -88,7 +107,7 @@ impl ClientContext for Context {
         // "All brokers are down" follows the reason for it, and says less.
         if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
             self.troubled.store(true, Ordering::Relaxed);
-            *trouble = Some(Trouble { code, text: reason.to_owned() });
+            *trouble = Some(Trouble { code, text: reason });
         }
     }
 }

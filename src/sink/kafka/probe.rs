@@ -13,14 +13,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String> {
     advertised
         .iter()
-        .filter(|address| !bootstrap.split(',').any(|known| known.trim() == address.as_str()))
+        .filter(|address| !is_known(bootstrap, address))
         .filter_map(|address| Some((address, connect(address).err()?)))
-        .map(|(address, error)| {
-            format!(
-                "Kafka at {bootstrap} answers, but a broker advertises {address}, which cannot be reached from here ({error}): set advertised.listeners on the broker"
-            )
-        })
+        .map(|(address, error)| warning(bootstrap, address, &error))
         .collect()
+}
+
+/// The warning itself, naming both.
+pub(super) fn warning(bootstrap: &str, address: &str, error: &dyn std::fmt::Display) -> String {
+    format!(
+        "a broker of Kafka at {bootstrap} advertises {address}, which cannot be reached from here ({error}): \
+         set advertised.listeners on the broker if that address is wrong"
+    )
+}
+
+/// The broker that a librdkafka error text is about, when the cluster advertised it: `host:port/1: …`, where one that is
+/// known from the settings alone has `bootstrap` in the number's place.
+pub(super) fn advertised(error: &str) -> Option<(&str, &str)> {
+    let (name, error) = error.split_once(": ")?;
+    let (address, id) = name.rsplit_once('/')?;
+    id.bytes().all(|byte| byte.is_ascii_digit()).then_some((address, error))
+}
+
+/// Whether the settings name this address.
+pub(super) fn is_known(bootstrap: &str, address: &str) -> bool {
+    bootstrap.split(',').any(|known| known.trim().rsplit('/').next() == Some(address))
 }
 
 fn connect(address: &str) -> std::io::Result<()> {
@@ -47,6 +64,18 @@ mod tests {
         let warnings = unreachable("kafka:9092", &[open, gone.clone()]);
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("kafka:9092") && warnings[0].contains(&gone), "{warnings:?}");
+    }
+
+    #[test]
+    fn an_error_about_an_advertised_address_is_told_from_one_about_a_bootstrap_address() {
+        let refused = "b.internal:9092/17: Connect to ipv4#10.0.0.1:9092 failed: Connection refused";
+        assert_eq!(
+            advertised(refused),
+            Some(("b.internal:9092", "Connect to ipv4#10.0.0.1:9092 failed: Connection refused"))
+        );
+        assert_eq!(advertised("b:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"), None);
+        assert_eq!(advertised("1/1 brokers are down"), None);
+        assert!(is_known("SSL://a:1, b:2", "a:1") && is_known("a:1, b:2", "b:2") && !is_known("a:1", "a:11"));
     }
 
     #[test]

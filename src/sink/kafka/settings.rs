@@ -8,8 +8,8 @@ use rdkafka::producer::BaseProducer;
 
 /// What a user may change, with our defaults.
 const DEFAULTS: [(&str, &str); 5] = [
-    // Right for latency; a backlog fills batches anyway.
-    ("linger.ms", "1"),
+    // Long enough for a backlog's batches. When the stream runs dry, what has gathered leaves at once: see `ran_dry`.
+    ("linger.ms", "5"),
     // As in Java clients, null keys spread by librdkafka.
     ("partitioner", "murmur2_random"),
     // librdkafka's own 1,000,000 is below what Java clients send and what brokers take by default (1,048,588).
@@ -94,7 +94,7 @@ impl Settings {
         if let Pace::Batches(bytes) = pace {
             client.set("batch.size", bytes.to_string());
         }
-        client.create_with_context(Context::default()).map_err(refused)
+        client.create_with_context(Context::new(&self.brokers)).map_err(refused)
     }
 }
 

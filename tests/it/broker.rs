@@ -1,0 +1,91 @@
+//! What a broker's own condition makes of the relay.
+
+use walrelay_dev::postgres::shared_postgres;
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, OUTBOX, ids, wait_events, wait_log};
+use crate::own;
+
+#[test]
+fn a_broker_that_advertises_an_address_nobody_listens_at_is_named_with_it() {
+    let (kafka, nobody) = own::strict_kafka();
+    let mut lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
+    let bootstrap = kafka.tap_target().unwrap();
+    let right = std::mem::replace(&mut lane.brokers, bootstrap.clone());
+    let mut relay = lane.relay(&[]);
+    wait_log(&relay, &format!("{bootstrap} advertises 127.0.0.1:{nobody}, which cannot be reached"));
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    assert_eq!(relay.exited().unwrap(), None);
+    // It stands where it stood: with the right address the row arrives.
+    relay.kill9().unwrap();
+    kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
+    lane.brokers = right;
+    let _mended = lane.relay(&[]);
+    assert_eq!(lane.ids("order"), ["1"]);
+}
+
+#[test]
+fn a_topic_that_does_not_exist_is_waited_for_and_nothing_passes_it() {
+    let (kafka, _) = own::strict_kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
+    kafka.create_topic(&lane.topic("there"), 1, &[]).unwrap();
+    let mut relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'there', 'k', 't', '1')");
+    wait_events(&relay, 1);
+    lane.sql("INSERT INTO outbox VALUES ('2', 'missing', 'k', 't', '1'); INSERT INTO outbox VALUES ('3', 'there', 'k', 't', '1')");
+    let missing = lane.topic("missing");
+    wait_until(LONG, "the topic in /readyz", || {
+        let answer = relay.get("/readyz")?;
+        Ok(answer.status == 503 && answer.body.contains(&missing))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.get("/readyz"), relay.log()));
+    assert_eq!(relay.status().unwrap()["state"], "blocked");
+    assert!(relay.log().contains(&format!("--topic {missing}")), "{}", relay.log());
+    assert_eq!(ids(&lane.records_now("there")), ["1"]);
+    kafka.create_topic(&missing, 2, &[]).unwrap();
+    assert_eq!(lane.ids("missing"), ["2"]);
+    assert_eq!(lane.ids("there"), ["1", "3"]);
+    relay.wait_streaming(LONG).unwrap();
+    assert_eq!(relay.status().unwrap()["state"], "streaming");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0);
+}
+
+#[test]
+fn a_relay_that_waits_for_a_topic_stops_cleanly_before_it() {
+    let (kafka, _) = own::strict_kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
+    kafka.create_topic(&lane.topic("there"), 1, &[]).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'there', 'k', 't', '1')");
+    lane.sql("INSERT INTO outbox VALUES ('2', 'missing', 'k', 't', '1')");
+    let mut relay = lane.relay(&["--shutdown-timeout=1s"]);
+    wait_log(&relay, "does not exist");
+    // Its transaction has been begun and cannot be ended.
+    let exit = relay.terminate(LONG).unwrap();
+    assert_eq!(exit.code, 1, "{}", relay.log());
+    kafka.create_topic(&lane.topic("missing"), 1, &[]).unwrap();
+    relay.start_again().unwrap();
+    assert_eq!(lane.ids("missing"), ["2"]);
+    assert_eq!(lane.ids("there"), ["1"]);
+}
+
+#[test]
+fn a_topic_deleted_under_way_holds_the_slot_and_comes_back() {
+    let (kafka, _) = own::strict_kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
+    let topic = lane.topic("order");
+    kafka.create_topic(&topic, 1, &[]).unwrap();
+    let mut relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    lane.wait_confirmed();
+    kafka.delete_topic(&topic).unwrap();
+    wait_until(LONG, "the topic to go", || Ok(!kafka.topics()?.contains(&topic))).unwrap();
+    lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', '1' FROM generate_series(2, 50) AS n");
+    wait_until(LONG, "the topic in /readyz", || Ok(relay.get("/readyz")?.body.contains(&topic)))
+        .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.get("/readyz"), relay.log()));
+    kafka.create_topic(&topic, 1, &[]).unwrap();
+    let mut found = lane.ids("order");
+    found.dedup();
+    let expected: Vec<String> = (2..=50).map(|n| n.to_string()).collect();
+    assert_eq!(found, expected, "{}", relay.log());
+    assert_eq!(relay.exited().unwrap(), None);
+}

@@ -1,0 +1,273 @@
+//! Ways in: authentication, and TLS with an authority of one's own.
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{self, Postgres, TlsFiles, shared_postgres};
+use walrelay_dev::relay::Relay;
+
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended};
+
+const PASSWORD: &str = "pass: w'ord \\ ü";
+
+/// A server that asks each user for something else, with a certificate for `localhost`.
+struct Guarded {
+    server: Postgres,
+    folder: tempfile::TempDir,
+}
+
+fn issuer(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// A certificate and its key, in `folder`.
+fn issue(issuer: &CertifiedIssuer<'static, KeyPair>, folder: &Path, file: &str, name: &str) {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, issuer).unwrap();
+    fs::write(folder.join(format!("{file}.crt")), certificate.pem()).unwrap();
+    fs::write(folder.join(format!("{file}.key")), key.serialize_pem()).unwrap();
+}
+
+fn guarded() -> &'static Guarded {
+    static SHARED: OnceLock<Guarded> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (right, wrong) = (issuer("right authority"), issuer("wrong authority"));
+        fs::write(folder.path().join("right.pem"), right.pem()).unwrap();
+        fs::write(folder.path().join("wrong.pem"), wrong.pem()).unwrap();
+        issue(&right, folder.path(), "server", "localhost");
+        issue(&right, folder.path(), "client", "by_certificate");
+        let file = |name: &str| folder.path().join(name);
+        let rules = [
+            "hostssl all by_certificate 127.0.0.1/32 cert",
+            "host all by_scram 127.0.0.1/32 scram-sha-256",
+            "host all by_md5 127.0.0.1/32 md5",
+            "host all by_password 127.0.0.1/32 password",
+            "host all by_trust 127.0.0.1/32 trust",
+            "hostssl all only_tls 127.0.0.1/32 trust",
+            "local all all trust",
+        ];
+        let options = postgres::Options {
+            hba: rules.map(str::to_owned).to_vec(),
+            tls: Some(TlsFiles {
+                certificate: file("server.crt"),
+                key: file("server.key"),
+                client_authority: Some(file("right.pem")),
+            }),
+            ..postgres::Options::default()
+        };
+        let server = Postgres::start(&options).unwrap();
+        let mut client = server.connect(None).unwrap();
+        let password = PASSWORD.replace('\'', "''");
+        for (user, encryption) in [
+            ("by_scram", "scram-sha-256"), ("by_md5", "md5"), ("by_password", "scram-sha-256"),
+            ("by_trust", "scram-sha-256"), ("by_certificate", "scram-sha-256"), ("only_tls", "scram-sha-256"),
+            ("nowhere", "scram-sha-256"),
+        ] {
+            client
+                .batch_execute(&format!(
+                    "SET password_encryption = '{encryption}'; CREATE ROLE {user} LOGIN REPLICATION PASSWORD '{password}'"
+                ))
+                .unwrap();
+        }
+        Guarded { server, folder }
+    })
+}
+
+/// A lane on the guarded server.
+struct Door {
+    lane: Lane,
+    guarded: &'static Guarded,
+}
+
+impl Door {
+    fn open() -> Self {
+        let guarded = guarded();
+        let name = guarded.server.create_unique_database("door").unwrap();
+        let kafka = shared_kafka().unwrap();
+        // Over the socket, where the superuser is trusted.
+        let lane = Lane {
+            source: guarded.server.socket_url(&name).unwrap(),
+            name,
+            brokers: kafka.brokers(),
+            client: kafka.client_config(),
+        };
+        Self { lane: lane.furnish(OUTBOX, "outbox"), guarded }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.guarded.folder.path().join(name).display().to_string()
+    }
+
+    /// The URI of a user at a host, with parameters.
+    fn source(&self, user: &str, host: &str, parameters: &str) -> String {
+        format!("postgres://{user}@{host}:{}/{}?{parameters}", self.guarded.server.port().unwrap(), self.lane.name)
+    }
+
+    fn relay(&self, source: &str, password: Option<&str>) -> Relay {
+        let environment: Vec<(&str, &str)> = password.map(|password| ("PGPASSWORD", password)).into_iter().collect();
+        let mut arguments = self.lane.arguments(&[]);
+        source.clone_into(&mut arguments[2]);
+        Relay::start(&binary(), &arguments, &environment).unwrap()
+    }
+
+    #[track_caller]
+    fn opens(&self, source: &str, password: Option<&str>) {
+        let mut relay = self.relay(source, password);
+        relay.wait_streaming(LONG).unwrap_or_else(|error| panic!("{source}: {error}"));
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{source}: {}", relay.log());
+    }
+
+    /// The words of a refusal.
+    #[track_caller]
+    fn stays_shut(&self, source: &str, password: Option<&str>) -> String {
+        let mut relay = self.relay(source, password);
+        let (code, log) = ended(&mut relay);
+        assert_eq!(code, 2, "{source}: {log}");
+        for secret in [PASSWORD, "hunter2"] {
+            assert!(!log.contains(secret), "{log}");
+        }
+        log
+    }
+}
+
+#[test]
+fn each_way_to_prove_a_password_opens() {
+    let door = Door::open();
+    for user in ["by_scram", "by_md5", "by_password"] {
+        for sslmode in ["disable", "require"] {
+            door.opens(&door.source(user, "127.0.0.1", &format!("sslmode={sslmode}")), Some(PASSWORD));
+        }
+    }
+    door.opens(&door.source("by_trust", "127.0.0.1", ""), None);
+    let in_the_uri = format!("by_scram:{}", "pass%3A%20w'ord%20%5C%20%C3%BC");
+    door.opens(&door.source(&in_the_uri, "localhost", ""), None);
+}
+
+#[test]
+fn a_wrong_password_is_refused_by_each_way_and_never_shown() {
+    let door = Door::open();
+    for user in ["by_scram", "by_md5", "by_password"] {
+        let log = door.stays_shut(&door.source(user, "127.0.0.1", ""), Some("hunter2"));
+        assert!(log.contains("28P01") && log.contains("hint: check user and password"), "{log}");
+    }
+    let log = door.stays_shut(&door.source("by_scram:hunter2", "127.0.0.1", ""), None);
+    assert!(log.contains("28P01"), "{log}");
+}
+
+#[test]
+fn a_password_that_is_asked_for_and_not_set_is_told() {
+    let door = Door::open();
+    for user in ["by_scram", "by_md5", "by_password"] {
+        let log = door.stays_shut(&door.source(user, "127.0.0.1", "passfile=/nonexistent"), None);
+        assert!(log.contains("PGPASSWORD"), "{log}");
+    }
+}
+
+#[test]
+fn a_user_without_a_rule_and_one_without_a_role_are_told() {
+    let door = Door::open();
+    let log = door.stays_shut(&door.source("nowhere", "127.0.0.1", ""), Some(PASSWORD));
+    assert!(log.contains("pg_hba.conf") && log.contains("28000"), "{log}");
+    let log = door.stays_shut(&door.source("nobody", "127.0.0.1", ""), Some(PASSWORD));
+    assert!(log.contains("pg_hba.conf") && log.contains("hint: "), "{log}");
+    let log = door.stays_shut(&door.source("only_tls", "127.0.0.1", "sslmode=disable"), None);
+    assert!(log.contains("pg_hba.conf"), "{log}");
+    door.opens(&door.source("only_tls", "127.0.0.1", "sslmode=prefer"), None);
+    door.opens(&door.source("only_tls", "127.0.0.1", ""), None);
+}
+
+#[test]
+fn a_servers_certificate_is_checked_as_the_mode_says() {
+    let door = Door::open();
+    let (right, wrong) = (door.file("right.pem"), door.file("wrong.pem"));
+    let with = |host: &str, mode: &str, root: &str| {
+        let root = if root.is_empty() { String::new() } else { format!("&sslrootcert={root}") };
+        door.source("by_trust", host, &format!("sslmode={mode}{root}"))
+    };
+    for (host, mode, root) in [
+        ("127.0.0.1", "require", ""),
+        ("127.0.0.1", "prefer", wrong.as_str()),
+        ("127.0.0.1", "require", right.as_str()),
+        ("127.0.0.1", "verify-ca", right.as_str()),
+        ("localhost", "verify-full", right.as_str()),
+    ] {
+        door.opens(&with(host, mode, root), None);
+    }
+    // As libpq, `require` with a root certificate verifies the chain.
+    for (host, mode, root, words) in [
+        ("127.0.0.1", "require", wrong.as_str(), "UnknownIssuer"),
+        ("localhost", "verify-ca", wrong.as_str(), "UnknownIssuer"),
+        ("localhost", "verify-full", wrong.as_str(), "UnknownIssuer"),
+        ("127.0.0.1", "verify-full", right.as_str(), "not valid for name"),
+    ] {
+        let log = door.stays_shut(&with(host, mode, root), None);
+        assert!(log.contains(words) && log.contains("TLS"), "{host} {mode} {root}: {log}");
+    }
+}
+
+#[test]
+fn a_root_certificate_that_cannot_be_used_is_named() {
+    let door = Door::open();
+    let empty = door.file("empty.pem");
+    fs::write(&empty, "nothing").unwrap();
+    let log =
+        door.stays_shut(&door.source("by_trust", "localhost", &format!("sslmode=verify-ca&sslrootcert={empty}")), None);
+    assert!(log.contains(&empty) && log.contains("root certificate"), "{log}");
+}
+
+#[test]
+fn a_client_certificate_and_a_bound_channel_open() {
+    let door = Door::open();
+    let (certificate, key) = (door.file("client.crt"), door.file("client.key"));
+    let by_certificate = format!("sslmode=require&sslcert={certificate}&sslkey={key}");
+    door.opens(&door.source("by_certificate", "127.0.0.1", &by_certificate), None);
+    let log = door.stays_shut(&door.source("by_certificate", "127.0.0.1", "sslmode=require"), None);
+    assert!(log.contains("certificate"), "{log}");
+    let bound = "sslmode=require&channel_binding=require";
+    door.opens(&door.source("by_scram", "127.0.0.1", bound), Some(PASSWORD));
+    for user in ["by_md5", "by_password", "by_trust"] {
+        let log = door.stays_shut(&door.source(user, "127.0.0.1", bound), Some(PASSWORD));
+        assert!(log.contains("channel_binding=require"), "{log}");
+    }
+    let plain = "sslmode=disable&channel_binding=require";
+    let log = door.stays_shut(&door.source("by_scram", "127.0.0.1", plain), Some(PASSWORD));
+    assert!(log.contains("channel_binding=require"), "{log}");
+}
+
+#[test]
+fn rows_flow_through_tls_and_through_the_unix_socket() {
+    let door = Door::open();
+    let right = door.file("right.pem");
+    let tls = door.source("by_scram", "localhost", &format!("sslmode=verify-full&sslrootcert={right}"));
+    for (number, source) in [&tls, &door.lane.source].into_iter().enumerate() {
+        let mut relay = door.relay(source, Some(PASSWORD));
+        relay.wait_streaming(LONG).unwrap();
+        let rows = "SELECT n || '', 'order', 'k', 't', to_jsonb(repeat(md5(n::text), 40)) FROM generate_series";
+        let (first, last) = (number * 3000 + 1, (number + 1) * 3000);
+        door.lane.sql(&format!("INSERT INTO outbox {rows}({first}, {last}) AS n"));
+        assert_eq!(door.lane.records("order").len(), last);
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
+}
+
+#[test]
+fn a_server_without_tls_is_refused_where_tls_is_wanted_and_taken_where_it_is_preferred() {
+    let lane = Lane::debezium();
+    let port = shared_postgres().unwrap().port().unwrap();
+    for mode in ["require", "verify-full&sslrootcert=system"] {
+        let source = format!("postgres://postgres@localhost:{port}/{}?sslmode={mode}", lane.name);
+        let (code, log) = ended(&mut lane.relay(&["--source", &source]));
+        assert!(code == 2 && log.contains("TLS"), "{code}: {log}");
+    }
+    let source = format!("postgres://postgres@localhost:{port}/{}?sslmode=prefer", lane.name);
+    let _relay = lane.streaming(&["--source", &source]);
+}

@@ -1,0 +1,24 @@
+//! The relay's binary between a real Postgres and a real Kafka.
+//!
+//! One server of each is shared, with a database, a slot and topics for each test; a test that stops or breaks one starts
+//! its own. What is waited for is always a condition, with a deadline that only a failure reaches.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+mod lane;
+mod load;
+mod own;
+
+mod bad_rows;
+mod broker;
+mod commands;
+mod doors;
+mod dry_run;
+mod idle;
+mod pages;
+mod reconnects;
+mod records;
+mod refusals;
+mod shapes;
+mod standby;
+mod stops;

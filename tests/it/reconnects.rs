@@ -1,0 +1,152 @@
+//! Outages of either side: the process stays, nothing is lost, nothing is repeated.
+
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Mode, shared_postgres};
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::Relay;
+
+use crate::lane::{LONG, wait_events, wait_log};
+use crate::load::Load;
+use crate::own;
+
+/// Waits until so many more records are acknowledged.
+#[track_caller]
+fn wait_more(relay: &Relay, count: u32) {
+    let now = relay.metric("walrelay_events_total").unwrap();
+    let found =
+        wait_until(LONG, "more records", || Ok(relay.metric("walrelay_events_total")? >= now + f64::from(count)));
+    found.unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+}
+
+#[track_caller]
+fn assert_same_process(relay: &mut Relay, pid: Option<u32>) {
+    assert_eq!((relay.exited().unwrap(), relay.pid()), (None, pid), "{}", relay.log());
+}
+
+#[test]
+fn a_terminated_walsender_is_replaced_without_loss_or_repeats() {
+    let load = Load::shared();
+    let mut relay = load.lane.streaming(&[]);
+    let pid = relay.pid();
+    let shop = load.shop();
+    let mut client = load.connect();
+    for _ in 0..5 {
+        wait_more(&relay, 100);
+        let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
+        wait_until(LONG, "a walsender to end", || Ok(client.execute(sql, &[&load.lane.name])? == 1)).unwrap();
+    }
+    wait_more(&relay, 100);
+    shop.close().unwrap();
+    load.assert_exact(&relay);
+    assert_same_process(&mut relay, pid);
+    assert!(relay.metric("walrelay_reconnects_total").unwrap() > 3.5, "{}", relay.log());
+}
+
+#[test]
+fn a_walsender_terminated_in_the_middle_of_a_large_transaction_repeats_nothing() {
+    let load = Load::shared();
+    let mut client = load.connect();
+    Load::bulk(&mut client, "order-large", 0..30_000);
+    Load::bulk(&mut client, "order-after", 0..100);
+    let mut relay = load.lane.relay(&[]);
+    let pid = relay.pid();
+    wait_events(&relay, 1000);
+    let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
+    assert_eq!(client.execute(sql, &[&load.lane.name]).unwrap(), 1);
+    load.assert_exact(&relay);
+    assert_same_process(&mut relay, pid);
+}
+
+#[test]
+fn postgres_may_restart_and_crash_under_load() {
+    let mut postgres = own::postgres();
+    let load = Load::on(&postgres, shared_kafka().unwrap());
+    let mut relay = load.lane.streaming(&[]);
+    let pid = relay.pid();
+    let shop = load.shop();
+    for mode in [Mode::Fast, Mode::Immediate, Mode::Fast] {
+        wait_more(&relay, 100);
+        postgres.restart(mode).unwrap();
+    }
+    wait_more(&relay, 100);
+    postgres.kill().unwrap();
+    postgres.start_again().unwrap();
+    wait_more(&relay, 100);
+    shop.close().unwrap();
+    load.assert_exact(&relay);
+    assert_same_process(&mut relay, pid);
+    assert!(relay.get("/livez").unwrap().status == 200);
+}
+
+#[test]
+fn kafka_may_restart_and_crash_under_load() {
+    let mut kafka = own::kafka();
+    let load = Load::on(shared_postgres().unwrap(), &kafka);
+    let mut relay = load.lane.streaming(&[]);
+    let pid = relay.pid();
+    let shop = load.shop();
+    wait_more(&relay, 100);
+    kafka.restart().unwrap();
+    wait_more(&relay, 100);
+    kafka.kill().unwrap();
+    kafka.start_again().unwrap();
+    wait_more(&relay, 100);
+    shop.close().unwrap();
+    load.assert_exact(&relay);
+    assert_same_process(&mut relay, pid);
+    assert!(relay.log().contains("trouble with Kafka"), "{}", relay.log());
+    wait_log(&relay, "Kafka answers again");
+    relay.wait_streaming(LONG).unwrap();
+    assert!(relay.status().unwrap()["last_error"].is_string() || relay.get("/readyz").unwrap().status == 200);
+}
+
+#[test]
+fn a_kafka_that_is_down_at_the_start_is_waited_for() {
+    let mut kafka = own::kafka();
+    let load = Load::on(shared_postgres().unwrap(), &kafka);
+    kafka.stop().unwrap();
+    Load::bulk(&mut load.connect(), "order-1", 0..100);
+    let mut relay = load.lane.relay(&[]);
+    wait_log(&relay, "waiting for Kafka");
+    wait_until(LONG, "the reason in /readyz", || {
+        let answer = relay.get("/readyz")?;
+        Ok(answer.status == 503 && answer.body.contains("Kafka at"))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.get("/readyz"), relay.log()));
+    kafka.start_again().unwrap();
+    load.assert_exact(&relay);
+    assert_eq!(relay.exited().unwrap(), None);
+}
+
+#[test]
+fn postgres_that_is_down_at_the_start_is_waited_for() {
+    let mut postgres = own::postgres();
+    let load = Load::on(&postgres, shared_kafka().unwrap());
+    Load::bulk(&mut load.connect(), "order-1", 0..100);
+    postgres.stop(Mode::Fast).unwrap();
+    let mut relay = load.lane.relay(&[]);
+    wait_log(&relay, "no connection to Postgres");
+    assert_eq!(relay.get("/readyz").unwrap().status, 503);
+    postgres.start_again().unwrap();
+    relay.wait_streaming(LONG).unwrap();
+    load.assert_exact(&relay);
+}
+
+#[test]
+fn postgres_that_shuts_down_while_kafka_hangs_is_let_go_and_nothing_is_lost() {
+    let (mut postgres, mut kafka) = (own::postgres(), own::kafka());
+    let load = Load::on(&postgres, &kafka);
+    let mut relay = load.lane.streaming(&["--disconnect-after=1s"]);
+    let mut client = load.connect();
+    Load::bulk(&mut client, "order-1", 0..10);
+    wait_events(&relay, 10);
+    kafka.suspend().unwrap();
+    Load::bulk(&mut client, "order-2", 0..10);
+    drop(client);
+    wait_log(&relay, "the replication connection is closed");
+    assert_eq!(relay.status().unwrap()["state"], "blocked");
+    postgres.restart(Mode::Fast).unwrap();
+    kafka.resume().unwrap();
+    load.assert_exact(&relay);
+    assert_eq!(relay.exited().unwrap(), None);
+}

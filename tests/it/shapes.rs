@@ -1,0 +1,271 @@
+//! Tables of every shape, that change while the relay runs, in databases with defaults of their own.
+
+use std::time::Duration;
+
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, OUTBOX, ids, quoted, values, wait_events};
+
+#[test]
+fn columns_added_dropped_and_renamed_take_effect_at_that_place_in_the_stream() {
+    let lane = Lane::with(&format!("{OUTBOX}; ALTER TABLE outbox ADD extra text DEFAULT 'e'"), "outbox");
+    let relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    wait_events(&relay, 1);
+    lane.sql(
+        "ALTER TABLE outbox ADD headers jsonb;
+         INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '2', 'e', '{\"h\": 2}');
+         ALTER TABLE outbox DROP extra;
+         INSERT INTO outbox VALUES ('3', 'order', 'k', 't', '3', '{\"h\": 3}');
+         ALTER TABLE outbox RENAME payload TO event_data;
+         INSERT INTO outbox VALUES ('4', 'order', 'k', 't', '4', '{\"h\": 4}');
+         BEGIN;
+         INSERT INTO outbox VALUES ('5', 'order', 'k', 't', '5', '{\"h\": 5}');
+         ALTER TABLE outbox DROP headers;
+         INSERT INTO outbox VALUES ('6', 'order', 'k', 't', '6');
+         ALTER TABLE outbox ADD seq int, DROP type;
+         INSERT INTO outbox VALUES ('7', 'order', 'k', '7', 7);
+         ALTER TABLE outbox RENAME TO outbox2;
+         INSERT INTO outbox2 VALUES ('8', 'order', 'k', '8', 8);
+         COMMIT;",
+    );
+    let records = lane.records("order");
+    assert_eq!(ids(&records), ["1", "2", "3", "4", "5", "6", "7", "8"]);
+    assert_eq!(values(&records), ["1", "2", "3", "4", "5", "6", "7", "8"]);
+    let headers: Vec<Option<&str>> = records.iter().map(|record| record.header("h")).collect();
+    assert_eq!(headers, [None, Some("2"), Some("3"), Some("4"), Some("5"), None, None, None]);
+    let with_type = records.iter().filter(|record| record.header("eventType").is_some()).count();
+    assert_eq!(with_type, 6);
+}
+
+#[test]
+fn a_table_that_changes_its_shape_under_load_loses_nothing() {
+    let lane = Lane::debezium();
+    let relay = lane.streaming(&[]);
+    let writer = std::thread::spawn({
+        let mut client = lane.connect();
+        move || {
+            for n in 0..300 {
+                let row = format!(
+                    "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES ('{n}', 'order', 'k', 't', '{n}')"
+                );
+                client.batch_execute(&row).unwrap();
+            }
+        }
+    });
+    let mut client = lane.connect();
+    while !writer.is_finished() {
+        client.batch_execute("ALTER TABLE outbox ADD spare int; ALTER TABLE outbox DROP spare").unwrap();
+    }
+    writer.join().unwrap();
+    let expected: Vec<String> = (0..300).map(|n| n.to_string()).collect();
+    let records = lane.records("order");
+    assert_eq!((ids(&records), values(&records)), (expected.clone(), expected), "{}", relay.log());
+}
+
+/// A partitioned table that gets a partition while the relay runs, and one with columns in another order.
+#[track_caller]
+fn check_partitions(via_root: bool, more: &[&str]) {
+    let lane = Lane::empty();
+    lane.sql(
+        "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload jsonb, day int) PARTITION BY RANGE (day);
+         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM (1) TO (2)",
+    );
+    lane.sql(&format!(
+        "CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = {via_root})",
+        lane.name
+    ));
+    lane.make_slot();
+    let relay = lane.streaming(more);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 1)");
+    wait_events(&relay, 1);
+    lane.sql(
+        "CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES FROM (2) TO (3);
+         INSERT INTO outbox VALUES (2, 'order', 'k', 't', '2', 2);
+         CREATE TABLE late (payload jsonb, day int, gone text, type text, aggregateid text, aggregatetype text, id int);
+         ALTER TABLE late DROP gone;
+         ALTER TABLE outbox ATTACH PARTITION late FOR VALUES FROM (3) TO (4);
+         BEGIN;
+         INSERT INTO outbox VALUES (3, 'order', 'k', 't', '3', 3), (4, 'order', 'k', 't', '4', 1);
+         CREATE TABLE outbox_4 PARTITION OF outbox FOR VALUES FROM (4) TO (5);
+         INSERT INTO outbox VALUES (5, 'order', 'k', 't', '5', 4);
+         COMMIT;
+         INSERT INTO outbox VALUES (6, 'order', 'k', 't', '6', 2)",
+    );
+    let records = lane.records("order");
+    let expected = ["1", "2", "3", "4", "5", "6"];
+    assert_eq!(ids(&records), expected, "{}", relay.log());
+    assert_eq!(values(&records), expected);
+}
+
+#[test]
+fn a_partition_that_is_attached_live_is_published_as_itself() {
+    check_partitions(false, &[]);
+}
+
+#[test]
+fn a_partition_that_is_attached_live_is_published_as_its_root() {
+    check_partitions(true, &[]);
+}
+
+#[test]
+fn a_partition_that_is_attached_live_belongs_to_the_table_that_is_asked_for() {
+    check_partitions(false, &["--table=outbox"]);
+}
+
+#[test]
+fn a_partition_that_is_attached_live_is_published_as_its_root_that_is_asked_for() {
+    check_partitions(true, &["--table=public.outbox"]);
+}
+
+#[test]
+fn hostile_defaults_of_database_and_role_change_no_record() {
+    let lane = Lane::with(
+        "CREATE TABLE outbox (id int, type text, payload text, ts timestamptz, d date, iv interval, f float8, b bytea,
+                              n numeric, a text[], u text)",
+        "outbox",
+    );
+    let role = lane.name.clone();
+    lane.sql(&format!("CREATE ROLE {role} LOGIN SUPERUSER REPLICATION"));
+    let hostile = [
+        ("DateStyle", "'German'"),
+        ("TimeZone", "'Asia/Kolkata'"),
+        ("IntervalStyle", "'sql_standard'"),
+        ("extra_float_digits", "-15"),
+        ("bytea_output", "'escape'"),
+        ("client_encoding", "'LATIN1'"),
+        ("standard_conforming_strings", "off"),
+        ("backslash_quote", "off"),
+        ("search_path", "''"),
+        ("statement_timeout", "'3s'"),
+        ("lock_timeout", "'1s'"),
+        ("default_transaction_read_only", "on"),
+        ("default_transaction_isolation", "'serializable'"),
+        ("row_security", "off"),
+        ("idle_in_transaction_session_timeout", "'1s'"),
+        ("idle_session_timeout", "'1s'"),
+        ("transaction_timeout", "'3s'"),
+        ("lc_messages", "'C'"),
+        ("xmlbinary", "'hex'"),
+        ("jit", "on"),
+        ("quote_all_identifiers", "on"),
+        ("log_min_duration_statement", "0"),
+    ];
+    for (name, value) in hostile {
+        lane.sql(&format!("ALTER ROLE {role} SET {name} = {value}"));
+        if name != "default_transaction_read_only" {
+            lane.sql(&format!("ALTER DATABASE {} SET {name} = {value}", lane.name));
+        }
+    }
+    let source = lane.source.replace("postgres@", &format!("{role}@"));
+    let columns = ["ts", "d", "iv", "f", "b", "n", "a", "u"].map(|name| format!("--header={name}={name}"));
+    let mut more: Vec<&str> = columns.iter().map(String::as_str).collect();
+    more.extend(["--source", &source]);
+    let relay = lane.streaming(&more);
+    // Longer than each of the timeouts above that ends sessions.
+    let started = std::time::Instant::now();
+    wait_until(LONG, "timeouts to pass", || Ok(started.elapsed() > Duration::from_secs(4))).unwrap();
+    lane.sql(
+        "SET search_path = public; SET TimeZone = 'UTC'; SET DateStyle = 'ISO, MDY'; SET client_encoding = 'UTF8';
+         INSERT INTO outbox VALUES (1, 'order', 'äöü €', '2024-02-29 12:34:56.789+00', '2024-02-29', '1 day 02:03:04',
+             0.1::float8 + 0.2::float8, decode('ff005c', 'hex'), 1.50, ARRAY['a b', NULL, '\"'], 'ü€')",
+    );
+    let records = lane.records("order");
+    assert_eq!(values(&records), ["äöü €"]);
+    let record = &records[0];
+    let texts = ["ts", "d", "iv", "f", "n", "a", "u"].map(|name| record.header(name).unwrap_or("none"));
+    let expected = [
+        "2024-02-29 12:34:56.789+00",
+        "2024-02-29",
+        "1 day 02:03:04",
+        "0.30000000000000004",
+        "1.50",
+        r#"{"a b",NULL,"\""}"#,
+        "ü€",
+    ];
+    assert_eq!(texts, expected);
+    let bytes = record.headers.iter().find(|(name, _)| name == "b").unwrap();
+    assert_eq!(bytes.1.as_deref(), Some(&[0xFF, 0x00, 0x5C][..]));
+    assert!(!relay.log().contains("no connection"), "{}", relay.log());
+    drop(relay);
+    // A role outlives its test's database otherwise.
+    lane.sql(&format!("SET default_transaction_read_only = off; DROP ROLE {role}"));
+}
+
+#[test]
+fn names_that_need_quotes_work_everywhere() {
+    let lane = Lane::empty();
+    let (schema, table, publication) = ("My.Schema", "Out \"Box'\\ é", "Pub \"x\"; --, 'y'\\");
+    let full = format!("{}.{}", quoted(schema), quoted(table));
+    lane.sql(&format!("CREATE SCHEMA {}", quoted(schema)));
+    lane.sql(&format!("CREATE TABLE {full} (id int, \"Aggregate Type\" text, payload text, \"X\"\"Y\" text)"));
+    lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE {full} WITH (publish = 'insert')", quoted(publication)));
+    lane.make_slot();
+    let more = ["--publication", publication, "--table", &full, "--route-column=Aggregate Type", "--header=h=X\"Y"];
+    let _relay = lane.streaming(&more);
+    lane.sql(&format!("INSERT INTO {full} VALUES (1, 'order', 'p', 'x')"));
+    let records = lane.records("order");
+    assert_eq!((ids(&records), records[0].header("h")), (vec!["1".to_owned()], Some("x")));
+}
+
+#[test]
+fn two_tables_of_different_shape_share_a_slot() {
+    let lane = Lane::with(
+        "CREATE TABLE outbox_events (id bigint, aggregate_id text, aggregate_type text, event_type text, event_data jsonb, event_version int);
+         CREATE TABLE outbox_tasks (id uuid, task_type text, payload bytea, seq bigint)",
+        "outbox_events, outbox_tasks",
+    );
+    let _relay = lane.streaming(&[]);
+    lane.sql(
+        "BEGIN;
+         INSERT INTO outbox_events VALUES (1, 'a-1', 'account', 'Opened', '{\"b\": 1, \"a\": 2}', 3);
+         INSERT INTO outbox_tasks VALUES ('0192d2c8-5b5c-7c3e-9d3e-0d8f6f3a1b2c', 'mail', '\\x00ff', 1);
+         INSERT INTO outbox_events VALUES (2, 'a-1', 'account', 'Closed', NULL, 3);
+         COMMIT",
+    );
+    let events = lane.records("account");
+    assert_eq!(
+        (ids(&events), values(&events)),
+        (vec!["1".into(), "2".into()], vec![r#"{"a": 2, "b": 1}"#.into(), String::new()])
+    );
+    assert_eq!(events[0].header("eventType"), Some("Opened"));
+    let tasks = lane.records_now("mail");
+    assert_eq!((tasks[0].key.clone(), tasks[0].value.clone()), (None, Some(vec![0x00, 0xFF])));
+    assert_eq!(ids(&tasks), ["0192d2c8-5b5c-7c3e-9d3e-0d8f6f3a1b2c"]);
+}
+
+#[test]
+fn a_column_that_becomes_bytea_while_running_is_still_exact() {
+    let lane = Lane::with("CREATE TABLE outbox (id int, type text, payload bytea)", "outbox");
+    let relay = lane.streaming(&["--header=at=id"]);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', '\\x01ff')");
+    wait_events(&relay, 1);
+    // Numeric has no place in a binary stream: the connection has to be made anew, in text.
+    lane.sql(
+        "ALTER TABLE outbox ALTER id TYPE numeric(10, 2);
+         INSERT INTO outbox VALUES (2.5, 'order', '\\x02ff');
+         ALTER TABLE outbox ALTER payload TYPE text USING 'x';
+         INSERT INTO outbox VALUES (3, 'order', 'three');",
+    );
+    let records = lane.records("order");
+    let all: Vec<&[u8]> = records.iter().map(|record| record.value.as_deref().unwrap()).collect();
+    assert_eq!(all, [&[0x01, 0xFF][..], &[0x02, 0xFF], b"three"], "{}", relay.log());
+    assert_eq!(ids(&records), ["1", "2.50", "3.00"]);
+}
+
+#[test]
+fn a_table_that_comes_and_goes_beside_the_one_asked_for_holds_nothing_up() {
+    let lane = Lane::empty();
+    lane.sql(OUTBOX);
+    lane.sql(&format!("CREATE PUBLICATION {} FOR ALL TABLES WITH (publish = 'insert')", lane.name));
+    lane.make_slot();
+    let relay = lane.streaming(&["--table", "outbox"]);
+    lane.sql(
+        "CREATE TABLE passing AS SELECT 1 AS nothing; INSERT INTO passing VALUES (2); DROP TABLE passing;
+         INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1');
+         CREATE TABLE other (LIKE outbox); INSERT INTO other VALUES ('no', 'order', 'k', 't', '1');
+         INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1');",
+    );
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+    assert!(relay.log().contains("public.passing"), "{}", relay.log());
+}

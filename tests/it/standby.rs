@@ -1,0 +1,70 @@
+//! A second relay on the same slot.
+
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, wait_events};
+use crate::load::Load;
+
+#[test]
+fn a_second_relay_waits_for_the_slot_and_takes_over_and_back() {
+    let load = Load::shared();
+    let mut relays = [load.lane.streaming(&[]), load.lane.relay(&[])];
+    let shop = load.shop();
+    for round in 0..4 {
+        let [active, waiting] = &mut relays;
+        wait_until(LONG, "the second one to wait", || {
+            Ok(waiting.status().is_ok_and(|status| status["state"] == "waiting-for-slot"))
+        })
+        .unwrap_or_else(|error| panic!("{error}: {}", waiting.log()));
+        let answer = waiting.get("/readyz").unwrap();
+        assert_eq!(answer.status, 503);
+        assert!(answer.body.starts_with("waiting-for-slot"), "{}", answer.body);
+        wait_events(active, 100);
+        assert_eq!(active.terminate(LONG).unwrap().code, 0, "{}", active.log());
+        let took = waiting.wait_streaming(LONG).unwrap();
+        println!("round {round}: took over within {took:?}");
+        active.start_again().unwrap();
+        relays.reverse();
+    }
+    shop.close().unwrap();
+    load.assert_exact(&relays[0]);
+}
+
+#[test]
+fn a_waiting_relay_stops_on_request() {
+    let lane = Lane::debezium();
+    let _active = lane.streaming(&[]);
+    let mut waiting = lane.relay(&[]);
+    wait_until(LONG, "it to wait", || Ok(waiting.status().is_ok_and(|status| status["state"] == "waiting-for-slot")))
+        .unwrap();
+    assert_eq!(waiting.terminate(LONG).unwrap().code, 0, "{}", waiting.log());
+}
+
+#[test]
+fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
+    let load = Load::shared();
+    let mut client = load.connect();
+    let mut first = load.lane.streaming(&[]);
+    Load::bulk(&mut client, "order-1", 0..10);
+    load.lane.wait_confirmed();
+    let mut second = load.lane.relay(&[]);
+    wait_until(LONG, "it to wait", || Ok(second.status().is_ok_and(|status| status["state"] == "waiting-for-slot")))
+        .unwrap();
+    // The first one is frozen, so the server's timeout or an operator takes the slot from it.
+    first.signal(rustix::process::Signal::STOP).unwrap();
+    Load::bulk(&mut client, "order-2", 0..10);
+    let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
+    client.execute(sql, &[&load.lane.name]).unwrap();
+    second.wait_streaming(LONG).unwrap();
+    load.lane.wait_confirmed();
+    first.signal(rustix::process::Signal::CONT).unwrap();
+    wait_until(LONG, "the first to wait", || {
+        Ok(first.status().is_ok_and(|status| status["state"] == "waiting-for-slot"))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", first.log()));
+    assert_eq!(second.terminate(LONG).unwrap().code, 0);
+    first.wait_streaming(LONG).unwrap();
+    Load::bulk(&mut client, "order-3", 0..10);
+    // What lay in the first one's socket when it froze it may publish again: nobody can take it back.
+    load.assert_complete(&first);
+}
