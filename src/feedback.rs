@@ -102,7 +102,7 @@ impl Feedback {
 mod tests {
     use super::*;
 
-    const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
+    const TIMEOUT: Option<Duration> = Some(Duration::from_mins(1));
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)

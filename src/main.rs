@@ -1,11 +1,17 @@
 //! The program: settings, logging, the command, the exit code.
 
-use std::io::IsTerminal;
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
-use walrelay::commands::{self, EXIT_SETTINGS};
-use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
+use walrelay::cli;
+use walrelay::commands::{self, CommandError, setup, status, teardown};
+use walrelay::config::{self, Exit, HttpAddress, Invocation, LogConfig, LogFormat, Task};
+use walrelay::config::{SetupConfig, StatusConfig, TeardownConfig};
 use walrelay::pg::source::Environment;
+
+/// Pause between two looks of `status --watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -25,15 +31,58 @@ fn main() -> ExitCode {
 }
 
 fn perform(invocation: Invocation) -> ExitCode {
-    match invocation.task {
-        Task::Run(config) => match commands::run::run(*config) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error, error.hint(), error.exit_code()),
-        },
-        Task::Setup(_) | Task::Ready(_) | Task::Status(_) | Task::Teardown(_) | Task::Completions(_) => {
-            ExitCode::from(EXIT_SETTINGS)
-        }
+    let ended = match invocation.task {
+        Task::Run(config) => return end_run(commands::run::run(*config)),
+        Task::Setup(config) => set_up(*config),
+        Task::Status(config) => show_status(*config),
+        Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
+        Task::Teardown(config) => tear_down(*config),
+        Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
+    };
+    match ended {
+        // Whoever read the output has seen enough, as `head` does.
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(&error, error.hint(), error.exit_code()),
+        Ok(()) => ExitCode::SUCCESS,
     }
+}
+
+fn end_run(ended: Result<(), commands::run::Error>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, error.hint(), error.exit_code()),
+    }
+}
+
+fn set_up(config: SetupConfig) -> Result<(), CommandError> {
+    let SetupConfig { source, publication, slot, tables, apply, failover, role, create_table, typed_source } = config;
+    let typed_source = typed_source.as_deref().map(commands::shown_source);
+    let request =
+        setup::Request { source, publication, slot, tables, apply, failover, role, create_table, typed_source };
+    // A signal ends the process, and with its connection whatever was being waited for.
+    setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false)
+}
+
+fn show_status(config: StatusConfig) -> Result<(), CommandError> {
+    let StatusConfig { source, publication, slot, json, watch, http } = config;
+    let (watch, http) = (watch.then_some(WATCH_EVERY), http.as_ref().map(local));
+    let request = status::Request { source, publication, slot, json, watch, http };
+    status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false)
+}
+
+fn tear_down(config: TeardownConfig) -> Result<(), CommandError> {
+    let TeardownConfig { source, publication, slot, publication_too, yes, typed_source } = config;
+    let typed_source = typed_source.as_deref().map(commands::shown_source);
+    let request = teardown::Request { source, publication, slot, publication_too, yes, typed_source };
+    let mut stdin = io::stdin().lock();
+    let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
+    teardown::teardown(&request, &mut io::stdout(), terminal)
+}
+
+/// Where a client on this machine finds the relay.
+fn local(address: &HttpAddress) -> String {
+    let (host, port) = address.local();
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Help goes to where it was asked for, errors to stderr.

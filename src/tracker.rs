@@ -183,9 +183,10 @@ impl Tracker {
     /// When that many are not in flight.
     pub fn delivered(&mut self, token: Token, records: u32) {
         let age = usize::from(token.tick.wrapping_sub(self.first_tick));
-        let age = self.ages.get_mut(age).filter(|age| age.undelivered >= records);
-        assert!(age.is_some(), "more reports than records of that age");
-        age.into_iter().for_each(|age| age.undelivered -= records);
+        let Some(age) = self.ages.get_mut(age).filter(|age| age.undelivered >= records) else {
+            panic!("more reports than records of that age");
+        };
+        age.undelivered -= records;
         let index = token.transaction.wrapping_sub(self.first) as usize;
         if let Some(transaction) = self.ring.get_mut(index) {
             assert!(transaction.undelivered >= records, "more reports than records");

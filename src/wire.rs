@@ -66,7 +66,8 @@ pub enum Fault {
     Trailing(usize),
 }
 
-struct Hex<'a>(&'a [u8]);
+/// Bytes as hexadecimal digits.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -85,12 +85,12 @@ impl Follower {
     /// # Errors
     /// As [`Follower::from_beginning`].
     pub fn from_end(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
-        let follower = Self::start(config, topics, Offset::End)?;
-        Ok(follower)
+        Self::start(config, topics, Offset::End)
     }
 
     fn start(config: &ClientConfig, topics: &[&str], from: Offset) -> Result<Self> {
-        let consumer = consumer(config)?;
+        // No word of a partition's end: more is to come.
+        let consumer = consumer(config, false)?;
         let mut list = TopicPartitionList::new();
         for topic in topics {
             for partition in partitions(&consumer, topic)? {
@@ -110,7 +110,7 @@ impl Follower {
     /// The brokers refuse.
     pub fn next(&self, limit: Duration) -> Result<Option<Record>> {
         match self.consumer.poll(limit) {
-            None | Some(Err(KafkaError::PartitionEOF(_))) => Ok(None),
+            None => Ok(None),
             Some(Ok(message)) => Ok(Some(Record::of(&message))),
             Some(Err(error)) if is_passing(&error) => Ok(None),
             Some(Err(error)) => Err(error.into()),
@@ -151,7 +151,7 @@ pub fn read_to_end(config: &ClientConfig, topics: &[&str]) -> Result<Vec<Record>
 /// # Errors
 /// The brokers do not answer.
 pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Record)) -> Result<()> {
-    let consumer = consumer(config)?;
+    let consumer = consumer(config, true)?;
     let Ok(partitions) = partitions(&consumer, topic) else { return Ok(()) };
     let mut list = TopicPartitionList::new();
     let mut unread = BTreeSet::new();
@@ -177,22 +177,66 @@ pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Recor
     Ok(())
 }
 
-/// How many records the topic's partitions hold now, by their offsets; 0 when it does not exist.
+/// Asks again and again how many records a topic holds, with one request each time.
+pub struct Meter {
+    consumer: BaseConsumer,
+    ends: TopicPartitionList,
+}
+
+impl Meter {
+    /// Connects. The topic must exist.
+    ///
+    /// # Errors
+    /// It does not, or the brokers do not answer.
+    pub fn new(config: &ClientConfig, topic: &str) -> Result<Self> {
+        let consumer = consumer(config, false)?;
+        let mut ends = TopicPartitionList::new();
+        for partition in partitions(&consumer, topic)? {
+            ends.add_partition_offset(topic, partition, Offset::End)?;
+        }
+        Ok(Self { consumer, ends })
+    }
+
+    /// The records in all partitions, by their offsets; the markers of transactions count.
+    ///
+    /// # Errors
+    /// The brokers do not answer.
+    pub fn count(&self) -> Result<i64> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.try_count() {
+                Err(error) if is_passing(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                counted => return counted.context("cannot ask how much the topic holds"),
+            }
+        }
+    }
+
+    fn try_count(&self) -> Result<i64, KafkaError> {
+        let ends = self.consumer.offsets_for_times(self.ends.clone(), PATIENCE)?;
+        let ends = ends.elements().into_iter().map(|end| {
+            end.error()?;
+            Ok(end.offset().to_raw().unwrap_or_default())
+        });
+        ends.sum()
+    }
+}
+
+/// How many records the topic's partitions hold now; 0 when it does not exist.
 ///
 /// # Errors
 /// The brokers do not answer.
 pub fn count(config: &ClientConfig, topic: &str) -> Result<i64> {
-    let consumer = consumer(config)?;
-    let Ok(partitions) = partitions(&consumer, topic) else { return Ok(0) };
-    partitions.into_iter().map(|partition| high(&consumer, topic, partition)).sum()
+    Meter::new(config, topic).map_or(Ok(0), |meter| meter.count())
 }
 
-fn consumer(config: &ClientConfig) -> Result<BaseConsumer> {
+fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {
     let mut config = config.clone();
     config
         .set("group.id", "walrelay-dev")
         .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
+        .set("enable.partition.eof", says_ends.to_string())
         .set("auto.offset.reset", "earliest")
         .set("allow.auto.create.topics", "false")
         .set("fetch.wait.max.ms", "50")
@@ -219,11 +263,18 @@ fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
     Ok(high)
 }
 
-/// Whether the client gets over an error by itself: brokers that come and go.
+/// Whether an error passes by itself: brokers that come and go, partitions whose leader is being chosen.
 fn is_passing(error: &KafkaError) -> bool {
     use rdkafka::error::RDKafkaErrorCode as Code;
     matches!(
         error.rdkafka_error_code(),
-        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut | Code::Resolve)
+        Some(
+            Code::BrokerTransportFailure
+                | Code::AllBrokersDown
+                | Code::OperationTimedOut
+                | Code::Resolve
+                | Code::NotLeaderForPartition
+                | Code::LeaderNotAvailable
+        )
     )
 }

@@ -89,7 +89,7 @@ pub struct Kafka {
 
 #[derive(Debug)]
 enum Kind {
-    Own(Node),
+    Own(Box<Node>),
     External { brokers: String },
 }
 
@@ -114,7 +114,7 @@ impl Kafka {
     pub fn start(options: &Options) -> Result<Self> {
         let mut node = Node::prepare(provision::kafka()?, options)?;
         node.launch()?;
-        Ok(Self { kind: Kind::Own(node) })
+        Ok(Self { kind: Kind::Own(Box::new(node)) })
     }
 
     /// The cluster of `WALRELAY_TEST_BROKERS` if that is set, else one of our own with default options.

@@ -51,6 +51,7 @@ pub struct Guarded {
     child: Child,
     pid: Pid,
     status: Option<ExitStatus>,
+    cpu: Duration,
     watchdog: Watchdog,
 }
 
@@ -76,7 +77,7 @@ impl Guarded {
             .with_context(|| format!("cannot start {name} ({})", command.get_program().display()))?;
         let pid = pid_of(&child)?;
         let watchdog = Watchdog::start(pid, will)?;
-        Ok(Self { name, child, pid, status: None, watchdog })
+        Ok(Self { name, child, pid, status: None, cpu: Duration::ZERO, watchdog })
     }
 
     /// The child's process id.
@@ -107,7 +108,13 @@ impl Guarded {
     /// The operating system does not say.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
-            self.status = self.child.try_wait()?;
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+            let ended = rustix::process::waitid(WaitId::Pid(self.pid), look);
+            if ended.with_context(|| format!("cannot look at {}", self.name))?.is_some() {
+                // Only a zombie can still tell.
+                self.cpu = cpu_time(self.pid())?;
+                self.status = Some(self.child.wait()?);
+            }
         }
         Ok(self.status)
     }
@@ -129,17 +136,15 @@ impl Guarded {
         }
     }
 
-    /// Waits for its end and says what CPU time it took in all. It must not have been waited for before.
+    /// The CPU time it has taken: until now, or in all when it has ended.
     ///
     /// # Errors
     /// The operating system does not say.
-    pub fn wait_measured(&mut self) -> Result<(ExitStatus, Duration)> {
-        rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-            .with_context(|| format!("cannot wait for {}", self.name))?;
-        let cpu = cpu_time(self.pid())?;
-        let status = self.child.wait()?;
-        self.status = Some(status);
-        Ok((status, cpu))
+    pub fn cpu(&mut self) -> Result<Duration> {
+        match self.exited()? {
+            Some(_) => Ok(self.cpu),
+            None => cpu_time(self.pid()),
+        }
     }
 
     /// SIGKILL for the child and for every process it started itself, then waits until all of them are gone.
@@ -158,7 +163,7 @@ impl Guarded {
         Ok(status)
     }
 
-    /// Adds a name that the error messages use.
+    /// What the error messages call it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -351,9 +356,8 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "n=0; while [ $n -lt 200000 ]; do n=$((n + 1)); done"]);
         let mut child = Guarded::spawn("counter", &mut command, &LastWill::default()).unwrap();
-        let (status, cpu) = child.wait_measured().unwrap();
-        assert!(status.success());
-        assert!(cpu > Duration::ZERO);
+        assert!(child.wait(Duration::from_mins(1)).unwrap().success());
+        assert!(child.cpu().unwrap() > Duration::ZERO);
     }
 
     #[test]

@@ -149,18 +149,17 @@ fn fallback_root(closed: &Path) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     closed.hash(&mut hasher);
     let root = std::env::temp_dir().join(format!("walrelay-dev-{:016x}", hasher.finish()));
-    if root.exists() {
-        // Everybody may write to the temporary folder: run no programs that somebody else put there.
-        let owner = fs::symlink_metadata(&root)?.uid();
-        if owner != rustix::process::geteuid().as_raw() {
-            bail!("{} belongs to somebody else; remove it", root.display());
-        }
-    } else {
+    if !root.exists() {
         say(&format!(
             "Postgres does not run as root and other accounts cannot reach {}: its files go to {}",
             closed.display(),
             root.display()
         ));
+    }
+    account::make_passable(&root)?;
+    // Everybody may write to the temporary folder: run no programs that somebody else put there.
+    if fs::symlink_metadata(&root)?.uid() != rustix::process::geteuid().as_raw() {
+        bail!("{} belongs to somebody else; remove it", root.display());
     }
     Ok(root)
 }

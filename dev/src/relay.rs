@@ -224,11 +224,9 @@ impl Relay {
         let Some(mut process) = self.process.take() else { bail!("the relay has been stopped already") };
         let started = Instant::now();
         process.signal(Signal::TERM)?;
-        let pid = process.pid();
-        process::wait_until(limit, "the relay to end", || Ok(!process::is_alive(pid)))
-            .with_context(|| self.log_tail())?;
+        let status = process.wait(limit).with_context(|| self.log_tail())?;
         let took = started.elapsed();
-        let (status, cpu) = process.wait_measured()?;
+        let cpu = process.cpu()?;
         Ok(Exit { code: process::code(status), cpu, took })
     }
 

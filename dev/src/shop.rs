@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS outbox (
     payload jsonb
 );
 CREATE TABLE IF NOT EXISTS orders (id uuid PRIMARY KEY, customer text NOT NULL, total numeric NOT NULL);
-CREATE TABLE IF NOT EXISTS shop_keys (key text PRIMARY KEY, seq bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS shop_keys (key text PRIMARY KEY, seq bigint NOT NULL)
+    WITH (fillfactor = 10, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_scale_factor = 0);
 CREATE TABLE IF NOT EXISTS truth (id text PRIMARY KEY, key text NOT NULL, seq bigint NOT NULL, md5 text NOT NULL);
 ";
 

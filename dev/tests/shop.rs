@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres, shared_postgres};
 use walrelay_dev::shop::{self, Shop};
+use walrelay_dev::stage::Stage;
 use walrelay_dev::{process, truth};
 
 fn truth_agrees_with_outbox(server: &Postgres, database: Option<&str>) -> usize {
@@ -54,4 +56,19 @@ fn a_crash_of_postgres_is_outlived_and_the_truth_still_holds() {
     let tally = shop.close().unwrap();
     let rows = truth_agrees_with_outbox(&server, None);
     assert!(u64::try_from(rows).unwrap() >= tally.committed, "{rows} {tally:?}");
+}
+
+#[test]
+fn a_stage_that_is_struck_leaves_nothing_on_services_that_live_on() {
+    let (server, kafka) = (shared_postgres().unwrap(), shared_kafka().unwrap());
+    let binary = std::path::Path::new("/bin/false");
+    let stage = Stage::build_beside_others(server, kafka, binary, &shop::Options::default()).unwrap();
+    let slot = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+    stage.connect().unwrap().execute(slot, &[&stage.name]).unwrap();
+    assert_eq!(stage.compare().unwrap(), truth::Report::default());
+    assert!(stage.setup().is_err());
+    stage.strike(kafka).unwrap();
+    assert!(stage.connect().is_err() && stage.confirmed().is_err());
+    let topics = kafka.topics().unwrap();
+    assert!(!topics.iter().any(|topic| topic.starts_with(&stage.topic_prefix)), "{topics:?}");
 }

@@ -31,7 +31,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn feed(outbox: &mut Outbox, bytes: &[u8]) {
     match Message::decode(bytes) {
-        Ok(Message::Relation(relation)) => drop(outbox.relation(relation)),
+        Ok(Message::Relation(relation)) => drop(outbox.relation(&relation)),
         Ok(Message::Insert { relation, new }) => {
             assert_eq!(offer(outbox, relation, &new), offer(outbox, relation, &new))
         }

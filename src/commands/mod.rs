@@ -1,6 +1,19 @@
-//! The commands, one file each.
+//! What can be asked for: one file for each command.
+//!
+//! In: a request, validated, and somewhere to write. Out: what was found or done as text, or an error with its exit code and
+//! what mends it. Everything goes over [`pg::Connection`](crate::pg::Connection), the client that the relay uses, so that
+//! what a command sees is what a run gets. What is changed is said; each command can be run again.
 
+mod error;
+mod marker;
+mod output;
 pub mod run;
+pub mod setup;
+pub mod status;
+pub mod teardown;
+
+pub use error::CommandError;
+pub use output::shown_source;
 
 /// The settings are wrong; nothing was contacted, or nothing was changed.
 pub const EXIT_SETTINGS: u8 = 64;

@@ -9,12 +9,13 @@
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
 //! address, Kafka's address (an unreachable one is waited for), then Postgres.
 
+use super::{CommandError, setup};
 use crate::config::{HttpAddress, RunConfig};
 use crate::http::{self, BindError, Server};
 use crate::metrics::{Metrics, SlotFigures, State};
 use crate::outbox::Outbox;
 use crate::pg::source::Source;
-use crate::pg::{Connection, Purpose, server};
+use crate::pg::{Connection, Purpose, Recovery, server};
 use crate::relay::{Limits, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::Sink;
@@ -31,6 +32,9 @@ use tokio::sync::oneshot;
 
 /// How long Kafka's address is tried before Postgres' turn comes.
 const PROBE: Duration = Duration::from_secs(3);
+
+/// Pause before `--setup` tries again to reach Postgres.
+const SETUP_RETRY: Duration = Duration::from_secs(1);
 
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
@@ -68,6 +72,9 @@ pub enum Error {
     /// The run itself.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// `--setup`.
+    #[error(transparent)]
+    Setup(#[from] CommandError),
     /// The relay's thread ended without a word.
     #[error("the relay's thread ended unexpectedly")]
     Vanished,
@@ -87,6 +94,7 @@ impl Error {
             Self::Bind(_) => EXIT_OPERATOR,
             Self::Start { .. } | Self::Vanished => EXIT_RESTART,
             Self::Run(error) => error.exit_code(),
+            Self::Setup(error) => error.exit_code(),
             Self::Killed { signal } => 128 + signal,
         }
     }
@@ -95,6 +103,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Run(error) => error.hint(),
+            Self::Setup(error) => error.hint(),
             Self::Topic(_)
             | Self::Kafka(_)
             | Self::Bind(_)
@@ -129,7 +138,9 @@ pub fn run(config: RunConfig) -> Result<(), Error> {
 fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
     match sink.probe(PROBE) {
         Ok(warnings) => {
-            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
             Ok(())
         }
         Err(failure) if failure.reason == "authentication" => Err(RunError::Sink(failure)),
@@ -190,7 +201,7 @@ impl Control {
         tokio::pin!(http);
         loop {
             tokio::select! {
-                ended = &mut outcome => return ended.map_err(|_| Error::Vanished)?.map_err(Error::Run),
+                ended = &mut outcome => return ended.map_err(|_| Error::Vanished)?,
                 number = signals.next() => {
                     if stop.swap(true, Ordering::Relaxed) {
                         return Err(Error::Killed { signal: number });
@@ -216,10 +227,10 @@ impl Control {
         self,
         mut sink: S,
         probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
-    ) -> Result<oneshot::Receiver<Result<(), RunError>>, Error> {
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (report, outcome) = oneshot::channel();
         let relay = move || {
-            let ended = probe(&mut sink).and_then(|()| self.supervise(sink));
+            let ended = probe(&mut sink).map_err(Error::Run).and_then(|()| self.supervise(sink));
             // The receiver is gone only when the process is ending anyway.
             drop(report.send(ended));
         };
@@ -231,7 +242,10 @@ impl Control {
     }
 
     /// The relay's thread.
-    fn supervise<S: Sink>(self, sink: S) -> Result<(), RunError> {
+    fn supervise<S: Sink>(self, sink: S) -> Result<(), Error> {
+        if self.config.setup && !self.config.dry_run {
+            self.set_up()?;
+        }
         let Self { config, outbox, metrics, stop, listen: _ } = self;
         let limits = Limits {
             coalesce: config.limits.coalesce,
@@ -248,7 +262,27 @@ impl Control {
             max_row: config.limits.max_row,
         };
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
-        Supervisor::new(target, relay, metrics).run()
+        Supervisor::new(target, relay, metrics).run().map_err(Error::Run)
+    }
+
+    /// What `setup --apply` does, once Postgres is there.
+    fn set_up(&self) -> Result<(), Error> {
+        let RunConfig { source, publication, slot, tables, .. } = &self.config;
+        let stop = || self.stop.load(Ordering::Relaxed);
+        loop {
+            self.metrics.turned(Instant::now());
+            if stop() {
+                return Ok(());
+            }
+            match setup::once(source, publication, slot, tables, &stop) {
+                Err(CommandError::Run(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
+                    tracing::warn!(%error, "set-up waits for Postgres");
+                    thread::sleep(SETUP_RETRY);
+                }
+                Err(CommandError::Interrupted) => {}
+                ended => return Ok(ended?),
+            }
+        }
     }
 }
 

@@ -143,6 +143,8 @@ pub struct SetupConfig {
     pub role: Option<String>,
     /// Make the tables, too.
     pub create_table: bool,
+    /// `--source` as it was typed; `None` when it came from elsewhere. May hold a password.
+    pub typed_source: Option<String>,
 }
 
 /// Settings of `status`.
@@ -175,6 +177,8 @@ pub struct TeardownConfig {
     pub publication_too: bool,
     /// Do not ask.
     pub yes: bool,
+    /// As in [`SetupConfig`].
+    pub typed_source: Option<String>,
 }
 
 /// How to log.

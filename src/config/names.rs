@@ -52,7 +52,7 @@ impl fmt::Display for TableName {
 
 impl TableName {
     /// Reads it as SQL does: what is not in double quotes is folded to lower case. `None`: it is no table's name.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (first, rest) = identifier(text.trim())?;
         match rest.strip_prefix('.') {
             None if rest.is_empty() => Some(Self { schema: "public".to_owned(), name: first }),

@@ -80,6 +80,7 @@ impl Reader<'_> {
             failover: args.failover,
             role: role.map(name).transpose()?,
             create_table: args.create_table,
+            typed_source: args.source.source.clone(),
         })
     }
 
@@ -99,7 +100,9 @@ impl Reader<'_> {
 
     pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<TeardownConfig, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
-        Ok(TeardownConfig { source, publication, slot, publication_too: args.publication_too, yes: args.yes })
+        let typed_source = args.source.source.clone();
+        let TeardownArgs { publication_too, yes, .. } = *args;
+        Ok(TeardownConfig { source, publication, slot, publication_too, yes, typed_source })
     }
 
     fn place(&mut self, args: &SourceArgs) -> Result<Place, ConfigError> {

@@ -54,7 +54,7 @@ enum Entry {
     /// Announced, and not known to the last look at the publication: whether it is listed shows once a row comes. The
     /// partitions of a table that is published as their root are announced without ever sending one.
     New(String, String),
-    Listed(Plan),
+    Listed(Box<Plan>),
 }
 
 /// Where a row stands.
@@ -158,11 +158,11 @@ impl Outbox {
     ///
     /// # Errors
     /// The table is listed and lacks what it needs. Its rows are then those of an unknown relation.
-    pub fn relation(&mut self, relation: Relation) -> Result<(), PlanError> {
+    pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = match self.is_listed(&relation) {
-            Some(true) => Entry::Listed(Plan::new(&relation, &self.mapping, &self.topic)?),
+        let entry = match self.is_listed(relation) {
+            Some(true) => Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?)),
             Some(false) => Entry::NotListed,
             None => {
                 let (schema, name) = relation.full_name();
@@ -258,6 +258,11 @@ impl Outbox {
         let columns = self.scratch.columns(plan, tuple).ok()?;
         let row = record::Row { plan, columns: &columns, mapping: &self.mapping, topic: &self.topic, context };
         row.shown_id()
+    }
+
+    /// A message's id, as [`Outbox::shown_id`].
+    pub fn shown_message_id(&self, message: &LogicalMessage<'_>) -> Option<String> {
+        message::shown_id(&message::members(message).ok()?, &self.mapping)
     }
 
     /// Lends the record of a logical message to `take`.

@@ -139,7 +139,7 @@ impl Given {
 
     fn through(&self, mapping: Mapping) -> Result<Kept, RowError> {
         let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
-        assert_eq!(outbox.relation(self.relation()), Ok(()));
+        assert_eq!(outbox.relation(&self.relation()), Ok(()));
         let Outcome::Record(kept) = offer(&mut outbox, &self.insert())? else { panic!("a record is wanted") };
         Ok(kept)
     }
@@ -198,7 +198,7 @@ fn a_row_becomes_a_record_with_no_setting_at_all() {
 fn the_payload_and_the_key_are_not_copied() {
     let insert = debezium().insert();
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     let within = insert.as_ptr_range();
     let lent = outbox.row(RELATION, &tuple(&insert), &context(), |record| {
         [record.key, record.value].map(|bytes| within.contains(&bytes.unwrap().as_ptr()))
@@ -211,7 +211,7 @@ fn a_row_that_is_offered_again_gives_the_same_record() {
     let given =
         debezium().of_type("payload", BYTEA).with("payload", Some("\\x00ff")).and("headers", JSON, Some("{\"a\":1}"));
     let mut outbox = Outbox::new(Mapping { position_header: true, ..defaults() }, Vec::new()).unwrap();
-    outbox.relation(given.relation()).unwrap();
+    outbox.relation(&given.relation()).unwrap();
     let insert = given.insert();
     let first = offer(&mut outbox, &insert).unwrap();
     assert_eq!(offer(&mut outbox, &insert).unwrap(), first);
@@ -226,7 +226,7 @@ fn room_does_not_grow_with_the_number_of_rows_nor_stay_after_a_huge_one() {
         debezium().of_type("payload", BYTEA).with("payload", Some(&payload)).insert()
     };
     let mut outbox = Outbox::new(Mapping { envelope: pairs(&[("t", "type")]), ..defaults() }, Vec::new()).unwrap();
-    outbox.relation(debezium().of_type("payload", BYTEA).relation()).unwrap();
+    outbox.relation(&debezium().of_type("payload", BYTEA).relation()).unwrap();
     let mut offered = |bytes| {
         offer(&mut outbox, &row(bytes)).unwrap();
         outbox.scratch.room_bytes()
@@ -417,7 +417,7 @@ fn a_null_in_the_topic_is_a_bad_row_that_names_table_id_and_column() {
 #[test]
 fn a_topic_that_no_broker_takes_is_a_bad_row_and_the_next_row_goes_on() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     let spaced = debezium().with("aggregatetype", Some("my order")).insert();
     let Err(RowError::Bad(bad)) = offer(&mut outbox, &spaced) else { panic!("a bad row") };
     let expected = BadReason::InvalidTopic { topic: "outbox.event.my order".into(), fault: TopicFault::Character(' ') };
@@ -473,7 +473,7 @@ fn a_row_before_its_relation_is_a_protocol_error() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
     let insert = debezium().insert();
     assert_eq!(offer(&mut outbox, &insert), Err(RowError::UnknownRelation(RELATION)));
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     assert!(offer(&mut outbox, &insert).is_ok());
     outbox.published(&[]).unwrap();
     assert_eq!(offer(&mut outbox, &insert), Err(RowError::UnknownRelation(RELATION)));
@@ -483,7 +483,7 @@ fn a_row_before_its_relation_is_a_protocol_error() {
 #[test]
 fn a_row_of_another_width_than_its_table_is_a_protocol_error() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     let wide = debezium_and("more", TEXT, None).insert();
     let expected = RowError::ColumnCount { table: "shop.outbox".into(), relation: 5, row: 6 };
     assert_eq!(offer(&mut outbox, &wide), Err(expected));
@@ -495,21 +495,21 @@ fn a_value_that_was_not_sent_is_never_published() {
     assert_eq!(insert.pop(), Some(b'n'));
     insert.push(b'u');
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &insert), Err(RowError::Undecodable(_))));
 }
 
 #[test]
 fn a_new_shape_takes_effect_at_its_place() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     let wider = debezium_and("headers", JSON, Some("{\"a\":\"b\"}"));
-    outbox.relation(wider.relation()).unwrap();
+    outbox.relation(&wider.relation()).unwrap();
     let Ok(Outcome::Record(kept)) = offer(&mut outbox, &wider.insert()) else { panic!("a record") };
     assert_eq!(kept.headers_text(), "id=0192 eventType=OrderPlaced a=b");
     let mut without_payload = debezium();
     without_payload.columns.pop();
-    assert!(outbox.relation(without_payload.relation()).is_err());
+    assert!(outbox.relation(&without_payload.relation()).is_err());
     assert_eq!(offer(&mut outbox, &debezium().insert()), Err(RowError::UnknownRelation(RELATION)));
 }
 
@@ -518,19 +518,19 @@ fn only_tables_that_are_listed_are_published() {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
     let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
     let no_outbox = given(&[("anything", TEXT, None)]);
-    assert_eq!(outbox.relation(no_outbox.relation()), Ok(()));
+    assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Err(RowError::NewTable("shop.outbox".into())));
     let published = |given: &Given, ancestors: &[(String, String)]| {
         [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec() }]
     };
     assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
-    assert_eq!(outbox.relation(no_outbox.relation()), Ok(()));
+    assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(Outcome::NotPublished));
     assert_eq!(outbox.update(RELATION), Ok(Updated::NotPublished));
     let parent = [("shop".to_owned(), "events".to_owned())];
     assert!(outbox.published(&published(&no_outbox, &parent)).is_err());
     assert_eq!(outbox.published(&published(&debezium(), &parent)), Ok(false));
-    assert_eq!(outbox.relation(debezium().relation()), Ok(()));
+    assert_eq!(outbox.relation(&debezium().relation()), Ok(()));
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
     assert_eq!(outbox.update(RELATION), Ok(Updated::Stop));
 }
@@ -541,7 +541,7 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
         let other = TableName { schema: "a".into(), name: "b".into() };
         let tables = vec![other, TableName { schema: schema.into(), name: name.into() }];
         let mut outbox = Outbox::new(defaults(), tables).unwrap();
-        outbox.relation(debezium().relation()).unwrap();
+        outbox.relation(&debezium().relation()).unwrap();
         offer(&mut outbox, &debezium().insert()).map(drop)
     };
     let new = Err(RowError::NewTable("shop.outbox".into()));
@@ -554,11 +554,11 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
 fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and_not_listed() {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
     let mut outbox = Outbox::new(defaults(), tables).unwrap();
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     assert_eq!(offer(&mut outbox, &debezium().insert()), Err(RowError::NewTable("shop.outbox".into())));
     assert_eq!(outbox.published(&[]), Ok(false));
     assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
-    outbox.relation(debezium().relation()).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
     assert_eq!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::NotPublished));
 }
 
@@ -566,7 +566,7 @@ fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and
 fn an_update_does_what_its_setting_says() {
     let update = |on_update| {
         let mut outbox = Outbox::new(Mapping { on_update, ..defaults() }, Vec::new()).unwrap();
-        outbox.relation(debezium().relation()).unwrap();
+        outbox.relation(&debezium().relation()).unwrap();
         let id = outbox.shown_id(RELATION, &tuple(&debezium().insert()), &context());
         assert_eq!(id.as_deref(), Some("0192"));
         outbox.update(RELATION)
@@ -746,7 +746,7 @@ proptest! {
         let mut insert = vec![b'I', 0, 0, 0, 7, b'N', 0, 5];
         insert.extend(bytes);
         let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
-        outbox.relation(debezium().relation()).unwrap();
+        outbox.relation(&debezium().relation()).unwrap();
         drop(offer(&mut outbox, &insert));
     }
 }

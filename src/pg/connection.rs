@@ -540,7 +540,7 @@ fn connect_timeout(source: &Source) -> Duration {
     match source.connect_timeout {
         None => CONNECT_TIMEOUT,
         // libpq: no limit.
-        Some(Duration::ZERO) => Duration::from_secs(24 * 3600),
+        Some(Duration::ZERO) => Duration::from_hours(24),
         Some(timeout) => timeout,
     }
 }

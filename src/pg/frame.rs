@@ -109,6 +109,9 @@ impl ReadBuffer {
     }
 
     /// Drops the first `length` bytes: the front frame has been dealt with.
+    ///
+    /// # Panics
+    /// When fewer have been received.
     pub fn consume(&mut self, length: usize) {
         assert!(length <= self.end - self.start, "consumed {length} bytes of {}", self.end - self.start);
         self.start += length;
@@ -124,6 +127,9 @@ impl ReadBuffer {
     }
 
     /// `length` bytes of [`ReadBuffer::space`] have been filled.
+    ///
+    /// # Panics
+    /// When there was less room.
     pub fn filled(&mut self, length: usize) {
         assert!(length <= self.bytes.len() - self.end, "more bytes filled than there is room for");
         self.end += length;

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows what a row means. Only this folder names sockets and TLS.
 
+pub mod catalog;
 pub mod connection;
 pub mod error;
 pub mod frame;

@@ -55,6 +55,7 @@ fn parse_history(history: &str, ancestor: u32) -> Option<Lsn> {
 }
 
 /// A row of `pg_replication_slots`. `None`: null, or not known to this version.
+#[allow(clippy::struct_excessive_bools, reason = "the catalogue's columns")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct SlotRow {
     /// The output plugin; none for a physical slot.
@@ -136,6 +137,7 @@ fn parse_slot(row: &Row) -> Option<Slot> {
 }
 
 /// A row of `pg_publication`.
+#[allow(clippy::struct_excessive_bools, reason = "the catalogue's columns")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Publication {
     /// FOR ALL TABLES.

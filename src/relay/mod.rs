@@ -119,8 +119,8 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     tracker: Tracker,
-    /// What the last status update said, or the slot itself.
-    told: Lsn,
+    /// What the server is known to have heard. A status update on a connection that broke since may never have arrived.
+    heard: Lsn,
     resume: Resume,
     careful: Careful,
     topics: Topics,
@@ -151,7 +151,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             tracker: Tracker::new(Lsn::ZERO),
-            told: Lsn::ZERO,
+            heard: Lsn::ZERO,
             resume: Resume::new(Lsn::ZERO),
             careful: Careful::default(),
             topics: Topics::default(),
@@ -190,7 +190,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.tracker.raise(confirmed);
         self.resume.raise(confirmed);
-        self.told = confirmed;
+        self.heard = confirmed;
     }
 
     /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
@@ -201,6 +201,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let start = self.flush_lsn().min(switch_point);
         if self.resume.whole() > switch_point || self.tracker.open_transaction().is_some() || start < self.flush_lsn() {
             self.sink.restart(self.careful.pace())?;
+            self.careful.settled();
             self.tracker = Tracker::new(start);
             self.resume = Resume::new(start);
         }
@@ -213,6 +214,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.sink.restart(self.careful.pace())?;
+        self.careful.settled();
         self.tracker.forget();
         self.resume.forget(self.tracker.flush_lsn());
         Ok(())
@@ -223,16 +225,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let mut session = Session::new(self.clock.now(), wal_sender_timeout);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
-                if matches!(*ended, Ended::BadRow(_)) {
-                    self.tell_before_bad_row(upstream, &mut session);
-                }
                 self.show(Some(&session), true);
+                if matches!(*ended, Ended::BadRow(_)) {
+                    // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
+                    drop(self.send_status(upstream, &mut session, self.clock.now(), false));
+                }
+                if matches!(*ended, Ended::Disconnected(pg::Error::Ended)) {
+                    // In an orderly end the server reads everything first.
+                    self.heard = session.told().unwrap_or(self.heard);
+                }
                 return *ended;
             }
         }
     }
 
-    /// Serves the sink while there is no stream, for `duration` at most.
+    /// Serves the sink while there is no stream, for `duration`, or until the relay may stop.
     ///
     /// # Errors
     /// A record failed.
@@ -243,7 +250,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.take_reports()?;
             self.show(None, false);
             let left = until.saturating_duration_since(self.clock.now());
-            if left.is_zero() || self.stop_requested() {
+            if left.is_zero() || self.may_stop() {
                 return Ok(());
             }
             self.clock.pause(left.min(Duration::from_millis(10)));
@@ -269,31 +276,37 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.in_flight().records
     }
 
-    /// Whether there is something that a server would have to hear of: a transaction in hand that is not confirmed.
+    /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
     pub fn is_unfinished(&self) -> bool {
-        self.tracker.transactions() > 0 || self.told < self.tracker.flush_lsn()
+        self.tracker.transactions() > 0 || self.heard < self.resume.whole()
+    }
+
+    /// Whether a stop that has been asked for need not wait any longer: nothing is unfinished, or the time has run out.
+    pub fn may_stop(&mut self) -> bool {
+        self.stop_requested() && (!self.is_unfinished() || self.stop_timed_out())
     }
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, .. } = self;
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
             // After a failure nothing counts: what follows is replayed.
             Ok(()) if failed.is_none() => {
                 tracker.delivered(token, records);
+                careful.settled();
                 metrics.acknowledged(token.topic, records.into(), bytes, *now.get_or_insert_with(|| clock.now()));
             }
             Ok(()) => {}
             Err(failure) => {
                 metrics.publish_failure(failure.reason, records.into());
-                failed = worse(failed.take(), failure);
+                failed = Some(worse(failed.take(), failure));
             }
         });
         self.settle();
         match failed {
-            Some(failure) => Err(self.failed(failure)),
+            Some(failure) => Err(Box::new(self.failed(failure))),
             None => Ok(()),
         }
     }
@@ -309,19 +322,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which, and what to try next.
-    fn failed(&mut self, failure: Failure) -> Box<Ended> {
+    fn failed(&mut self, failure: Failure) -> Ended {
         if failure.class == FailureClass::Row {
             if let Some((position, row)) = self.careful.guilty() {
                 let reason = BadReason::Refused { label: failure.reason, text: failure.text };
                 self.metrics.bad_row(reason.label());
                 let row = BadRow { reason, ..row };
                 let confirmed = self.tracker.flush_lsn();
-                return Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row })));
+                return Ended::BadRow(Box::new(BadRowAt { position, confirmed, row }));
             }
             let last = Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() };
             self.careful.suspect(self.tracker.first_in_flight().unwrap_or_default(), last);
         }
-        Box::new(Ended::SinkFailed(failure))
+        Ended::SinkFailed(failure)
     }
 
     /// Lets operators see.
@@ -333,9 +346,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return;
         }
         self.shown = Some(now);
-        let received =
-            session.map_or(self.tracker.flush_lsn(), |session| session.received().max(self.tracker.flush_lsn()));
-        self.metrics.positions(received, self.tracker.flush_lsn());
+        let flush_lsn = self.tracker.flush_lsn();
+        let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
+        self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
         self.show_trouble(session.and_then(Session::blocked));
@@ -392,14 +405,14 @@ impl Topics {
 }
 
 /// Of two failures the one that says more: a record's own refusal beats what followed from it.
-fn worse(one: Option<Failure>, other: Failure) -> Option<Failure> {
+fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
         FailureClass::Row => 2,
         FailureClass::Environment => 1,
         FailureClass::Client => 0,
     };
     match one {
-        Some(one) if rank(&one) >= rank(&other) => Some(one),
-        Some(_) | None => Some(other),
+        Some(one) if rank(&one) >= rank(&other) => one,
+        Some(_) | None => other,
     }
 }

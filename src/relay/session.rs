@@ -3,7 +3,6 @@
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::metrics::State;
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
 use crate::pg::frame::Frame;
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
@@ -24,6 +23,12 @@ const WAIT_IDLE: Duration = Duration::from_millis(100);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
+/// A sink that takes nothing any more reports what was in flight within this time, or never.
+const REPORTS_WITHIN: Duration = Duration::from_secs(1);
+
+/// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
+const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+
 /// A read of at least this many bytes says that more is waiting: no pause for company.
 const LONG_READ_BYTES: usize = 64 * 1024;
 
@@ -36,7 +41,7 @@ pub(super) struct Session {
     /// The highest position that the server has told of.
     received: Lsn,
     /// The topic that the sink does not take, and since when.
-    blocked: Option<(Failure, Instant)>,
+    blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     bad_row: Option<Box<BadRowAt>>,
     /// A table that ends it likewise.
@@ -45,6 +50,14 @@ pub(super) struct Session {
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
     fresh: bool,
+}
+
+/// A topic that the sink does not take.
+struct Blocked {
+    failure: Failure,
+    since: Instant,
+    /// For long enough to be told.
+    told: bool,
 }
 
 /// What to do with the messages of the transaction that is coming.
@@ -97,8 +110,13 @@ impl Session {
         self.received
     }
 
+    /// What the last status update said.
+    pub(super) fn told(&self) -> Option<Lsn> {
+        self.feedback.confirmed()
+    }
+
     pub(super) fn blocked(&self) -> Option<&Failure> {
-        self.blocked.as_ref().map(|(failure, _)| failure)
+        self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| &blocked.failure)
     }
 
     /// The context of a row that has to be published; `None` when it is in hand already.
@@ -110,6 +128,7 @@ impl Session {
         }
     }
 
+    #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
         Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
@@ -152,7 +171,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
-        let first = session.position().unwrap_or(Position { final_lsn: self.resume.whole(), ordinal: 0 });
+        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.resume.whole(), ordinal: 0 });
         self.tracker.tick(now, first);
         while let Some(frame) = upstream.frame().map_err(|error| disconnected(error.into()))? {
             if self.is_ending(session) {
@@ -219,7 +238,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
-                if let Err(error) = self.outbox.relation(relation) {
+                if let Err(error) = self.outbox.relation(&relation) {
                     session.unmappable = Some(Box::new(error));
                     return Ok(Step::Wait(Wait::ForEnd));
                 }
@@ -304,9 +323,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let outcome = outbox.message(message, &context, |record| {
             sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
         });
-        self.dealt_with(outcome, position, session, |_| BadRow {
+        self.dealt_with(outcome, position, session, |outbox| BadRow {
             table: format!("message {:?}", message.prefix),
-            id: None,
+            id: outbox.shown_message_id(message),
             reason: BadReason::Updated,
         })
     }
@@ -345,7 +364,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
             Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return blocked(failure),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, session),
             Ok(Outcome::Record(Enqueue::Bad(failure))) => {
                 let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
                 return Ok(self.bad_row(row, position, session));
@@ -367,6 +386,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
                 let reason = error.to_string();
                 Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            }
+        }
+    }
+
+    /// The sink does not take a topic now, or takes nothing at all until it is made anew. Why that is, the reports of what is
+    /// in flight say, which may come a little later: only they tell that a record was refused.
+    fn not_taken(&self, failure: Failure, session: &Session) -> Turn<Step> {
+        let waited = session.blocked.as_ref().filter(|blocked| blocked.failure.class == FailureClass::Client);
+        let long =
+            waited.is_some_and(|blocked| self.clock.now().saturating_duration_since(blocked.since) >= REPORTS_WITHIN);
+        match failure.class {
+            FailureClass::Client if long || self.sink.in_flight().records == 0 => {
+                Err(Box::new(Ended::SinkFailed(failure)))
+            }
+            FailureClass::Client | FailureClass::Environment | FailureClass::Row => {
+                Ok(Step::Wait(Wait::Blocked(failure)))
             }
         }
     }
@@ -418,7 +453,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    fn send_status<U: Upstream>(
+    pub(super) fn send_status<U: Upstream>(
         &mut self,
         upstream: &mut U,
         session: &mut Session,
@@ -430,31 +465,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
         session.feedback.sent(now, flush_lsn, asking);
-        self.told = flush_lsn;
         self.metrics.status_sent(now);
         Ok(())
-    }
-
-    /// A row that a report found guilty ends the stream at once: what was delivered before it may not have been told.
-    pub(super) fn tell_before_bad_row<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) {
-        if self.told < self.tracker.flush_lsn() {
-            // Where the connection is gone as well, the end of the stream says so.
-            drop(self.send_status(upstream, session, self.clock.now(), false));
-        }
     }
 
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         let in_flight = self.sink.in_flight().records;
         if matches!(wait, Wait::ForEnd) && in_flight == 0 {
+            if let Some(mut row) = session.bad_row.take() {
+                row.confirmed = self.tracker.flush_lsn();
+                return Err(Box::new(Ended::BadRow(row)));
+            }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(match (session.bad_row.take(), session.unmappable.take()) {
-                (Some(mut row), _) => {
-                    row.confirmed = self.tracker.flush_lsn();
-                    Ended::BadRow(row)
-                }
-                (None, Some(error)) => Ended::Unmappable(error),
-                (None, None) => Ended::Stopped,
-            }));
+            return Err(Box::new(session.unmappable.take().map_or(Ended::Stopped, Ended::Unmappable)));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
@@ -465,7 +488,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Frees the server of us when the sink has not moved for long.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
-        let waiting = session.blocked.as_ref().map(|(_, since)| *since);
+        let waiting = session.blocked.as_ref().map(|blocked| blocked.since);
         let oldest = self.tracker.oldest_in_flight().into_iter().chain(waiting).min();
         let old =
             oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
@@ -478,18 +501,25 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Wait::ForBytes => return self.wait_for_bytes(upstream, session),
             Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
             Wait::Blocked(failure) => {
-                let since = was_blocked.as_ref().map_or_else(|| self.clock.now(), |(_, since)| *since);
-                if was_blocked.is_none() {
-                    tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
-                    self.metrics.set_state(State::Blocked);
-                }
-                session.blocked = Some((failure, since));
+                session.blocked = Some(self.blocked(failure, was_blocked));
                 self.clock.pause(WAIT_BLOCKED);
             }
         }
         // The server's bytes are not looked at: it may have sent any.
         session.feedback.heard(self.clock.now());
         Ok(())
+    }
+
+    fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
+        let now = self.clock.now();
+        let before = before.filter(|before| before.failure.class == failure.class);
+        let since = before.as_ref().map_or(now, |blocked| blocked.since);
+        let was_told = before.is_some_and(|blocked| blocked.told);
+        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER;
+        if told && !was_told {
+            tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
+        }
+        Blocked { failure, since, told }
     }
 
     /// While rows keep coming in small pieces, a short pause lets them gather: the server, too, works less per row then.
@@ -501,6 +531,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if length == 0 {
             if std::mem::take(&mut session.fresh) {
                 self.sink.ran_dry();
+                return Ok(());
             }
             let patience = if self.sink.in_flight().records > 0 { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
@@ -513,18 +544,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// The sink does not take a topic now, or nothing at all until it is made anew.
-fn blocked(failure: Failure) -> Turn<Step> {
-    match failure.class {
-        FailureClass::Client => Err(Box::new(Ended::SinkFailed(failure))),
-        FailureClass::Environment | FailureClass::Row => Ok(Step::Wait(Wait::Blocked(failure))),
-    }
-}
-
 fn refusal(failure: Failure) -> BadReason {
     BadReason::Refused { label: failure.reason, text: failure.text }
 }
 
+#[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
 fn disconnected(error: pg::Error) -> Box<Ended> {
     Box::new(Ended::Disconnected(error))
 }

@@ -144,7 +144,7 @@ pub trait Sink {
     /// What was taken and not yet reported.
     fn in_flight(&self) -> InFlight;
 
-    /// No further record is at hand: what has gathered should leave without waiting for company.
+    /// No further record is at hand: what has gathered should leave without waiting for company. May take a millisecond.
     fn ran_dry(&mut self);
 
     /// Forgets everything that was taken, so that no report of it will ever come, and begins anew. What had left may

@@ -3,6 +3,8 @@
 //! In: records. Out: one JSON object a line; texts as strings, other bytes as `{"hex": "…"}`. A record counts as delivered
 //! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
 
+use crate::wire::Hex;
+
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
@@ -56,7 +58,7 @@ fn text(bytes: Option<&[u8]>) -> Value {
     match bytes.map(|bytes| (std::str::from_utf8(bytes), bytes)) {
         None => Value::Null,
         Some((Ok(text), _)) => text.into(),
-        Some((Err(_), bytes)) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
+        Some((Err(_), bytes)) => json!({ "hex": Hex(bytes).to_string() }),
     }
 }
 

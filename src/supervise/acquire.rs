@@ -161,7 +161,7 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {
     let command = format!("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT", identifier(slot));
-    let rows = connection.query_within(&command, Duration::from_secs(3600))?;
+    let rows = connection.query_within(&command, Duration::from_hours(1))?;
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
@@ -247,13 +247,8 @@ fn start(
 fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunError> {
     let mut control = Connection::open(&target.source, Purpose::Control)?;
     // The name may lead to another server of the same cluster, which may not have the slot.
-    match server::slot(&mut control, &target.slot)? {
-        Some(Slot { confirmed_flush_lsn: Some(lsn), .. }) => Ok(lsn),
-        Some(_) | None => {
-            let was_there = known.slot_seen;
-            Err(RunError::NoSlot { slot: target.slot.clone(), was_there })
-        }
-    }
+    let confirmed = server::slot(&mut control, &target.slot)?.and_then(|slot| slot.confirmed_flush_lsn);
+    confirmed.ok_or_else(|| RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen })
 }
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in

@@ -7,6 +7,7 @@ mod acquire;
 mod backoff;
 mod error;
 
+pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
 use crate::config::TableName;
@@ -87,7 +88,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// What a restart or an operator must mend.
     pub fn run(&mut self) -> Result<(), RunError> {
         loop {
-            if self.relay.stop_requested() {
+            if self.relay.may_stop() {
                 return self.stop_without_stream();
             }
             self.metrics.set_state(State::Connecting);
@@ -187,8 +188,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     fn stop_without_stream(&mut self) -> Result<(), RunError> {
+        if !self.relay.is_unfinished() {
+            return Ok(());
+        }
         match self.relay.in_flight() {
-            0 if !self.relay.is_unfinished() => Ok(()),
             0 => Err(RunError::StopUnconfirmed { lsn: self.relay.flush_lsn() }),
             in_flight => Err(RunError::StopTimedOut { in_flight }),
         }
@@ -220,7 +223,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             let pause = self.backoff.next(false, dice());
             return self.idle(pause);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.stop_timed_out() {
+        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
         }
         Ok(())
@@ -266,7 +269,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
 }
 
 /// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

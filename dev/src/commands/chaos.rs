@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     line(&format!("chaos: {} rounds, mode {:?}, seed {seed}", arguments.rounds, arguments.mode));
     let binary = arguments.binary.path()?;
     let (postgres, kafka) = start(arguments.postgres)?;
-    let options = shop::Options { connections: arguments.connections, seed, ..shop::Options::default() };
+    let options = shop::Options { connections: arguments.connections, seed, keys: KEYS, ..shop::Options::default() };
     let stage = Stage::build(&postgres, &kafka, &binary, "outbox.event", &options)?;
     stage.setup()?;
     let more: Vec<&str> = arguments.relay.iter().map(String::as_str).collect();
@@ -113,7 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
 fn start(major: u32) -> Result<(Postgres, Kafka)> {
     let kafka = std::thread::spawn(|| Kafka::start(&kafka::Options::default()));
-    let postgres = Postgres::start(&postgres::Options { major, ..postgres::Options::default() })?;
+    // The keys' rows are updated all the time: without a vacuum each second the load would fade.
+    let settings = vec![("autovacuum_naptime".to_owned(), "1s".to_owned())];
+    let postgres = Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })?;
     let kafka = kafka.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
     Ok((postgres, kafka))
 }
@@ -138,7 +140,7 @@ fn end_again_and_again(arguments: &Arguments, seed: u64, relay: &mut Relay, read
 
 /// Ends the relay, says that a new round begins while it is down, starts it again.
 fn end_once(relay: &mut Relay, killed: bool, lived: Duration, down: impl FnOnce() -> Result<()>) -> Result<Round> {
-    let in_flight = relay.status().ok().and_then(|status| status.get("in_flight_records")?.as_u64());
+    let in_flight = if killed { caught_in_flight(relay) } else { in_flight(relay) };
     let code = if killed {
         relay.kill9()?;
         None
@@ -149,6 +151,28 @@ fn end_once(relay: &mut Relay, killed: bool, lived: Duration, down: impl FnOnce(
     relay.start_again()?;
     let back_after = relay.wait_streaming(PATIENCE)?;
     Ok(Round { killed, lived, in_flight, back_after, code })
+}
+
+/// Keys of the load: enough that its connections seldom wait for each other, few enough that each has many records.
+const KEYS: u32 = 100;
+
+/// How long a kill is put off so that it meets records in flight: after a start the server first decodes again what it has
+/// decoded before, and later most kills would come between two batches.
+const KILL_PUT_OFF: Duration = Duration::from_secs(2);
+
+/// What was in flight when last looked at: as soon as something was, at the latest when time is up.
+fn caught_in_flight(relay: &Relay) -> Option<u64> {
+    let until = Instant::now() + KILL_PUT_OFF;
+    loop {
+        let seen = in_flight(relay);
+        if seen.is_some_and(|count| count > 0) || Instant::now() >= until {
+            return seen;
+        }
+    }
+}
+
+fn in_flight(relay: &Relay) -> Option<u64> {
+    relay.status().ok()?.get("in_flight_records")?.as_u64()
 }
 
 fn describe(number: usize, round: &Round) -> String {

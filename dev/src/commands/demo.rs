@@ -73,15 +73,15 @@ fn bring() -> Result<()> {
     let postgres = if given(SOURCE_VARIABLE) {
         format!("the Postgres of {SOURCE_VARIABLE}")
     } else {
-        format!("Postgres {}", provision::postgres(provision::DEFAULT_POSTGRES)?.version)
+        format!("Postgres {} in {}", provision::postgres(provision::DEFAULT_POSTGRES)?.version, folder_name())
     };
     let kafka = if given(BROKERS_VARIABLE) {
         format!("the Kafka of {BROKERS_VARIABLE}")
     } else {
         provision::kafka()?;
-        format!("Kafka {}", provision::KAFKA_VERSION)
+        format!("Kafka {} in {}", provision::KAFKA_VERSION, folder_name())
     };
-    step.done(&format!("{postgres} and {kafka} (in {})", folder_name()));
+    step.done(&format!("{postgres}, {kafka}"));
     Ok(())
 }
 
@@ -168,7 +168,7 @@ fn describe(record: &Record) -> String {
         record.key_text(),
         record.header("id").and_then(|id| id.get(..8)).unwrap_or_default(),
         record.header("eventType").unwrap_or("-"),
-        shorten(&record.value_text(), 64)
+        shorten(&record.value_text(), 56)
     )
 }
 

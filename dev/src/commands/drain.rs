@@ -200,15 +200,18 @@ impl<'a> Bench<'a> {
         let log = folder.join(format!("{slot}.log"));
         let file = std::fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let writes = subject != Subject::PgRecvlogical;
+        let meter = writes.then(|| consume::Meter::new(&self.kafka.client_config(), topic)).transpose()?;
         let started = Instant::now();
         let mut process = Guarded::spawn(slot, &mut command, &LastWill::default())?;
         let mut watch = Watch::new(&self.postgres, slot);
         let done = |process: &Guarded| -> Result<bool> {
-            if subject == Subject::PgRecvlogical || !process::is_alive(process.pid()) {
-                return Ok(!process::is_alive(process.pid()));
+            match &meter {
+                Some(meter) if process::is_alive(process.pid()) => {
+                    Ok(u64::try_from(meter.count()?)? >= self.arguments.rows)
+                }
+                _ => Ok(!process::is_alive(process.pid())),
             }
-            let there = consume::count(&self.kafka.client_config(), topic)?;
-            Ok(u64::try_from(there)? >= self.arguments.rows)
         };
         while !done(&process)? {
             if started.elapsed() > LONGEST_RUN {
@@ -220,12 +223,12 @@ impl<'a> Bench<'a> {
         let seconds = started.elapsed().as_secs_f64();
         watch.look(process.pid());
         let ended_by_itself = !process::is_alive(process.pid());
-        if ended_by_itself != (subject == Subject::PgRecvlogical) {
+        if ended_by_itself == writes {
             bail!("{slot} ended before it was done:\n{}", process::tail(&log, 15));
         }
         process.signal(Signal::TERM)?;
-        let (_, cpu) = process.wait_measured()?;
-        Ok(Cost { seconds, cpu, walsender_cpu: watch.walsender_cpu, peak_kib: watch.peak_kib })
+        process.wait(LONGEST_RUN)?;
+        Ok(Cost { seconds, cpu: process.cpu()?, walsender_cpu: watch.walsender_cpu, peak_kib: watch.peak_kib })
     }
 
     fn command(&self, subject: Subject, way: Way, slot: &str, topic: &str) -> Result<Command> {

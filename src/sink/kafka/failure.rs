@@ -50,6 +50,7 @@ pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
 
 /// The cluster's word on a topic.
 pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode) -> Failure {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
             format!("topic {topic} does not exist; to make it: kafka-topics.sh --create --topic {topic}")

@@ -9,8 +9,8 @@ use rdkafka::types::RDKafkaConfRes;
 
 /// What a user may change, with our defaults.
 const DEFAULTS: [(&str, &str); 5] = [
-    // Right for latency; a backlog fills batches anyway.
-    ("linger.ms", "1"),
+    // Long enough for a backlog's batches. When the stream runs dry, what has gathered leaves at once: see `ran_dry`.
+    ("linger.ms", "5"),
     // As in Java clients, null keys spread by librdkafka.
     ("partitioner", "murmur2_random"),
     // librdkafka's own 1,000,000 is below what Java clients send and what brokers take by default (1,048,588).
@@ -100,6 +100,7 @@ impl Settings {
 }
 
 fn refused(error: KafkaError) -> SettingsError {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "only one kind says more than its text")]
     match error {
         KafkaError::ClientConfig(refusal, reason, key, value) => {
             // An unknown property may be a misspelt secret.

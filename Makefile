@@ -1,0 +1,65 @@
+# What a person types. Everything is brought into .dev/ (WALRELAY_DEV_DIR) and target/ (CARGO_TARGET_DIR), nothing else.
+
+CARGO ?= cargo
+ROUNDS ?= 50
+MODE ?= kill
+ROWS ?= 1000000
+RUNS ?= 3
+FUZZ_SECONDS ?= 30
+# Further arguments of the program that a target runs, such as ARGS='--seed 7'.
+ARGS ?=
+
+target = $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help demo test check provision chaos drain latency fuzz clean
+
+help: ## Show this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: ## Show it: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
+	@dev/prerequisites demo
+	@started=$$(date +%s); $(CARGO) build --locked --workspace --bins \
+		&& exec $(target)/debug/walrelay-dev demo --built-in $$(($$(date +%s) - started)) $(ARGS)
+
+test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its own
+	@dev/prerequisites test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev provision
+	$(CARGO) test --locked --workspace
+	$(target)/debug/walrelay-dev chaos --rounds 4 --mode mixed
+
+check: ## Formatting, lints and tests that need no services
+	@dev/prerequisites build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked -p walrelay --lib
+
+provision: ## Bring Postgres and Kafka, and nothing else
+	@dev/prerequisites test
+	$(CARGO) run --locked -p walrelay-dev -- provision $(ARGS)
+
+chaos: ## Kill the relay ROUNDS=50 times under load (MODE=kill, term or mixed)
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) --mode $(MODE) $(ARGS)
+
+drain: ## Measure how fast a backlog of ROWS=1000000 is drained, RUNS=3 each, beside pg_recvlogical
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev drain --rows $(ROWS) --runs $(RUNS) $(ARGS)
+
+latency: ## Measure commit to consumer at 200 transactions a second
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev latency $(ARGS)
+
+fuzz: ## Run each fuzz target for FUZZ_SECONDS=30
+	@dev/prerequisites build
+	@dev/fuzz $(FUZZ_SECONDS)
+
+clean: ## Remove what was built and brought
+	$(CARGO) clean
+	rm -rf .dev

@@ -1,0 +1,207 @@
+//! Why a command ended without having done its work: each case with its exit code and with what to do.
+
+use super::EXIT_SETTINGS;
+use super::output::session;
+use crate::pg::{self, catalog, sqlstate};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+use std::io;
+
+/// Why a command ended.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// As a run would end.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A flag is missing that only a look at the database shows to be needed.
+    #[error("{flag} is needed: {why}")]
+    FlagNeeded {
+        /// The flag.
+        flag: &'static str,
+        /// Why.
+        why: String,
+        /// With it.
+        example: String,
+    },
+    /// No such table.
+    #[error("table {table} does not exist in database \"{database}\"")]
+    NoTable {
+        /// As it was asked for.
+        table: String,
+        /// The database that was looked at.
+        database: String,
+    },
+    /// The role lacks a right, or the server something else that this step needs.
+    #[error("cannot {step}")]
+    Refused {
+        /// What was to be done.
+        step: String,
+        /// What mends it; empty when that is not known.
+        mend: String,
+        /// The server's answer.
+        #[source]
+        source: Box<pg::Error>,
+    },
+    /// `--failover` on a server that has no such slots.
+    #[error("--failover needs Postgres 17 or later; this is {version}")]
+    NoFailoverSlots {
+        /// The server's version.
+        version: String,
+    },
+    /// The slot would be made, but that it was could not be written down.
+    #[error(
+        "publication \"{publication}\" belongs to another role, so that it cannot be marked: a slot lost later would not be noticed"
+    )]
+    NotMarkable {
+        /// Its name.
+        publication: String,
+        /// What its owner can do.
+        sql: String,
+    },
+    /// Stopped on request while waiting; nothing half-made is left.
+    #[error("stopped before the set-up was done: the slot was not made")]
+    Interrupted,
+    /// A relay reads the slot.
+    #[error("replication slot \"{slot}\" is in use by {}", reader(*.pid, reading.as_deref()))]
+    SlotInUse {
+        /// Its name.
+        slot: String,
+        /// The server process that reads it.
+        pid: Option<u32>,
+        /// What is known of it.
+        reading: Option<Box<catalog::Session>>,
+    },
+    /// Nobody can be asked.
+    #[error("{what} asks first, and standard input is no terminal")]
+    NobodyToAsk {
+        /// The command.
+        what: &'static str,
+    },
+    /// The relay is not ready.
+    #[error("not ready: {reason}")]
+    NotReady {
+        /// In its own words.
+        reason: String,
+    },
+    /// The relay cannot be asked.
+    #[error("no relay answers at {address}")]
+    NoRelay {
+        /// Where it was looked for.
+        address: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What was found cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+impl From<pg::Error> for CommandError {
+    fn from(error: pg::Error) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+impl CommandError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Run(error) => error.exit_code(),
+            Self::FlagNeeded { .. } | Self::NoFailoverSlots { .. } | Self::NobodyToAsk { .. } => EXIT_SETTINGS,
+            Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
+            Self::NoTable { .. } | Self::Refused { .. } | Self::NotMarkable { .. } | Self::SlotInUse { .. } => {
+                EXIT_OPERATOR
+            }
+            Self::Interrupted | Self::NotReady { .. } | Self::NoRelay { .. } | Self::Output(_) => EXIT_RESTART,
+        }
+    }
+
+    /// What mends it: a command, SQL, or a short text.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Run(error) => return error.hint(),
+            Self::FlagNeeded { example, .. } => example.clone(),
+            Self::NoTable { .. } => {
+                "check the name (schema.table; capitals need double quotes, as in SQL), or let setup make it: --create-table".to_owned()
+            }
+            Self::Refused { mend, source, .. } => return refused_hint(mend, source),
+            Self::NoFailoverSlots { .. } => {
+                "leave --failover out; after a promotion the slot has to be made again on the new primary".to_owned()
+            }
+            Self::NotMarkable { sql, .. } => {
+                format!("as the publication's owner: walrelay setup --apply, or once the slot is there: {sql}")
+            }
+            Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
+            Self::SlotInUse { pid, .. } => in_use_hint(*pid),
+            Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
+            Self::NotReady { .. } | Self::Output(_) => return None,
+            Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),
+        })
+    }
+}
+
+/// Our own word where it is about rights, else the server's.
+fn refused_hint(mend: &str, error: &pg::Error) -> Option<String> {
+    if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && !mend.is_empty() {
+        return Some(mend.to_owned());
+    }
+    let pg::Error::Server { error, .. } = error else { return None };
+    if error.code == sqlstate::LIMIT_EXCEEDED {
+        return Some(
+            "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;".to_owned(),
+        );
+    }
+    (!error.hint.is_empty()).then(|| error.hint.clone())
+}
+
+fn in_use_hint(pid: Option<u32>) -> String {
+    let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+    format!(
+        "stop the relay that reads it; if that is gone and the server has not noticed: SELECT pg_terminate_backend({pid});"
+    )
+}
+
+fn reader(pid: Option<u32>, reading: Option<&catalog::Session>) -> String {
+    match (reading, pid) {
+        (Some(reading), _) => session(reading),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::ServerError;
+
+    fn refusal(code: &str, mend: &str) -> CommandError {
+        let error = Box::new(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() });
+        let source = Box::new(pg::Error::Server { doing: "X".to_owned(), error });
+        CommandError::Refused { step: "do it".to_owned(), mend: mend.to_owned(), source }
+    }
+
+    #[test]
+    fn a_missing_right_is_mended_by_the_steps_own_word() {
+        let error = refusal(sqlstate::INSUFFICIENT_PRIVILEGE, "GRANT it");
+        assert_eq!((error.exit_code(), error.hint().as_deref()), (2, Some("GRANT it")));
+    }
+
+    #[test]
+    fn no_free_slot_is_for_an_operator_and_names_the_setting() {
+        let error = refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it");
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.hint().unwrap().contains("max_replication_slots"));
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_worth_another_try() {
+        assert_eq!(refusal("57P01", "").exit_code(), 1);
+    }
+
+    #[test]
+    fn a_slot_in_use_names_the_process_and_how_to_end_it() {
+        let error = CommandError::SlotInUse { slot: "s".to_owned(), pid: Some(7), reading: None };
+        assert_eq!(error.to_string(), "replication slot \"s\" is in use by process 7");
+        assert!(error.hint().unwrap().contains("pg_terminate_backend(7)"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The mark that a slot was made: a line in the comment on its publication.
+//!
+//! In and out: the comment's text. Other lines, a user's own or other slots' marks, are kept. The comment lives in the
+//! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost.
+
+/// What a mark's line begins with.
+const PREFIX: &str = "walrelay slot: ";
+
+/// Whether `slot` is marked.
+pub(super) fn is_set(comment: Option<&str>, slot: &str) -> bool {
+    slots(comment).any(|marked| marked == slot)
+}
+
+/// The slots that are marked.
+pub(super) fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
+    comment.unwrap_or_default().lines().filter_map(|line| line.strip_prefix(PREFIX))
+}
+
+/// The comment with `slot` marked.
+pub(super) fn set(comment: Option<&str>, slot: &str) -> String {
+    let mark = format!("{PREFIX}{slot}");
+    match comment {
+        Some(text) if is_set(comment, slot) => text.to_owned(),
+        Some(text) if !text.is_empty() => format!("{text}\n{mark}"),
+        Some(_) | None => mark,
+    }
+}
+
+/// The comment without the mark of `slot`; `None` when nothing is left of it.
+pub(super) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
+    let mark = format!("{PREFIX}{slot}");
+    let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| *line != mark).collect();
+    (!kept.is_empty()).then(|| kept.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_own_comment_and_other_slots_marks_are_kept() {
+        let comment = set(Some("events of the shop"), "orders");
+        let comment = set(Some(&comment), "returns");
+        assert_eq!(comment, "events of the shop\nwalrelay slot: orders\nwalrelay slot: returns");
+        assert_eq!(removed(Some(&comment), "orders").unwrap(), "events of the shop\nwalrelay slot: returns");
+        assert_eq!(slots(Some(&comment)).collect::<Vec<_>>(), ["orders", "returns"]);
+    }
+
+    #[test]
+    fn a_mark_is_of_one_slot_and_not_of_one_whose_name_it_begins() {
+        let comment = set(None, "orders_2");
+        assert!(is_set(Some(&comment), "orders_2") && !is_set(Some(&comment), "orders"));
+        assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("walrelay slot: orders_2"));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_comment_that_was_only_the_mark() {
+        assert_eq!(removed(Some("walrelay slot: s"), "s"), None);
+        assert_eq!(removed(None, "s"), None);
+    }
+
+    #[test]
+    fn marking_twice_changes_nothing() {
+        assert_eq!(set(Some("walrelay slot: s"), "s"), "walrelay slot: s");
+        assert_eq!(set(Some(""), "s"), "walrelay slot: s");
+    }
+}

@@ -1,0 +1,209 @@
+//! Figures, names and commands as people read them.
+//!
+//! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
+
+use crate::config::TableName;
+use crate::pg::catalog::Session;
+use crate::pg::identifier;
+use std::time::Duration;
+
+/// The name that publication and slot have when none is given.
+const DEFAULT_NAME: &str = "walrelay";
+
+/// Bytes to one decimal: `0 B`, `1.2 MiB`.
+pub(super) fn bytes(count: u64) -> String {
+    let (mut rest, mut tenths, mut unit) = (count, count.saturating_mul(10), "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
+        if rest < 1024 {
+            break;
+        }
+        (rest, tenths, unit) = (rest / 1024, tenths / 1024, larger);
+    }
+    if unit == "B" { format!("{count} B") } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
+}
+
+/// With a comma after each three digits: `100,000`.
+pub(super) fn number(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// In the two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`.
+pub(super) fn duration(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// A table as SQL names it.
+pub(super) fn table(filter: &TableName) -> String {
+    format!("{}.{}", identifier(&filter.schema), identifier(&filter.name))
+}
+
+/// A session: who it is and what it has been doing for how long. Never what it says.
+pub(super) fn session(session: &Session) -> String {
+    let mut facts = Vec::new();
+    facts.extend(session.user.as_ref().map(|user| format!("user {user}")));
+    facts.extend(session.application.as_ref().map(|name| format!("application {name}")));
+    facts.extend(session.client.as_ref().map(|address| format!("from {address}")));
+    facts.extend(session.state.clone());
+    facts.extend(session.transaction_age.map(|age| format!("transaction open for {}", duration(age))));
+    facts.extend(session.statement_age.map(|age| format!("latest statement begun {} ago", duration(age))));
+    if facts.is_empty() {
+        format!("process {}", session.pid)
+    } else {
+        format!("process {} ({})", session.pid, facts.join(", "))
+    }
+}
+
+/// What the next command has to be told again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told<'a> {
+    /// The connection string that was typed, without secrets.
+    pub(super) source: Option<&'a str>,
+    pub(super) publication: &'a str,
+    pub(super) slot: &'a str,
+    pub(super) tables: &'a [TableName],
+}
+
+/// `walrelay <words>`, with the flags that are not the default.
+pub(super) fn command(words: &str, told: &Told<'_>) -> String {
+    let mut text = vec!["walrelay".to_owned(), words.to_owned()];
+    let mut flag = |name: &str, value: &str| text.extend([name.to_owned(), shell_quoted(value)]);
+    if let Some(source) = told.source {
+        flag("--source", source);
+    }
+    for (name, value) in [("--publication", told.publication), ("--slot", told.slot)] {
+        if value != DEFAULT_NAME {
+            flag(name, value);
+        }
+    }
+    for table in told.tables {
+        flag("--table", &typed(table));
+    }
+    text.join(" ")
+}
+
+/// A table as `--table` takes it: as SQL, which folds what is not quoted to lower case.
+fn typed(table: &TableName) -> String {
+    let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let part = |name: &str| if plain(name) { name.to_owned() } else { identifier(name) };
+    format!("{}.{}", part(&table.schema), part(&table.name))
+}
+
+/// As one word for a POSIX shell.
+pub(super) fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@=,%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// A connection string without its password. One that holds a secret in another form is not shown at all.
+pub fn shown_source(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return if lower.contains("password") { "…".to_owned() } else { text.to_owned() };
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if path.to_ascii_lowercase().contains("password") || path.contains('@') {
+        return "…".to_owned();
+    }
+    match authority.rsplit_once('@') {
+        Some((user, hosts)) => {
+            format!("{scheme}://{}@{hosts}{path}", user.split_once(':').map_or(user, |(name, _)| name))
+        }
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_one_decimal_and_never_wrap() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_258_291, "1.1 MiB"),
+            (16 << 20, "16.0 MiB"),
+            ((1 << 30) - 1, "1023.9 MiB"),
+            (5 << 40, "5.0 TiB"),
+        ] {
+            assert_eq!(bytes(count), text, "{count}");
+        }
+        assert!(bytes(u64::MAX).ends_with("PiB"));
+    }
+
+    #[test]
+    fn large_numbers_are_grouped() {
+        assert_eq!([0, 999, 1000, 100_000, 1_234_567].map(number), ["0", "999", "1,000", "100,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn durations_show_two_units() {
+        let shown = |seconds| duration(Duration::from_secs(seconds));
+        assert_eq!([59, 200, 7500].map(shown), ["59 s", "3 min 20 s", "2 h 5 min"]);
+    }
+
+    #[test]
+    fn a_command_repeats_only_what_is_not_the_default() {
+        let tables = ["public.outbox", "shop.\"A b.c\""].map(|table| TableName::parse(table).unwrap());
+        let told = Told { source: None, publication: "walrelay", slot: "walrelay", tables: &[] };
+        assert_eq!(command("run", &told), "walrelay run");
+        let told = Told { source: Some("postgres://u@h/d?a=1&b=2"), publication: "it's", slot: "s", tables: &tables };
+        assert_eq!(
+            command("run", &told),
+            r#"walrelay run --source 'postgres://u@h/d?a=1&b=2' --publication 'it'\''s' --slot s --table public.outbox --table 'shop."A b.c"'"#
+        );
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for (text, shown) in [
+            ("postgres://u:secret@h:5432/d?sslmode=require", "postgres://u@h:5432/d?sslmode=require"),
+            ("postgres://u:se@cret@h/d", "postgres://u@h/d"),
+            ("postgres://u@h/d?password=secret", "…"),
+            ("postgres://u:se/cret@h/d", "…"),
+            ("postgres://u:secret?@h/d", "…"),
+            ("host=h PassWord=secret", "…"),
+            ("host=h user=u", "host=h user=u"),
+            ("postgres:///d", "postgres:///d"),
+        ] {
+            assert_eq!(shown_source(text), shown);
+        }
+    }
+
+    #[test]
+    fn a_session_is_told_by_what_may_be_seen_of_it() {
+        let mut seen = Session {
+            pid: 7,
+            user: Some("app".to_owned()),
+            application: Some("psql".to_owned()),
+            client: None,
+            state: Some("idle in transaction".to_owned()),
+            transaction_age: Some(Duration::from_secs(90)),
+            statement_age: Some(Duration::from_secs(3)),
+        };
+        assert_eq!(
+            session(&seen),
+            "process 7 (user app, application psql, idle in transaction, transaction open for 1 min 30 s, latest statement begun 3 s ago)"
+        );
+        (seen.user, seen.application, seen.state, seen.transaction_age, seen.statement_age) =
+            (None, None, None, None, None);
+        assert_eq!(session(&seen), "process 7");
+    }
+}

@@ -1,0 +1,386 @@
+//! `setup`: what a database still needs, as SQL or done.
+//!
+//! ```text
+//!  table ──► publication ──► role │ slot │ mark on the publication
+//!  └──── one transaction ───────┘   its own: a transaction that has written cannot make one
+//! ```
+//!
+//! In: names. Out: SQL on `out`, or with `--apply` what was done. It looks before it changes, so a second run finds nothing to
+//! do. The order is the point: pgoutput looks the publication up as of each change, so the slot comes after it; what is
+//! committed from the slot on is published, whenever the relay first runs; the mark comes last, so that it never stands
+//! without a slot that was there.
+
+mod plan;
+mod slot;
+
+use super::error::CommandError;
+use super::marker;
+use super::output::{Told, bytes, command, number};
+use crate::config::TableName;
+use crate::lsn::Lsn;
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, catalog, server, sqlstate};
+use crate::supervise::RunError;
+use plan::{Facts, Kind, Plan, PublicationFacts, Step, TableFacts, plan};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// The advisory lock that set-ups of one database take, one after the other: "walrelay" in ASCII.
+const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
+
+/// How often the lock is asked for again.
+const LOCK_RETRY: Duration = Duration::from_millis(500);
+
+/// How often what is waited for is told again; first after [`slot::FIRST_WORD`].
+const WORD_EVERY: Duration = Duration::from_secs(5);
+
+/// How far existing rows are counted.
+const COUNT_LIMIT: u64 = 100_000;
+
+/// What is to be set up.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot.
+    pub slot: String,
+    /// The outbox tables; needed when the publication has to be made.
+    pub tables: Vec<TableName>,
+    /// Do it, instead of printing it.
+    pub apply: bool,
+    /// A slot that standbys keep, too.
+    pub failover: bool,
+    /// A role for the relay, too.
+    pub role: Option<String>,
+    /// The first table, too, if it is not there.
+    pub create_table: bool,
+    /// The connection string as it was typed as a flag, without secrets ([`shown_source`](super::shown_source)): the next
+    /// command repeats it. `None` when it came from elsewhere.
+    pub typed_source: Option<String>,
+}
+
+impl Request {
+    fn told(&self) -> Told<'_> {
+        let source = self.typed_source.as_deref();
+        Told { source, publication: &self.publication, slot: &self.slot, tables: &[] }
+    }
+}
+
+/// Prints or does what the database still needs. `notes`: what is waited for. `stop`: whether to give up waiting.
+///
+/// # Errors
+/// The server cannot be reached or refuses; the settings do not fit what is there. What was done before is said on `out`.
+pub fn setup(
+    request: &Request,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    if !request.apply {
+        let facts = look(&mut connection, request)?;
+        let plan = plan(request, &facts)?;
+        let rows = rows_before(&mut connection, request, &plan)?;
+        out.write_all(plan::script(request, &facts, &plan, &rows).as_bytes())?;
+        return Ok(());
+    }
+    let mut voice = Voice {
+        say: &mut |line| writeln!(out, "{line}"),
+        wait: &mut |line| {
+            // Nothing hangs on it, and there is nobody else to tell.
+            drop(writeln!(notes, "{line}"));
+        },
+        stop,
+    };
+    let connection = begin(connection, &mut voice)?;
+    apply(connection, request, &mut voice)?;
+    writeln!(out, "next: {}", command("run", &Told { tables: &request.tables, ..request.told() }))?;
+    Ok(())
+}
+
+/// For `run --setup`: makes publication, slot and mark where they are missing, once. What is done is logged. Cheap when all is
+/// there.
+///
+/// # Errors
+/// [`RunError::NoSlot`] when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
+/// [`setup`].
+pub fn once(
+    source: &Source,
+    publication: &str,
+    slot: &str,
+    tables: &[TableName],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    let request = Request {
+        source: source.clone(),
+        publication: publication.to_owned(),
+        slot: slot.to_owned(),
+        tables: tables.to_vec(),
+        apply: true,
+        failover: false,
+        role: None,
+        create_table: false,
+        typed_source: None,
+    };
+    let mut voice = Voice {
+        say: &mut |line| {
+            tracing::info!(slot, publication, "{line}");
+            Ok(())
+        },
+        wait: &mut |line| tracing::warn!(slot, publication, "{line}"),
+        stop,
+    };
+    let mut connection = Connection::open(source, Purpose::Control)?;
+    if is_done(&mut connection, &request)? {
+        return Ok(());
+    }
+    // Another relay may be at it: what counts is what is there once the lock is ours.
+    let mut connection = begin(connection, &mut voice)?;
+    if is_done(&mut connection, &request)? {
+        return Ok(());
+    }
+    must_be_markable(&mut connection, &request)?;
+    apply(connection, &request, &mut voice)
+}
+
+/// Whether slot and mark are there.
+fn is_done(connection: &mut Connection, request: &Request) -> Result<bool, CommandError> {
+    let mark = catalog::publication_mark(connection, &request.publication)?;
+    let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
+    match server::slot(connection, &request.slot)? {
+        None if marked => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: true }.into()),
+        None => Ok(false),
+        Some(_) => Ok(marked),
+    }
+}
+
+/// A slot that could not be marked would be made again in silence when it is lost.
+fn must_be_markable(connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+    let exists = server::publication(connection, &request.publication)?.is_some();
+    let mark = catalog::publication_mark(connection, &request.publication)?;
+    if !exists || mark.owned || server::slot(connection, &request.slot)?.is_some() {
+        return Ok(());
+    }
+    let sql = plan::mark_sql(&request.publication, mark.comment.as_deref(), &request.slot);
+    Err(CommandError::NotMarkable { publication: request.publication.clone(), sql })
+}
+
+/// Where lines go, and whether to go on.
+struct Voice<'a> {
+    /// What was done.
+    say: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    /// What is waited for.
+    wait: &'a mut dyn FnMut(&str),
+    stop: &'a dyn Fn() -> bool,
+}
+
+/// Makes the session fit for changes, and takes the lock.
+fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection, CommandError> {
+    unlimited(&mut connection)?;
+    let started = Instant::now();
+    let mut next_word = slot::FIRST_WORD;
+    while !try_lock(&mut connection)? {
+        if (voice.stop)() {
+            return Err(CommandError::Interrupted);
+        }
+        if started.elapsed() >= next_word {
+            (voice.wait)(&lock_holder(&mut connection)?);
+            next_word += WORD_EVERY;
+        }
+        std::thread::sleep(LOCK_RETRY);
+    }
+    Ok(connection)
+}
+
+/// Takes limits away that a role or database may set: making a slot can take as long as the oldest transaction. And lets the
+/// server notice when we are gone, so that it leaves no half-made slot behind.
+fn unlimited(connection: &mut Connection) -> Result<(), CommandError> {
+    connection.query(
+        "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+          WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout')",
+    )?;
+    match connection.query("SET client_connection_check_interval = '1s'") {
+        // Not every operating system's kernel can tell the server.
+        Ok(_) | Err(pg::Error::Server { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn try_lock(connection: &mut Connection) -> Result<bool, pg::Error> {
+    let key = (u64::from(LOCK.0) << 32) | u64::from(LOCK.1);
+    let rows = connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({key})"))?;
+    Ok(rows.first().is_some_and(|row| row.is_true(0)))
+}
+
+fn lock_holder(connection: &mut Connection) -> Result<String, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT l.pid FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
+          WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()
+            AND l.classid = {} AND l.objid = {} AND l.objsubid = 1",
+        LOCK.0, LOCK.1
+    ))?;
+    let holder = match rows.first().and_then(|row| row.parse(0)) {
+        Some(pid) => catalog::session(connection, pid)?,
+        None => None,
+    };
+    let holder = holder.map_or_else(|| "another session".to_owned(), |session| super::output::session(&session));
+    Ok(format!("waiting: {holder} is setting this database up"))
+}
+
+/// What there is. Reads only.
+fn look(connection: &mut Connection, request: &Request) -> Result<Facts, CommandError> {
+    let server = catalog::server(connection)?;
+    let publication = look_at_publication(connection, &request.publication)?;
+    let published = server::published_tables(connection, &request.publication)?;
+    let mut tables = Vec::new();
+    for filter in &request.tables {
+        let row = catalog::table(connection, &filter.schema, &filter.name, &request.publication)?;
+        let covered = row.is_some_and(|row| row.member) || published.iter().any(|table| filter.covers(table));
+        tables.push(TableFacts { filter: filter.clone(), row, covered });
+    }
+    let role = match &request.role {
+        Some(name) => catalog::role(connection, name)?,
+        None => None,
+    };
+    let grants_by_role = request.role.is_some() && catalog::grants_replication_by_role(connection)?;
+    let slot = server::slot(connection, &request.slot)?;
+    Ok(Facts { server, publication, tables, slot, role, grants_by_role })
+}
+
+fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option<PublicationFacts>, pg::Error> {
+    let Some(row) = server::publication(connection, name)? else { return Ok(None) };
+    let mark = catalog::publication_mark(connection, name)?;
+    Ok(Some(PublicationFacts { row, mark }))
+}
+
+/// Does what is needed. The connection carries the lock and ends with it.
+fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+    let facts = look(&mut connection, request)?;
+    if facts.server.wal_level != "logical" {
+        return Err(RunError::WalLevel { found: facts.server.wal_level }.into());
+    }
+    let plan = plan(request, &facts)?;
+    if plan.step(Kind::Slot).is_some() {
+        must_replicate(&request.source)?;
+    }
+    in_one_transaction(&mut connection, &plan)?;
+    for step in plan.steps.iter().filter(|step| step.kind.is_transactional()) {
+        (voice.say)(&step.done())?;
+    }
+    let rows = rows_before(&mut connection, request, &plan)?;
+    if let Some(step) = plan.step(Kind::Slot) {
+        let (back, lsn) = slot::make(connection, &request.source, step, voice)?;
+        connection = back;
+        (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
+    }
+    if let Some(step) = plan.step(Kind::Mark) {
+        execute(&mut connection, step)?;
+        (voice.say)(&step.done())?;
+    }
+    if plan.steps.is_empty() {
+        (voice.say)(&nothing_to_do(request, &facts))?;
+    }
+    rows.iter().chain(&plan.warnings).try_for_each(|line| (voice.say)(line))?;
+    Ok(())
+}
+
+fn nothing_to_do(request: &Request, facts: &Facts) -> String {
+    let position = facts.slot.as_ref().map_or_else(String::new, |slot| {
+        let (confirmed, lag) = (slot.confirmed_flush_lsn.unwrap_or_default(), slot.lag_bytes.unwrap_or_default());
+        format!(" (confirmed {confirmed}, {} behind)", bytes(lag))
+    });
+    format!("nothing to do: publication \"{}\" and slot \"{}\" are there{position}", request.publication, request.slot)
+}
+
+/// Sees that the role may replicate, before anything is changed: by opening such a connection, since managed services give
+/// that right in other ways than by the role's attribute.
+fn must_replicate(source: &Source) -> Result<(), CommandError> {
+    match Connection::open(source, Purpose::Replication) {
+        Err(error) if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Err(error.into()),
+        // Anything else is a run's affair: the slot is made over an ordinary connection.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn in_one_transaction(connection: &mut Connection, plan: &Plan) -> Result<(), CommandError> {
+    let mut steps = plan.steps.iter().filter(|step| step.kind.is_transactional()).peekable();
+    if steps.peek().is_none() {
+        return Ok(());
+    }
+    // A migration may hold the table; an error after a while says more than silence.
+    connection.query("BEGIN")?;
+    connection.query("SET LOCAL lock_timeout = '20s'")?;
+    steps.try_for_each(|step| execute(connection, step))?;
+    connection.query("COMMIT")?;
+    Ok(())
+}
+
+fn execute(connection: &mut Connection, step: &Step) -> Result<(), CommandError> {
+    connection.query(&step.sql).map(drop).map_err(|error| step.refused(error))
+}
+
+/// What rows there are already that a slot made now will not carry; nothing when the slot is there.
+fn rows_before(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<Vec<String>, CommandError> {
+    if plan.step(Kind::Slot).is_none() {
+        return Ok(Vec::new());
+    }
+    let mut tables = request.tables.clone();
+    if tables.is_empty() {
+        let published = server::published_tables(connection, &request.publication)?;
+        tables.extend(published.into_iter().map(|table| {
+            let (schema, name) = table.relation.full_name();
+            TableName { schema, name }
+        }));
+    }
+    // Dead rows can make even a bounded count slow.
+    connection.query("SET statement_timeout = '10s'")?;
+    let lines = tables.iter().map(|table| count(connection, table, plan)).collect::<Result<_, _>>();
+    connection.query("SET statement_timeout = 0")?;
+    lines
+}
+
+fn count(connection: &mut Connection, table: &TableName, plan: &Plan) -> Result<String, CommandError> {
+    match catalog::count_rows(connection, &table.schema, &table.name, COUNT_LIMIT + 1) {
+        Ok(rows) => Ok(rows_line(table, rows)),
+        Err(pg::Error::Server { .. }) if plan.step(Kind::Table).is_some() => Ok(rows_line(table, 0)),
+        Err(pg::Error::Server { error, .. }) => Ok(format!(
+            "{table}: rows that are there already could not be counted ({error}); they will not be published"
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn rows_line(table: &TableName, rows: u64) -> String {
+    match rows {
+        0 => format!("{table} is empty: nothing from before the slot"),
+        1 => format!("{table} holds 1 row already, from before the slot: it will not be published"),
+        more if more > COUNT_LIMIT => format!(
+            "{table} holds more than {} rows already, from before the slot: they will not be published",
+            number(COUNT_LIMIT)
+        ),
+        rows => {
+            format!("{table} holds {} rows already, from before the slot: they will not be published", number(rows))
+        }
+    }
+}
+
+/// The LSN that a slot was made at.
+fn made_at(rows: &[pg::Row]) -> Lsn {
+    rows.first().and_then(|row| row.parse(0)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_from_before_the_slot_are_counted_no_further_than_the_limit() {
+        let table = TableName::parse("shop.outbox").unwrap();
+        assert_eq!(rows_line(&table, 0), "shop.outbox is empty: nothing from before the slot");
+        assert!(rows_line(&table, 12).starts_with("shop.outbox holds 12 rows already"));
+        assert!(rows_line(&table, 100_000).contains("holds 100,000 rows"));
+        assert!(rows_line(&table, 100_001).contains("more than 100,000 rows"));
+    }
+}

@@ -1,0 +1,443 @@
+//! What is missing, as SQL in the order in which it has to be done.
+//!
+//! In: what is wanted, and what there is. Out: steps, warnings, a script for `psql`. Pure. Invariant: what is there is never
+//! taken away or replaced; an empty plan means that there is nothing to do.
+
+use super::Request;
+use crate::commands::error::CommandError;
+use crate::commands::marker;
+use crate::commands::output::{Told, command, table};
+use crate::config::TableName;
+use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
+use crate::pg::server::{Publication, Slot};
+use crate::pg::{self, identifier, literal};
+use crate::supervise::{RunError, check_slot};
+
+/// The outbox table as its own file shows it to people.
+const TABLE: &str = include_str!("../../../sql/outbox.sql");
+
+/// The name that the file gives it.
+const TABLE_NAME: &str = "public.outbox";
+
+/// The first version whose slots standbys can keep.
+const FAILOVER_SLOTS: u32 = 170_000;
+
+/// The first version that passes over changes from before the publication.
+const MISSING_PUBLICATION_PASSES: u32 = 180_000;
+
+/// What there is.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) server: ServerRow,
+    pub(super) publication: Option<PublicationFacts>,
+    /// In the order of the request.
+    pub(super) tables: Vec<TableFacts>,
+    pub(super) slot: Option<Slot>,
+    /// The role that is asked for, if it is there.
+    pub(super) role: Option<RoleRow>,
+    /// The server gives REPLICATION by membership in `rds_replication`.
+    pub(super) grants_by_role: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct PublicationFacts {
+    pub(super) row: Publication,
+    pub(super) mark: PublicationMark,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct TableFacts {
+    pub(super) filter: TableName,
+    /// `None`: there is no such table.
+    pub(super) row: Option<TableRow>,
+    /// It is in the publication, in whatever way.
+    pub(super) covered: bool,
+}
+
+/// What a step is about, in the order of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `wal_level`, which takes a restart.
+    WalLevel,
+    Table,
+    Publication,
+    /// One more table in the publication.
+    Member,
+    Role,
+    Slot,
+    Mark,
+}
+
+impl Kind {
+    /// Done in one transaction with the others that are.
+    pub(super) const fn is_transactional(self) -> bool {
+        matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role)
+    }
+
+    /// What one does, and what has been done.
+    const fn verbs(self) -> (&'static str, &'static str) {
+        match self {
+            Self::WalLevel => ("set", "set"),
+            Self::Table | Self::Publication | Self::Slot => ("make", "made"),
+            Self::Member => ("add", "added"),
+            Self::Role => ("prepare", "prepared"),
+            Self::Mark => ("mark", "marked"),
+        }
+    }
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) kind: Kind,
+    /// The verb's object.
+    what: String,
+    /// One statement, or several, without the last semicolon.
+    pub(super) sql: String,
+    /// Lines for the reader of the script.
+    comment: String,
+    /// Who may do it.
+    mend: String,
+}
+
+impl Step {
+    /// That it has been done.
+    pub(super) fn done(&self) -> String {
+        format!("{} {}", self.kind.verbs().1, self.what)
+    }
+
+    /// That the server refuses it.
+    pub(super) fn refused(&self, source: pg::Error) -> CommandError {
+        if !matches!(source, pg::Error::Server { .. }) {
+            return source.into();
+        }
+        let step = format!("{} {}", self.kind.verbs().0, self.what);
+        CommandError::Refused { step, mend: self.mend.clone(), source: Box::new(source) }
+    }
+}
+
+/// What to do, and what to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Plan {
+    /// The first step of that kind.
+    pub(super) fn step(&self, kind: Kind) -> Option<&Step> {
+        self.steps.iter().find(|step| step.kind == kind)
+    }
+}
+
+/// Compares what is wanted with what there is.
+pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandError> {
+    refuse(request, facts)?;
+    let steps = [wal_level(facts), new_table(request, facts), publication(request, facts)]
+        .into_iter()
+        .flatten()
+        .chain(members(request, facts))
+        .chain(role(request, facts))
+        .chain(slot(request, facts))
+        .chain(mark(request, facts))
+        .collect();
+    Ok(Plan { steps, warnings: warnings(request, facts) })
+}
+
+/// What no step can mend.
+fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
+    if request.failover && facts.server.version < FAILOVER_SLOTS {
+        return Err(CommandError::NoFailoverSlots { version: facts.server.version_text.clone() });
+    }
+    if let Some(slot) = &facts.slot {
+        check_slot(&request.slot, &facts.server.database, slot)?;
+    }
+    tables_are_named(request, facts)?;
+    let missing = facts.tables.iter().skip(usize::from(request.create_table)).find(|table| table.row.is_none());
+    if let Some(TableFacts { filter, .. }) = missing {
+        return Err(CommandError::NoTable { table: filter.to_string(), database: facts.server.database.clone() });
+    }
+    match &facts.publication {
+        Some(found) if !found.row.pubinsert => {
+            Err(RunError::NoInserts { publication: request.publication.clone() }.into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError> {
+    let why = match &facts.publication {
+        _ if !request.tables.is_empty() => return Ok(()),
+        None => {
+            format!("publication \"{}\" does not exist, and which tables it is for has to be said", request.publication)
+        }
+        Some(_) if request.create_table => "--create-table makes the table that it names".to_owned(),
+        Some(_) => return Ok(()),
+    };
+    let example = command("setup", &request.told()) + " --table public.outbox";
+    Err(CommandError::FlagNeeded { flag: "--table", why, example })
+}
+
+fn wal_level(facts: &Facts) -> Option<Step> {
+    let found = &facts.server.wal_level;
+    (found != "logical").then(|| Step {
+        kind: Kind::WalLevel,
+        what: "wal_level".to_owned(),
+        sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
+        comment: format!("It is {found}. Then restart Postgres; the rest has to wait for that. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
+        mend: String::new(),
+    })
+}
+
+fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
+    let first = facts.tables.first().filter(|first| request.create_table && first.row.is_none())?;
+    let statement = TABLE.find("CREATE TABLE").and_then(|start| TABLE.get(start..)).unwrap_or_default();
+    Some(Step {
+        kind: Kind::Table,
+        what: format!("table {}", first.filter),
+        sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &table(&first.filter), 1),
+        comment: "The table that the application writes its events to, in the transaction that changes its own tables."
+            .to_owned(),
+        mend: format!(
+            "GRANT USAGE, CREATE ON SCHEMA {} TO {};",
+            identifier(&first.filter.schema),
+            identifier(&facts.server.user)
+        ),
+    })
+}
+
+fn publication(request: &Request, facts: &Facts) -> Option<Step> {
+    if facts.publication.is_some() {
+        return None;
+    }
+    let tables: Vec<String> = request.tables.iter().map(table).collect();
+    let names: Vec<String> = request.tables.iter().map(ToString::to_string).collect();
+    let name = identifier(&request.publication);
+    let mut comment = "Which tables' inserts leave the database. To be made before the slot.".to_owned();
+    for partitioned in facts.tables.iter().filter(|table| table.row.is_some_and(|row| row.partitioned)) {
+        let advice = format!(
+            "\n{} is partitioned. Its rows come as rows of the partitions; as rows of {} itself with\nALTER PUBLICATION {name} SET (publish_via_partition_root = true); walrelay reads both.",
+            partitioned.filter, partitioned.filter
+        );
+        comment.push_str(&advice);
+    }
+    Some(Step {
+        kind: Kind::Publication,
+        what: format!("publication \"{}\" for {}", request.publication, names.join(", ")),
+        sql: format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish = 'insert')", tables.join(", ")),
+        comment,
+        mend: format!(
+            "run it as the owner of the tables, with: GRANT CREATE ON DATABASE {} TO {};",
+            identifier(&facts.server.database),
+            identifier(&facts.server.user)
+        ),
+    })
+}
+
+fn members(request: &Request, facts: &Facts) -> Vec<Step> {
+    let Some(publication) = &facts.publication else { return Vec::new() };
+    let missing = facts.tables.iter().filter(|table| !table.covered && !publication.row.puballtables);
+    missing
+        .map(|missing| Step {
+            kind: Kind::Member,
+            what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
+            sql: format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), table(&missing.filter)),
+            comment: "Rows committed from then on are published.".to_owned(),
+            mend: "run it as the owner of publication and table".to_owned(),
+        })
+        .collect()
+}
+
+fn role(request: &Request, facts: &Facts) -> Option<Step> {
+    let name = request.role.as_ref()?;
+    let statements = role_statements(&identifier(name), facts);
+    (!statements.is_empty()).then(|| Step {
+        kind: Kind::Role,
+        what: format!("role \"{name}\""),
+        sql: statements.join(";\n"),
+        comment: "Whom walrelay connects as. Its password: \\password in psql. It needs no right on the tables; whoever has\nREPLICATION can read every slot's stream.".to_owned(),
+        mend: "run it as a superuser; on managed services as the administrator that they give".to_owned(),
+    })
+}
+
+fn role_statements(name: &str, facts: &Facts) -> Vec<String> {
+    let mut statements = Vec::new();
+    let none = RoleRow { login: false, replicates: false, connects: true, reads_stats: false };
+    if facts.role.is_none() {
+        statements.push(format!("CREATE ROLE {name}"));
+    }
+    let role = facts.role.unwrap_or(none);
+    let by_attribute = !role.replicates && !facts.grants_by_role;
+    match (role.login, by_attribute) {
+        (false, true) => statements.push(format!("ALTER ROLE {name} LOGIN REPLICATION")),
+        (false, false) => statements.push(format!("ALTER ROLE {name} LOGIN")),
+        (true, true) => statements.push(format!("ALTER ROLE {name} REPLICATION")),
+        (true, false) => {}
+    }
+    if !role.replicates && facts.grants_by_role {
+        statements.push(format!("GRANT rds_replication TO {name}"));
+    }
+    if !role.connects || facts.role.is_none() {
+        statements.push(format!("GRANT CONNECT ON DATABASE {} TO {name}", identifier(&facts.server.database)));
+    }
+    if !role.reads_stats {
+        statements.push(format!("GRANT pg_read_all_stats TO {name}"));
+    }
+    statements
+}
+
+fn slot(request: &Request, facts: &Facts) -> Option<Step> {
+    if facts.slot.is_some() {
+        return None;
+    }
+    let failover = if request.failover { ", failover => true" } else { "" };
+    Some(Step {
+        kind: Kind::Slot,
+        what: format!("slot \"{}\"", request.slot),
+        sql: format!(
+            "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
+            literal(&request.slot)
+        ),
+        comment: "From here on rows are published. By itself, not inside a transaction; it waits until transactions that are open\nnow have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk can bear.".to_owned(),
+        mend: format!(
+            "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
+            identifier(&facts.server.user)
+        ),
+    })
+}
+
+/// Writes down that the slot was made.
+pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> String {
+    format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
+}
+
+fn mark(request: &Request, facts: &Facts) -> Option<Step> {
+    let comment = comment(facts);
+    let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
+    if !owned || marker::is_set(comment, &request.slot) {
+        return None;
+    }
+    Some(Step {
+        kind: Kind::Mark,
+        what: format!("publication \"{}\": slot \"{}\" was made", request.publication, request.slot),
+        sql: mark_sql(&request.publication, comment, &request.slot),
+        comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.".to_owned(),
+        mend: "run it as the owner of the publication".to_owned(),
+    })
+}
+
+fn comment(facts: &Facts) -> Option<&str> {
+    facts.publication.as_ref()?.mark.comment.as_deref()
+}
+
+fn warnings(request: &Request, facts: &Facts) -> Vec<String> {
+    let found = facts.slot.as_ref();
+    [
+        found.and_then(|slot| older_than_publication(request, facts, slot)),
+        found.and_then(|slot| no_failover(request, slot)),
+        lost_before(request, facts),
+        cannot_mark(request, facts),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// pgoutput looks the publication up as of each change.
+fn older_than_publication(request: &Request, facts: &Facts, slot: &Slot) -> Option<String> {
+    if facts.publication.is_some() {
+        return None;
+    }
+    let (publication, name) = (&request.publication, &request.slot);
+    let confirmed = slot.confirmed_flush_lsn.unwrap_or_default();
+    let consequence = if facts.server.version < MISSING_PUBLICATION_PASSES {
+        format!("a change from before it ends the stream with: publication \"{publication}\" does not exist")
+    } else {
+        "changes from before it are passed over".to_owned()
+    };
+    Some(format!(
+        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. To go on from now: SELECT pg_replication_slot_advance({}, pg_current_wal_lsn()); (or drop the slot and make it again), which passes over rows committed until then",
+        literal(name)
+    ))
+}
+
+fn no_failover(request: &Request, slot: &Slot) -> Option<String> {
+    (request.failover && !slot.row.failover).then(|| {
+        format!(
+            "warning: slot \"{}\" is there without failover. With its relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
+            request.slot,
+            identifier(&request.slot)
+        )
+    })
+}
+
+fn lost_before(request: &Request, facts: &Facts) -> Option<String> {
+    (facts.slot.is_none() && marker::is_set(comment(facts), &request.slot)).then(|| {
+        format!(
+            "warning: a slot \"{}\" was there before and is gone: rows committed since are in no slot; compare the table with the topic",
+            request.slot
+        )
+    })
+}
+
+fn cannot_mark(request: &Request, facts: &Facts) -> Option<String> {
+    let found = facts.publication.as_ref()?;
+    let comment = comment(facts);
+    (!found.mark.owned && !marker::is_set(comment, &request.slot)).then(|| {
+        format!(
+            "warning: publication \"{}\" belongs to another role and could not be marked; its owner can: {};",
+            request.publication,
+            mark_sql(&request.publication, comment, &request.slot)
+        )
+    })
+}
+
+/// The plan for `psql`, with what else is to be known as comments.
+pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[String]) -> String {
+    let mut text = String::new();
+    if plan.steps.is_empty() {
+        text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));
+    } else {
+        let head = format!(
+            "What database \"{}\" still needs. {} does it.",
+            facts.server.database,
+            command("setup --apply", &Told { tables: &request.tables, ..request.told() }) + &more_flags(request)
+        );
+        text.push_str(&comment_lines(&head));
+    }
+    for step in &plan.steps {
+        text.extend(["\n", &comment_lines(&step.comment), &step.sql, ";\n"]);
+    }
+    if !(rows.is_empty() && plan.warnings.is_empty()) {
+        text.push('\n');
+    }
+    for line in rows.iter().chain(&plan.warnings) {
+        text.push_str(&comment_lines(line));
+    }
+    let next = command("run", &Told { tables: &request.tables, ..request.told() });
+    text.push_str(&comment_lines(&format!("next: {next}")));
+    text
+}
+
+/// Those of `setup` alone.
+fn more_flags(request: &Request) -> String {
+    let mut flags = String::new();
+    if request.create_table {
+        flags.push_str(" --create-table");
+    }
+    if request.failover {
+        flags.push_str(" --failover");
+    }
+    if let Some(role) = &request.role {
+        flags.push_str(" --role ");
+        flags.push_str(&crate::commands::output::shell_quoted(role));
+    }
+    flags
+}
+
+fn comment_lines(text: &str) -> String {
+    text.lines().flat_map(|line| ["-- ", line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests;

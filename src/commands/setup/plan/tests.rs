@@ -1,0 +1,262 @@
+use super::*;
+use crate::commands::EXIT_SETTINGS;
+use crate::lsn::Lsn;
+use crate::pg::source::{Environment, Source};
+use serde_json::{Value, json};
+
+const EXISTING: TableRow = TableRow { partitioned: false, member: false };
+
+fn request(tables: &[&str]) -> Request {
+    let source = Source::resolve(Some("postgres://app@localhost/shop"), &Environment::default()).unwrap().source;
+    Request {
+        source,
+        publication: "walrelay".to_owned(),
+        slot: "walrelay".to_owned(),
+        tables: tables.iter().map(|table| TableName::parse(table).unwrap()).collect(),
+        apply: false,
+        failover: false,
+        role: None,
+        create_table: false,
+        typed_source: None,
+    }
+}
+
+/// A server with the tables of `request`, and nothing else.
+fn facts(request: &Request) -> Facts {
+    let table = |filter: &TableName| TableFacts { filter: filter.clone(), row: Some(EXISTING), covered: false };
+    Facts {
+        server: ServerRow {
+            version: 170_011,
+            version_text: "17.11".to_owned(),
+            wal_level: "logical".to_owned(),
+            database: "shop".to_owned(),
+            user: "app".to_owned(),
+        },
+        publication: None,
+        tables: request.tables.iter().map(table).collect(),
+        slot: None,
+        role: None,
+        grants_by_role: false,
+    }
+}
+
+fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
+    let row = Publication { puballtables: false, pubinsert: true, pubupdate: false, pubviaroot: false };
+    PublicationFacts { row, mark: PublicationMark { comment: comment.map(str::to_owned), owned } }
+}
+
+fn slot_of(row: Value) -> Slot {
+    Slot {
+        row: serde_json::from_value(row).unwrap(),
+        confirmed_flush_lsn: Some(Lsn::new(0x20)),
+        restart_lsn: None,
+        lag_bytes: Some(0),
+        retained_wal_bytes: None,
+    }
+}
+
+fn good_slot() -> Slot {
+    slot_of(json!({"plugin": "pgoutput", "database": "shop"}))
+}
+
+/// A server on which everything was done for `request`.
+fn complete(request: &Request) -> Facts {
+    let mut facts = facts(request);
+    facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
+    facts.slot = Some(good_slot());
+    facts.tables.iter_mut().for_each(|table| table.covered = true);
+    facts
+}
+
+fn statements(request: &Request, facts: &Facts) -> Vec<String> {
+    plan(request, facts).unwrap().steps.into_iter().map(|step| step.sql).collect()
+}
+
+#[test]
+fn a_bare_database_gets_publication_then_slot_then_mark() {
+    let request = request(&["outbox", r#""Shop"."Out""box""#]);
+    assert_eq!(
+        statements(&request, &facts(&request)),
+        [
+            r#"CREATE PUBLICATION "walrelay" FOR TABLE "public"."outbox", "Shop"."Out""box" WITH (publish = 'insert')"#,
+            "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')",
+            r#"COMMENT ON PUBLICATION "walrelay" IS 'walrelay slot: walrelay'"#,
+        ]
+    );
+}
+
+#[test]
+fn a_complete_database_needs_nothing() {
+    for tables in [&["outbox"][..], &[]] {
+        let request = request(tables);
+        let plan = plan(&request, &complete(&request)).unwrap();
+        assert_eq!(plan, Plan { steps: Vec::new(), warnings: Vec::new() });
+    }
+}
+
+#[test]
+fn a_publication_cannot_be_made_without_a_table() {
+    let request = Request { slot: "orders".to_owned(), ..request(&[]) };
+    let error = plan(&request, &facts(&request)).unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_SETTINGS);
+    assert!(error.to_string().starts_with("--table is needed"), "{error}");
+    assert_eq!(error.hint().unwrap(), "walrelay setup --slot orders --table public.outbox");
+}
+
+#[test]
+fn a_table_that_the_publication_lacks_is_added() {
+    let request = request(&["outbox", "other"]);
+    let mut facts = complete(&request);
+    facts.tables[1].covered = false;
+    assert_eq!(statements(&request, &facts), [r#"ALTER PUBLICATION "walrelay" ADD TABLE "public"."other""#]);
+    facts.publication.as_mut().unwrap().row.puballtables = true;
+    assert!(statements(&request, &facts).is_empty());
+}
+
+#[test]
+fn a_missing_table_is_an_error_unless_it_is_the_first_and_to_be_made() {
+    let mut request = request(&["shop.outbox", "other"]);
+    let mut facts = facts(&request);
+    facts.tables[0].row = None;
+    assert!(matches!(plan(&request, &facts), Err(CommandError::NoTable { table, .. }) if table == "shop.outbox"));
+    request.create_table = true;
+    let statements = statements(&request, &facts);
+    assert!(statements[0].starts_with("CREATE TABLE IF NOT EXISTS \"shop\".\"outbox\" (\n"), "{}", statements[0]);
+    assert!(statements[0].ends_with(')') && !statements[0].contains("public."));
+    facts.tables[1].row = None;
+    assert!(matches!(plan(&request, &facts), Err(CommandError::NoTable { table, .. }) if table == "public.other"));
+}
+
+#[test]
+fn a_partitioned_table_comes_with_advice() {
+    let request = request(&["outbox"]);
+    let mut facts = facts(&request);
+    facts.tables[0].row = Some(TableRow { partitioned: true, member: false });
+    let plan = plan(&request, &facts).unwrap();
+    assert!(script(&request, &facts, &plan, &[]).contains("SET (publish_via_partition_root = true)"));
+}
+
+#[test]
+fn a_new_role_gets_what_a_run_needs_and_an_old_one_what_it_lacks() {
+    let request = Request { role: Some("relay".to_owned()), ..request(&["outbox"]) };
+    let mut facts = complete(&request);
+    assert_eq!(
+        statements(&request, &facts),
+        [
+            "CREATE ROLE \"relay\";\nALTER ROLE \"relay\" LOGIN REPLICATION;\nGRANT CONNECT ON DATABASE \"shop\" TO \"relay\";\nGRANT pg_read_all_stats TO \"relay\""
+        ]
+    );
+    facts.role = Some(RoleRow { login: true, replicates: false, connects: true, reads_stats: true });
+    assert_eq!(statements(&request, &facts), ["ALTER ROLE \"relay\" REPLICATION"]);
+    facts.grants_by_role = true;
+    assert_eq!(statements(&request, &facts), ["GRANT rds_replication TO \"relay\""]);
+    facts.role = Some(RoleRow { login: true, replicates: true, connects: true, reads_stats: true });
+    assert!(statements(&request, &facts).is_empty());
+}
+
+#[test]
+fn failover_is_asked_of_the_slot_from_17_on_and_refused_before() {
+    let request = Request { failover: true, ..request(&["outbox"]) };
+    let mut facts = facts(&request);
+    assert!(statements(&request, &facts)[1].ends_with("('walrelay', 'pgoutput', failover => true)"));
+    (facts.server.version, facts.server.version_text) = (160_004, "16.4".to_owned());
+    let error = plan(&request, &facts).unwrap_err();
+    assert_eq!((error.exit_code(), error.to_string().contains("this is 16.4")), (EXIT_SETTINGS, true));
+}
+
+#[test]
+fn a_slot_without_failover_is_left_and_the_way_to_change_it_said() {
+    let request = Request { failover: true, ..request(&["outbox"]) };
+    let plan = plan(&request, &complete(&request)).unwrap();
+    assert!(plan.steps.is_empty() && plan.warnings[0].contains("ALTER_REPLICATION_SLOT"));
+}
+
+#[test]
+fn a_slot_that_cannot_be_read_is_an_error() {
+    let request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    for row in [
+        json!({"plugin": "wal2json", "database": "shop"}),
+        json!({"plugin": "pgoutput", "database": "other"}),
+        json!({"plugin": null}),
+        json!({"plugin": "pgoutput", "database": "shop", "wal_status": "lost"}),
+    ] {
+        facts.slot = Some(slot_of(row.clone()));
+        assert_eq!(plan(&request, &facts).unwrap_err().exit_code(), 2, "{row}");
+    }
+}
+
+#[test]
+fn a_slot_from_before_the_publication_is_a_warning_with_its_mend() {
+    let request = request(&["outbox"]);
+    let mut facts = facts(&request);
+    facts.slot = Some(good_slot());
+    let old = plan(&request, &facts).unwrap();
+    assert!(old.step(Kind::Slot).is_none() && old.step(Kind::Publication).is_some());
+    assert!(old.warnings[0].contains("ends the stream") && old.warnings[0].contains("pg_replication_slot_advance"));
+    facts.server.version = 180_006;
+    assert!(plan(&request, &facts).unwrap().warnings[0].contains("passed over"));
+}
+
+#[test]
+fn a_mark_without_its_slot_is_a_loss_that_is_said() {
+    let request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.slot = None;
+    let plan = plan(&request, &facts).unwrap();
+    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Slot]);
+    assert!(plan.warnings[0].contains("is gone"));
+}
+
+#[test]
+fn another_roles_publication_is_not_marked_and_its_owner_is_told_how() {
+    let request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.publication = Some(publication(Some("ours"), false));
+    let plan = plan(&request, &facts).unwrap();
+    assert!(plan.steps.is_empty());
+    assert!(
+        plan.warnings[0].contains(r#"COMMENT ON PUBLICATION "walrelay" IS E'ours\nwalrelay slot: walrelay'"#)
+            || plan.warnings[0].contains("COMMENT ON PUBLICATION \"walrelay\" IS 'ours\nwalrelay slot: walrelay'")
+    );
+}
+
+#[test]
+fn a_publication_without_inserts_is_an_error() {
+    let request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.publication.as_mut().unwrap().row.pubinsert = false;
+    assert!(matches!(plan(&request, &facts), Err(CommandError::Run(RunError::NoInserts { .. }))));
+}
+
+#[test]
+fn a_script_is_sql_and_comments_and_says_what_comes_next() {
+    let mut request = Request { role: Some("relay".to_owned()), ..request(&["outbox"]) };
+    request.slot = "orders".to_owned();
+    let mut facts = facts(&request);
+    facts.server.wal_level = "replica".to_owned();
+    let plan = plan(&request, &facts).unwrap();
+    let text = script(&request, &facts, &plan, &["public.outbox holds\n2 rows".to_owned()]);
+    assert!(text.starts_with(
+        "-- What database \"shop\" still needs. walrelay setup --apply --slot orders --table public.outbox --role relay does it.\n"
+    ));
+    assert!(text.contains("\nALTER SYSTEM SET wal_level = logical;\n"));
+    assert!(
+        text.ends_with(
+            "-- public.outbox holds\n-- 2 rows\n-- next: walrelay run --slot orders --table public.outbox\n"
+        )
+    );
+    let sql: String = text.lines().filter(|line| !line.starts_with("--")).collect();
+    assert!(sql.starts_with("ALTER SYSTEM") && sql.ends_with("walrelay slot: orders';"));
+}
+
+#[test]
+fn an_empty_plan_is_a_script_of_comments() {
+    let request = request(&[]);
+    let facts = complete(&request);
+    let text = script(&request, &facts, &plan(&request, &facts).unwrap(), &[]);
+    assert_eq!(
+        text,
+        "-- nothing to do: publication \"walrelay\" and slot \"walrelay\" are there (confirmed 0/20, 0 B behind)\n-- next: walrelay run\n"
+    );
+}

@@ -1,0 +1,182 @@
+//! Makes the slot, and says what it waits for meanwhile.
+//!
+//! In: a session, and the statement. Out: the LSN from which the slot reads. Postgres makes a logical slot only once every
+//! transaction that was open when it began has ended, however long that takes: so the statement runs in a thread, and a
+//! second session looks on. Invariant: when this is left, by an error or by the process's end, no half-made slot stays: the
+//! statement is cancelled, or the server notices that its client is gone.
+
+use super::plan::Step;
+use super::{Voice, WORD_EVERY, made_at};
+use crate::commands::error::CommandError;
+use crate::commands::output::{duration, session};
+use crate::lsn::Lsn;
+use crate::pg::catalog::{self, PreparedTransaction, Session};
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, Row, literal};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long it may take before anything is said.
+pub(super) const FIRST_WORD: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a cancelled statement may take to end.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A bound that is none.
+const PATIENCE: Duration = Duration::from_hours(365 * 24);
+
+type Outcome = Result<Vec<Row>, pg::Error>;
+
+/// Runs `step`, which makes the slot, over `connection`.
+pub(super) fn make(
+    connection: Connection,
+    source: &Source,
+    step: &Step,
+    voice: &mut Voice<'_>,
+) -> Result<(Connection, Lsn), CommandError> {
+    let pid = connection.backend_pid();
+    let (sender, outcome) = channel();
+    let sql = step.sql.clone();
+    std::thread::spawn(move || {
+        let mut connection = connection;
+        let outcome = connection.query_within(&sql, PATIENCE);
+        // Nobody listens any more when the wait was given up.
+        drop(sender.send((connection, outcome)));
+    });
+    let mut onlooker = Onlooker { source, connection: None, pid };
+    let (connection, outcome) = onlooker.watch(&outcome, voice)?;
+    let rows = outcome.map_err(|error| step.refused(error))?;
+    Ok((connection, made_at(&rows)))
+}
+
+/// The second session; opened when it is needed.
+struct Onlooker<'a> {
+    source: &'a Source,
+    connection: Option<Connection>,
+    /// The server process that makes the slot.
+    pid: u32,
+}
+
+impl Onlooker<'_> {
+    fn watch(
+        &mut self,
+        outcome: &Receiver<(Connection, Outcome)>,
+        voice: &mut Voice<'_>,
+    ) -> Result<(Connection, Outcome), CommandError> {
+        let started = Instant::now();
+        let mut next_word = FIRST_WORD;
+        loop {
+            match outcome.recv_timeout(LOOK_EVERY) {
+                Ok(outcome) => return Ok(outcome),
+                Err(RecvTimeoutError::Disconnected) => return Err(pg::Error::Ended.into()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if (voice.stop)() {
+                return self.cancel(outcome);
+            }
+            if started.elapsed() >= next_word {
+                for line in self.words(started.elapsed()) {
+                    (voice.wait)(&line);
+                }
+                next_word = started.elapsed() + WORD_EVERY;
+            }
+        }
+    }
+
+    /// Ends the statement. It may have come to its end just before: then the slot is there, and whole.
+    fn cancel(&mut self, outcome: &Receiver<(Connection, Outcome)>) -> Result<(Connection, Outcome), CommandError> {
+        let sql = format!("SELECT pg_catalog.pg_cancel_backend({})", self.pid);
+        if self.ask(|connection| connection.query(&sql)).is_err() {
+            return Err(CommandError::Interrupted);
+        }
+        match outcome.recv_timeout(CANCEL_PATIENCE) {
+            Ok((connection, Ok(rows))) => Ok((connection, Ok(rows))),
+            Ok((_, Err(_))) | Err(_) => Err(CommandError::Interrupted),
+        }
+    }
+
+    /// What is waited for.
+    fn words(&mut self, waited: Duration) -> Vec<String> {
+        let pid = self.pid;
+        let found = self
+            .ask(|connection| Ok((catalog::blockers(connection, pid)?, catalog::prepared_blockers(connection, pid)?)));
+        match found {
+            Ok((sessions, prepared)) => words(waited, &sessions, &prepared),
+            Err(error) => vec![format!(
+                "waiting for {}: the slot can be made once older transactions have ended (which they are cannot be seen: {error})",
+                duration(waited)
+            )],
+        }
+    }
+
+    fn ask<T>(&mut self, question: impl FnOnce(&mut Connection) -> Result<T, pg::Error>) -> Result<T, pg::Error> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(self.source, Purpose::Control)?,
+        };
+        let answer = question(&mut connection)?;
+        self.connection = Some(connection);
+        Ok(answer)
+    }
+}
+
+fn words(waited: Duration, sessions: &[Session], prepared: &[PreparedTransaction]) -> Vec<String> {
+    let waited = duration(waited);
+    let mut lines: Vec<String> = sessions
+        .iter()
+        .map(|holder| {
+            format!(
+                "waiting for {waited}: the slot can be made once the transaction of {} has ended; to end it: SELECT pg_terminate_backend({});",
+                session(holder),
+                holder.pid
+            )
+        })
+        .collect();
+    lines.extend(prepared.iter().map(|holder| {
+        format!(
+            "waiting for {waited}: the slot can be made once prepared transaction {} has ended (by {} in database {}, {} ago); to end it, there: COMMIT PREPARED or ROLLBACK PREPARED {};",
+            literal(&holder.gid), holder.owner, holder.database, duration(holder.age), literal(&holder.gid)
+        )
+    }));
+    if lines.is_empty() {
+        lines.push(format!("waiting for {waited}: the slot can be made once older transactions have ended"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_transaction_that_holds_the_slot_up_is_named_with_what_ends_it() {
+        let holder = Session {
+            pid: 42,
+            user: Some("app".to_owned()),
+            application: None,
+            client: None,
+            state: Some("idle in transaction".to_owned()),
+            transaction_age: Some(Duration::from_mins(5)),
+            statement_age: None,
+        };
+        let prepared = PreparedTransaction {
+            gid: "it's".to_owned(),
+            owner: "app".to_owned(),
+            database: "shop".to_owned(),
+            age: Duration::from_secs(7),
+        };
+        let lines = words(Duration::from_secs(2), &[holder], &[prepared]);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].contains("process 42 (user app, idle in transaction, transaction open for 5 min 0 s)"));
+        assert!(lines[0].contains("pg_terminate_backend(42)"));
+        assert!(lines[1].contains("'it''s'") && lines[1].contains("database shop, 7 s ago"));
+    }
+
+    #[test]
+    fn a_wait_is_told_also_when_nobody_is_seen_to_cause_it() {
+        assert_eq!(words(Duration::from_secs(3), &[], &[]).len(), 1);
+    }
+}

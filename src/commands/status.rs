@@ -1,0 +1,215 @@
+//! `status`: one slot, as the server and the relay on this machine see it.
+//!
+//! In: names. Out: a table for people, or JSON with stable keys (sizes as integers, positions as Postgres writes them); with
+//! `--watch` again and again. Reads only. What could be found out is shown also when the slot cannot be read, and then why.
+
+mod relay;
+mod report;
+
+use super::error::CommandError;
+use super::marker;
+use crate::config::TableName;
+use crate::pg::source::Source;
+use crate::pg::{Connection, Purpose, Recovery, catalog, server};
+use crate::supervise::{RunError, check_slot};
+use relay::RelayReport;
+use report::{Rate, Report, SlotReport};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Clears what is below and to the right; goes to the top left corner.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot.
+    pub slot: String,
+    /// JSON.
+    pub json: bool,
+    /// Again after each such pause; `None`: once.
+    pub watch: Option<Duration>,
+    /// Where a relay on this machine serves HTTP, `host:port`; `None`: it is not asked.
+    pub http: Option<String>,
+}
+
+/// Shows the slot. `terminal`: `out` can be drawn over. `stop`: ends a watch.
+///
+/// # Errors
+/// The server cannot be reached; the slot is missing, lost, or not one that a relay on this database can read.
+pub fn status(
+    request: &Request,
+    out: &mut dyn Write,
+    terminal: bool,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    match request.watch {
+        Some(pause) => Watch { request, terminal, connection: None, last: None }.run(pause, out, stop),
+        None => once(request, out),
+    }
+}
+
+/// Asks the relay on this machine whether it is ready; says its answer. No connection to Postgres.
+///
+/// # Errors
+/// It is not, or does not answer.
+pub fn ready(http: &str, out: &mut dyn Write) -> Result<(), CommandError> {
+    let answer =
+        relay::get(http, "/readyz").map_err(|source| CommandError::NoRelay { address: http.to_owned(), source })?;
+    let reason = answer.body.trim().to_owned();
+    if answer.status != 200 {
+        return Err(CommandError::NotReady { reason });
+    }
+    writeln!(out, "{reason}")?;
+    Ok(())
+}
+
+fn once(request: &Request, out: &mut dyn Write) -> Result<(), CommandError> {
+    let relay = relay_report(request);
+    let found =
+        Connection::open(&request.source, Purpose::Control).and_then(|mut connection| look(&mut connection, request));
+    let (mut report, outcome) = match found {
+        Ok(report) => judge(request, report),
+        // What the relay has to say may be why somebody asks.
+        Err(error) => (Report::unknown(request), Err(error.into())),
+    };
+    report.relay = relay;
+    report.failed(&outcome);
+    if request.json {
+        writeln!(out, "{}", report.json_pretty())?;
+    } else {
+        write!(out, "{}", report.table())?;
+    }
+    outcome.map_err(Into::into)
+}
+
+/// What the database has. Reads only.
+fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::pg::Error> {
+    let slot = server::slot(connection, &request.slot)?;
+    let publication = server::publication(connection, &request.publication)?.is_some();
+    let mark = catalog::publication_mark(connection, &request.publication)?;
+    let tables = server::published_tables(connection, &request.publication)?;
+    let reader = match slot.as_ref().and_then(|slot| slot.row.active_pid) {
+        Some(pid) => catalog::session(connection, pid)?,
+        None => None,
+    };
+    let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
+    Ok(Found { slot, publication, marked, tables: tables.iter().map(named).collect(), reader })
+}
+
+/// What the database has.
+struct Found {
+    slot: Option<server::Slot>,
+    publication: bool,
+    /// The publication says that the slot was made.
+    marked: bool,
+    tables: Vec<String>,
+    reader: Option<catalog::Session>,
+}
+
+fn named(table: &crate::pgoutput::PublishedTable) -> String {
+    let (schema, name) = table.relation.full_name();
+    TableName { schema, name }.to_string()
+}
+
+/// What there is to show, and whether a relay could read the slot.
+fn judge(request: &Request, found: Found) -> (Report, Result<(), RunError>) {
+    let outcome = match &found.slot {
+        None => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: found.marked }),
+        Some(slot) => check_slot(&request.slot, &request.source.dbname, slot),
+    };
+    let mut report = Report::unknown(request);
+    report.publication_exists = Some(found.publication);
+    report.tables = found.tables;
+    report.slot_row = found.slot.as_ref().map(|slot| SlotReport::new(slot, found.reader.as_ref()));
+    (report, outcome)
+}
+
+fn relay_report(request: &Request) -> Option<RelayReport> {
+    relay::status(request.http.as_deref()?, &request.slot)
+}
+
+/// A watch: keeps its connection, and opens another when that broke.
+struct Watch<'a> {
+    request: &'a Request,
+    terminal: bool,
+    connection: Option<Connection>,
+    /// The last position, and when it was read.
+    last: Option<(u64, Instant)>,
+}
+
+impl Watch<'_> {
+    fn run(mut self, pause: Duration, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
+        if self.draws() {
+            write!(out, "{CLEAR}")?;
+        }
+        loop {
+            let report = self.sample()?;
+            self.show(&report, out)?;
+            out.flush()?;
+            let next = Instant::now() + pause;
+            while Instant::now() < next {
+                if stop() {
+                    return Ok(());
+                }
+                std::thread::sleep(LOOK_EVERY.min(next.saturating_duration_since(Instant::now())));
+            }
+        }
+    }
+
+    fn draws(&self) -> bool {
+        self.terminal && !self.request.json
+    }
+
+    /// One look. An outage is shown and waited out; what an operator must mend is shown, too, unless it is the connection.
+    fn sample(&mut self) -> Result<Report, CommandError> {
+        let (mut report, outcome) = match self.look() {
+            Ok(found) => judge(self.request, found),
+            Err(error) if error.recovery() == Recovery::Stop => return Err(error.into()),
+            Err(error) => (Report::unknown(self.request), Err(error.into())),
+        };
+        report.rate = self.rate(&report);
+        report.relay = relay_report(self.request);
+        report.failed(&outcome);
+        Ok(report)
+    }
+
+    fn look(&mut self) -> Result<Found, crate::pg::Error> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.request.source, Purpose::Control)?,
+        };
+        let found = look(&mut connection, self.request)?;
+        self.connection = Some(connection);
+        Ok(found)
+    }
+
+    fn rate(&mut self, report: &Report) -> Option<Rate> {
+        let now = Instant::now();
+        let position = report.slot_row.as_ref()?.confirmed?.bytes();
+        let (before, then) = self.last.replace((position, now))?;
+        Some(Rate::new(position.saturating_sub(before), now - then))
+    }
+
+    fn show(&self, report: &Report, out: &mut dyn Write) -> Result<(), CommandError> {
+        if self.request.json {
+            writeln!(out, "{}", report.json_line())?;
+        } else if self.draws() {
+            let table = report.table().replace('\n', &format!("{CLEAR_LINE}\n"));
+            write!(out, "{HOME}{table}{CLEAR_BELOW}")?;
+        } else {
+            writeln!(out, "{}", report.line())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Asks a relay on this machine over HTTP.
+//!
+//! In: `host:port` and a path. Out: status and body, or what `/status` says. One request, one connection, bounded in time and
+//! size. A relay that does not answer, or reads another slot, has nothing to say here.
+//! Specification: RFC 9112.
+
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long the relay may take for each of connecting, reading and writing.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Largest answer, in bytes.
+const LARGEST_ANSWER_BYTES: u64 = 1 << 20;
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: String,
+}
+
+/// What a relay says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RelayReport {
+    #[serde(skip_serializing)]
+    slot: String,
+    pub(super) state: String,
+    #[serde(default)]
+    in_flight_records: u64,
+    #[serde(default)]
+    events_total: u64,
+    last_error: Option<String>,
+    #[serde(default)]
+    version: String,
+}
+
+impl RelayReport {
+    /// For people.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let state = format!(
+            "{}, {} records published, {} in flight (walrelay {})",
+            self.state, self.events_total, self.in_flight_records, self.version
+        );
+        let mut rows = vec![("relay", state)];
+        rows.extend(self.last_error.as_ref().map(|error| ("last error", error.clone())));
+        rows
+    }
+}
+
+/// What the relay at `address` says, if it reads `slot`.
+pub(super) fn status(address: &str, slot: &str) -> Option<RelayReport> {
+    let answer = get(address, "/status").ok()?;
+    serde_json::from_str::<RelayReport>(&answer.body).ok().filter(|report| report.slot == slot)
+}
+
+/// GETs `path`.
+///
+/// # Errors
+/// Nobody answers there in time, or not in HTTP.
+pub(super) fn get(address: &str, path: &str) -> io::Result<Answer> {
+    let mut stream = connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.take(LARGEST_ANSWER_BYTES).read_to_end(&mut bytes)?;
+    answer(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// The status line's number, and what follows the head. HTTP/1.0 was asked for, so the body is not in chunks.
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    let text = String::from_utf8_lossy(bytes);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, body: body.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Answers one request with `text`.
+    fn server(text: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap();
+            assert!(request[..length].starts_with(b"GET /"));
+            stream.write_all(text.as_bytes()).unwrap();
+        });
+        address
+    }
+
+    #[test]
+    fn an_answer_is_its_status_and_its_body() {
+        let address = server("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\nblocked\r\n");
+        assert_eq!(get(&address, "/readyz").unwrap(), Answer { status: 503, body: "blocked\r\n".to_owned() });
+    }
+
+    #[test]
+    fn what_is_not_http_is_an_error_and_no_panic() {
+        for text in ["", "\r\n\r\n", "HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.1 x\r\n\r\n"] {
+            assert!(get(&server(text), "/").is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_relay_of_another_slot_has_nothing_to_say() {
+        const STATUS: &str = "HTTP/1.1 200 OK\r\n\r\n{\"slot\":\"orders\",\"state\":\"streaming\",\"in_flight_records\":2,\"events_total\":9,\"last_error\":null,\"version\":\"1.0.0\"}";
+        assert_eq!(status(&server(STATUS), "returns"), None);
+        let report = status(&server(STATUS), "orders").unwrap();
+        assert_eq!(
+            report.rows(),
+            [("relay", "streaming, 9 records published, 2 in flight (walrelay 1.0.0)".to_owned())]
+        );
+    }
+}

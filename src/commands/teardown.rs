@@ -1,0 +1,305 @@
+//! `teardown`: drops the slot, and if asked for the publication.
+//!
+//! In: names, and somebody to ask. Out: what is lost, said before; what was done, after. A slot that is read is not touched.
+//! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
+
+use super::error::CommandError;
+use super::marker;
+use super::output::{Told, bytes, command};
+use crate::config::TableName;
+use crate::pg::catalog::PublicationMark;
+use crate::pg::server::Slot;
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
+use crate::supervise::{RunError, check_slot};
+use std::io::{BufRead, Write};
+
+/// What is to go.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot.
+    pub slot: String,
+    /// The publication, too; else only the mark on it.
+    pub publication_too: bool,
+    /// Without asking.
+    pub yes: bool,
+    /// As in [`setup::Request`](super::setup::Request).
+    pub typed_source: Option<String>,
+}
+
+/// What there is of it.
+struct Facts {
+    database: String,
+    slot: Option<Slot>,
+    publication: Option<PublicationMark>,
+    tables: Vec<TableName>,
+}
+
+/// Drops what is to go. `terminal`: where the answer is read from; `None` when nobody is there.
+///
+/// # Errors
+/// The slot is in use or is not one of this database's; nobody can be asked; the server cannot be reached or refuses.
+pub fn teardown(
+    request: &Request,
+    out: &mut dyn Write,
+    terminal: Option<&mut dyn BufRead>,
+) -> Result<(), CommandError> {
+    let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    let facts = look(&mut connection, request)?;
+    refuse(&mut connection, request, &facts)?;
+    let plan = plan(request, &facts);
+    if plan.is_empty() {
+        writeln!(out, "nothing to do: {}", gone(request))?;
+        return Ok(());
+    }
+    writeln!(out, "In database \"{}\" ({}), this drops:", facts.database, connection.host())?;
+    for step in &plan {
+        writeln!(out, "  {}", step.what)?;
+    }
+    if !request.yes && !agreed(out, terminal)? {
+        writeln!(out, "nothing was dropped")?;
+        return Ok(());
+    }
+    for step in &plan {
+        step.execute(&mut connection, request)?;
+        writeln!(out, "{}", step.done)?;
+    }
+    write!(out, "{}", ending(request, &facts))?;
+    Ok(())
+}
+
+fn look(connection: &mut Connection, request: &Request) -> Result<Facts, CommandError> {
+    let publication = match server::publication(connection, &request.publication)? {
+        Some(_) => Some(catalog::publication_mark(connection, &request.publication)?),
+        None => None,
+    };
+    let tables = server::published_tables(connection, &request.publication)?;
+    let filter = |table: &crate::pgoutput::PublishedTable| {
+        let (schema, name) = table.relation.full_name();
+        TableName { schema, name }
+    };
+    Ok(Facts {
+        database: catalog::server(connection)?.database,
+        slot: server::slot(connection, &request.slot)?,
+        publication,
+        tables: tables.iter().map(filter).collect(),
+    })
+}
+
+fn refuse(connection: &mut Connection, request: &Request, facts: &Facts) -> Result<(), CommandError> {
+    let Some(slot) = &facts.slot else { return Ok(()) };
+    // Whatever else is wrong with it is a reason to drop it.
+    if let Err(error @ (RunError::SlotOfOtherDatabase { .. } | RunError::SlotOfOtherPlugin { .. })) =
+        check_slot(&request.slot, &facts.database, slot)
+    {
+        return Err(error.into());
+    }
+    if slot.row.active {
+        return Err(in_use(connection, &request.slot, slot.row.active_pid)?);
+    }
+    Ok(())
+}
+
+fn in_use(connection: &mut Connection, slot: &str, pid: Option<u32>) -> Result<CommandError, pg::Error> {
+    let reading = match pid {
+        Some(pid) => catalog::session(connection, pid)?.map(Box::new),
+        None => None,
+    };
+    Ok(CommandError::SlotInUse { slot: slot.to_owned(), pid, reading })
+}
+
+/// One thing to drop.
+struct Step {
+    /// What it is, and what is lost with it.
+    what: String,
+    sql: String,
+    /// That it was dropped.
+    done: String,
+    mend: String,
+}
+
+impl Step {
+    fn execute(&self, connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+        let error = match connection.query(&self.sql) {
+            Ok(_) => return Ok(()),
+            Err(error @ pg::Error::Server { .. }) => error,
+            Err(error) => return Err(error.into()),
+        };
+        if error.code() == Some(sqlstate::OBJECT_IN_USE) {
+            // A relay took it since we looked.
+            let slot = server::slot(connection, &request.slot)?;
+            return Err(in_use(connection, &request.slot, slot.and_then(|slot| slot.row.active_pid))?);
+        }
+        let step = format!("drop {}", self.what);
+        Err(CommandError::Refused { step, mend: self.mend.clone(), source: Box::new(error) })
+    }
+}
+
+fn plan(request: &Request, facts: &Facts) -> Vec<Step> {
+    let slot = facts.slot.as_ref().map(|slot| drop_slot(&request.slot, slot));
+    let publication = facts.publication.as_ref().and_then(|mark| {
+        if request.publication_too { Some(drop_publication(request, facts, mark)) } else { remove_mark(request, mark) }
+    });
+    slot.into_iter().chain(publication).collect()
+}
+
+fn drop_slot(name: &str, slot: &Slot) -> Step {
+    let confirmed = slot.confirmed_flush_lsn.map_or_else(|| "nothing".to_owned(), |lsn| lsn.to_string());
+    let lag = slot.lag_bytes.map_or_else(String::new, |lag| format!(", {} behind the server", bytes(lag)));
+    Step {
+        what: format!(
+            "slot \"{name}\" (confirmed {confirmed}{lag}): rows committed since and not yet published will not be"
+        ),
+        sql: format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)),
+        done: format!("dropped slot \"{name}\""),
+        mend: "the role needs REPLICATION, or membership in what a managed service has in place of it".to_owned(),
+    }
+}
+
+fn drop_publication(request: &Request, facts: &Facts, mark: &PublicationMark) -> Step {
+    let name = &request.publication;
+    let tables: Vec<String> = facts.tables.iter().map(ToString::to_string).collect();
+    let others: Vec<&str> = marker::slots(mark.comment.as_deref()).filter(|slot| *slot != request.slot).collect();
+    let also = if others.is_empty() {
+        String::new()
+    } else {
+        format!(", which slot {} reads, too: its relay will stop", others.join(", "))
+    };
+    Step {
+        what: format!("publication \"{name}\" ({}){also}", tables.join(", ")),
+        sql: format!("DROP PUBLICATION {}", identifier(name)),
+        done: format!("dropped publication \"{name}\""),
+        mend: "run it as the owner of the publication".to_owned(),
+    }
+}
+
+fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
+    let comment = mark.comment.as_deref();
+    if !marker::is_set(comment, &request.slot) {
+        return None;
+    }
+    let left = marker::removed(comment, &request.slot).map_or_else(|| "NULL".to_owned(), |text| literal(&text));
+    Some(Step {
+        what: format!("the mark on publication \"{}\" that the slot was made", request.publication),
+        sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
+        done: format!("dropped the mark on publication \"{}\"", request.publication),
+        mend: "run it as the owner of the publication".to_owned(),
+    })
+}
+
+fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<bool, CommandError> {
+    let Some(terminal) = terminal else {
+        return Err(CommandError::NobodyToAsk { what: "teardown" });
+    };
+    write!(out, "Go on? [y/N] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    terminal.read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+fn gone(request: &Request) -> String {
+    if request.publication_too {
+        format!("slot \"{}\" and publication \"{}\" do not exist", request.slot, request.publication)
+    } else {
+        format!("slot \"{}\" does not exist", request.slot)
+    }
+}
+
+/// What is left, and the way back.
+fn ending(request: &Request, facts: &Facts) -> String {
+    let mut left: Vec<String> = Vec::new();
+    if facts.publication.is_some() && !request.publication_too {
+        left.push(format!("publication \"{}\" (to drop it, too: --publication-too)", request.publication));
+    }
+    left.extend(facts.tables.iter().map(|table| format!("table {table}")));
+    let source = request.typed_source.as_deref();
+    let tables = if request.publication_too { facts.tables.as_slice() } else { &[] };
+    let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
+    let left = if left.is_empty() { "nothing".to_owned() } else { left.join(", ") };
+    format!("left: {left}\nto begin anew: {}\n", command("setup --apply", &told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::pg::source::Environment;
+    use serde_json::json;
+
+    fn request(publication_too: bool) -> Request {
+        let source = Source::resolve(Some("postgres://app@localhost/shop"), &Environment::default()).unwrap().source;
+        Request {
+            source,
+            publication: "pub".to_owned(),
+            slot: "orders".to_owned(),
+            publication_too,
+            yes: false,
+            typed_source: None,
+        }
+    }
+
+    fn facts(comment: Option<&str>) -> Facts {
+        let slot = Slot {
+            row: serde_json::from_value(json!({"plugin": "pgoutput", "database": "shop"})).unwrap(),
+            confirmed_flush_lsn: Some(Lsn::new(0x20)),
+            restart_lsn: None,
+            lag_bytes: Some(2048),
+            retained_wal_bytes: None,
+        };
+        let publication = PublicationMark { comment: comment.map(str::to_owned), owned: true };
+        Facts {
+            database: "shop".to_owned(),
+            slot: Some(slot),
+            publication: Some(publication),
+            tables: vec![TableName::parse("public.outbox").unwrap()],
+        }
+    }
+
+    fn sql(request: &Request, facts: &Facts) -> Vec<String> {
+        plan(request, facts).into_iter().map(|step| step.sql).collect()
+    }
+
+    #[test]
+    fn the_publication_loses_only_the_mark_unless_it_is_to_go_too() {
+        let facts = facts(Some("events\nwalrelay slot: orders"));
+        let slot = "SELECT pg_catalog.pg_drop_replication_slot('orders')";
+        assert_eq!(sql(&request(false), &facts), [slot, "COMMENT ON PUBLICATION \"pub\" IS 'events'"]);
+        assert_eq!(sql(&request(true), &facts), [slot, "DROP PUBLICATION \"pub\""]);
+    }
+
+    #[test]
+    fn what_is_gone_is_nothing_to_do() {
+        let facts = Facts { slot: None, ..facts(None) };
+        assert!(plan(&request(false), &facts).is_empty());
+        assert!(plan(&request(true), &Facts { publication: None, ..facts }).is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_is_said_before() {
+        let plan = plan(&request(true), &facts(Some("walrelay slot: returns")));
+        assert!(plan[0].what.contains("confirmed 0/20, 2.0 KiB behind the server"));
+        assert!(plan[1].what.contains("which slot returns reads, too"));
+    }
+
+    #[test]
+    fn only_a_clear_yes_is_one_and_nobody_cannot_be_asked() {
+        for (answer, yes) in
+            [("y\n", true), ("YES\n", true), ("\n", false), ("", false), ("no\n", false), ("yo\n", false)]
+        {
+            assert_eq!(agreed(&mut Vec::new(), Some(&mut answer.as_bytes())).unwrap(), yes, "{answer:?}");
+        }
+        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().exit_code(), 64);
+    }
+
+    #[test]
+    fn the_way_back_names_the_tables_once_the_publication_is_gone() {
+        let text = ending(&request(true), &facts(None));
+        assert!(text.ends_with("walrelay setup --apply --publication pub --slot orders --table public.outbox\n"));
+        assert!(ending(&request(false), &facts(None)).starts_with("left: publication \"pub\""));
+    }
+}

@@ -1,0 +1,249 @@
+//! Questions about what stands around a slot: tables, roles, sessions, the mark on a publication.
+//!
+//! In: an open [`Connection`]. Out: plain values. Reads only, and decides nothing. What a role may not see is `None`.
+//! Specification: PostgreSQL manual, chapter 53 "System Catalogs", 28.2.3 "pg_stat_activity", 54 "System Views".
+
+use super::connection::{Connection, Row, identifier, literal};
+use super::error::Error;
+use std::time::Duration;
+
+/// A server, and the database that the connection leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerRow {
+    /// `server_version_num`: 170011 for 17.11.
+    pub version: u32,
+    /// `server_version`, for people.
+    pub version_text: String,
+    /// `wal_level`.
+    pub wal_level: String,
+    /// The database.
+    pub database: String,
+    /// Whom we are logged in as.
+    pub user: String,
+}
+
+/// Asks who the server is.
+///
+/// # Errors
+/// The connection broke.
+pub fn server(connection: &mut Connection) -> Result<ServerRow, Error> {
+    let rows = connection.query(
+        "SELECT current_setting('server_version_num'), current_setting('server_version'), current_setting('wal_level'),
+                current_database(), current_user",
+    )?;
+    let row = rows.first();
+    let text = |index| row.and_then(|row| row.text(index)).unwrap_or_default().to_owned();
+    Ok(ServerRow {
+        version: text(0).parse().unwrap_or_default(),
+        version_text: text(1),
+        wal_level: text(2),
+        database: text(3),
+        user: text(4),
+    })
+}
+
+/// A table that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableRow {
+    /// `PARTITION BY`.
+    pub partitioned: bool,
+    /// The publication names the table itself. (Its schema, all tables and an ancestor are other ways into it.)
+    pub member: bool,
+}
+
+/// Looks a table up, and whether `publication` names it; `None` when there is no such table.
+///
+/// # Errors
+/// The connection broke.
+pub fn table(
+    connection: &mut Connection,
+    schema: &str,
+    name: &str,
+    publication: &str,
+) -> Result<Option<TableRow>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT c.relkind = 'p', EXISTS (
+                    SELECT FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
+                     WHERE m.prrelid = c.oid AND p.pubname = {})
+           FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p')",
+        literal(publication),
+        literal(schema),
+        literal(name)
+    ))?;
+    Ok(rows.first().map(|row| TableRow { partitioned: row.is_true(0), member: row.is_true(1) }))
+}
+
+/// Counts a table's rows, but no further than `limit`.
+///
+/// # Errors
+/// The role may not read the table, or the connection broke.
+pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: u64) -> Result<u64, Error> {
+    let rows = connection.query(&format!(
+        "SELECT count(*) FROM (SELECT FROM {}.{} LIMIT {limit}) AS counted",
+        identifier(schema),
+        identifier(name)
+    ))?;
+    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+}
+
+/// The comment on a publication, and whether our role may change it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PublicationMark {
+    /// `None` when there is none.
+    pub comment: Option<String>,
+    /// Our role owns the publication, or may act as its owner.
+    pub owned: bool,
+}
+
+/// Reads the comment on a publication.
+///
+/// # Errors
+/// The connection broke.
+pub fn publication_mark(connection: &mut Connection, publication: &str) -> Result<PublicationMark, Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')
+           FROM pg_catalog.pg_publication WHERE pubname = {}",
+        literal(publication)
+    ))?;
+    let mark = |row: &Row| PublicationMark { comment: row.text(0).map(str::to_owned), owned: row.is_true(1) };
+    Ok(rows.first().map(mark).unwrap_or_default())
+}
+
+/// What a role may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a right of its own, as the catalogue has them")]
+pub struct RoleRow {
+    /// LOGIN.
+    pub login: bool,
+    /// REPLICATION, SUPERUSER, or a managed service's role that stands for it.
+    pub replicates: bool,
+    /// CONNECT on the connection's database.
+    pub connects: bool,
+    /// Sees what other roles' sessions do.
+    pub reads_stats: bool,
+}
+
+/// Looks a role up; `None` when there is none of that name.
+///
+/// # Errors
+/// The connection broke.
+pub fn role(connection: &mut Connection, name: &str) -> Result<Option<RoleRow>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT r.rolcanlogin,
+                r.rolreplication OR r.rolsuper OR EXISTS (
+                    SELECT FROM pg_catalog.pg_roles AS g
+                     WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')),
+                pg_catalog.has_database_privilege(r.oid, current_database(), 'CONNECT'),
+                pg_catalog.pg_has_role(r.oid, 'pg_read_all_stats', 'MEMBER')
+           FROM pg_catalog.pg_roles AS r WHERE r.rolname = {}",
+        literal(name)
+    ))?;
+    Ok(rows.first().map(|row| RoleRow {
+        login: row.is_true(0),
+        replicates: row.is_true(1),
+        connects: row.is_true(2),
+        reads_stats: row.is_true(3),
+    }))
+}
+
+/// Whether the server is Amazon's, where REPLICATION is given by membership in a role.
+///
+/// # Errors
+/// The connection broke.
+pub fn grants_replication_by_role(connection: &mut Connection) -> Result<bool, Error> {
+    let rows = connection.query("SELECT FROM pg_catalog.pg_roles WHERE rolname = 'rds_replication'")?;
+    Ok(!rows.is_empty())
+}
+
+/// A session. What our role may not see of it is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The server process.
+    pub pid: u32,
+    /// Its role.
+    pub user: Option<String>,
+    /// What it calls itself; `None` when it does not.
+    pub application: Option<String>,
+    /// Its address; `None` on a Unix socket.
+    pub client: Option<String>,
+    /// `active`, `idle in transaction`, …
+    pub state: Option<String>,
+    /// Since its transaction began.
+    pub transaction_age: Option<Duration>,
+    /// Since its latest statement began.
+    pub statement_age: Option<Duration>,
+}
+
+const SESSION: &str = "a.pid, a.usename, nullif(a.application_name, ''), pg_catalog.host(a.client_addr), a.state,
+    extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::bigint,
+    extract(epoch FROM pg_catalog.clock_timestamp() - a.query_start)::bigint";
+
+/// The session that a server process serves.
+///
+/// # Errors
+/// The connection broke.
+pub fn session(connection: &mut Connection, pid: u32) -> Result<Option<Session>, Error> {
+    let rows =
+        connection.query(&format!("SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = {pid}"))?;
+    Ok(rows.first().and_then(parse_session))
+}
+
+/// The sessions that `pid` waits for.
+///
+/// # Errors
+/// The connection broke.
+pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Session>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids({pid}))"
+    ))?;
+    Ok(rows.iter().filter_map(parse_session).collect())
+}
+
+fn parse_session(row: &Row) -> Option<Session> {
+    let text = |index| row.text(index).map(str::to_owned);
+    let age = |index| row.parse::<i64>(index).map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    Some(Session {
+        pid: row.parse(0)?,
+        user: text(1),
+        application: text(2),
+        client: text(3),
+        state: text(4),
+        transaction_age: age(5),
+        statement_age: age(6),
+    })
+}
+
+/// A transaction that was prepared for two-phase commit, and neither committed nor rolled back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedTransaction {
+    /// Its name.
+    pub gid: String,
+    /// Who prepared it.
+    pub owner: String,
+    /// The database that it belongs to: it can be ended only there.
+    pub database: String,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// The prepared transactions that `pid` waits for.
+///
+/// # Errors
+/// The connection broke.
+pub fn prepared_blockers(connection: &mut Connection, pid: u32) -> Result<Vec<PreparedTransaction>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT x.gid, x.owner, x.database, extract(epoch FROM pg_catalog.clock_timestamp() - x.prepared)::bigint
+           FROM pg_catalog.pg_prepared_xacts AS x
+           JOIN pg_catalog.pg_locks AS l ON l.locktype = 'transactionid' AND l.transactionid = x.transaction
+          WHERE l.pid = {pid} AND NOT l.granted"
+    ))?;
+    let text = |row: &Row, index| row.text(index).unwrap_or_default().to_owned();
+    let parse = |row: &Row| PreparedTransaction {
+        gid: text(row, 0),
+        owner: text(row, 1),
+        database: text(row, 2),
+        age: Duration::from_secs(row.parse::<i64>(3).and_then(|seconds| seconds.try_into().ok()).unwrap_or(0)),
+    };
+    Ok(rows.iter().map(parse).collect())
+}

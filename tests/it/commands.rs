@@ -1,0 +1,405 @@
+//! `setup`, `status` and `teardown` against a real server.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use walrelay::commands::{CommandError, setup, status, teardown};
+use walrelay::config::TableName;
+use walrelay::pg::source::{Environment, Source};
+use walrelay::pg::{Connection, Purpose};
+use walrelay::supervise::RunError;
+use walrelay_dev::postgres::{shared_postgres, unique_name};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A database of its own with `public.outbox`, and names that no other test has.
+struct Place {
+    url: String,
+    slot: String,
+    publication: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let server = shared_postgres().unwrap();
+        let url = server.url(&server.create_unique_database("commands").unwrap());
+        let place = Self { url, slot: unique_name("slot"), publication: "walrelay".to_owned() };
+        place.run("CREATE TABLE public.outbox (id bigint PRIMARY KEY, aggregatetype text, payload json)");
+        place
+    }
+
+    fn source(&self) -> Source {
+        Source::resolve(Some(&self.url), &Environment::default()).unwrap().source
+    }
+
+    fn source_as(&self, role: &str) -> Source {
+        let mut source = self.source();
+        source.user = role.to_owned();
+        source
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::open(&self.source(), Purpose::Control).unwrap()
+    }
+
+    #[track_caller]
+    fn run(&self, sql: &str) {
+        self.connection().query(sql).unwrap();
+    }
+
+    #[track_caller]
+    fn value(&self, sql: &str) -> Option<String> {
+        self.connection().query(sql).unwrap().first().and_then(|row| row.text(0)).map(str::to_owned)
+    }
+
+    fn slots(&self) -> String {
+        self.value(&format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}'", self.slot)).unwrap()
+    }
+
+    fn setup(&self) -> setup::Request {
+        setup::Request {
+            source: self.source(),
+            publication: self.publication.clone(),
+            slot: self.slot.clone(),
+            tables: vec![outbox()],
+            apply: true,
+            failover: false,
+            role: None,
+            create_table: false,
+            typed_source: None,
+        }
+    }
+
+    fn once(&self) -> Result<(), CommandError> {
+        setup::once(&self.source(), &self.publication, &self.slot, &[outbox()], &|| false)
+    }
+
+    fn status(&self, json: bool) -> (String, Result<(), CommandError>) {
+        let (source, publication, slot) = (self.source(), self.publication.clone(), self.slot.clone());
+        let request = status::Request { source, publication, slot, json, watch: None, http: None };
+        let mut out = Vec::new();
+        let outcome = status::status(&request, &mut out, false, &|| false);
+        (String::from_utf8(out).unwrap(), outcome)
+    }
+
+    fn teardown(&self, publication_too: bool) -> (String, Result<(), CommandError>) {
+        let request = teardown::Request {
+            source: self.source(),
+            publication: self.publication.clone(),
+            slot: self.slot.clone(),
+            publication_too,
+            yes: true,
+            typed_source: None,
+        };
+        let mut out = Vec::new();
+        let outcome = teardown::teardown(&request, &mut out, None);
+        (String::from_utf8(out).unwrap(), outcome)
+    }
+}
+
+/// Slots are few, and outlive their tests' databases.
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.run(&format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{}' AND NOT active",
+            self.slot
+        ));
+    }
+}
+
+fn outbox() -> TableName {
+    TableName { schema: "public".to_owned(), name: "outbox".to_owned() }
+}
+
+fn set_up(request: &setup::Request) -> (String, Result<(), CommandError>) {
+    let mut out = Vec::new();
+    let outcome = setup::setup(request, &mut out, &mut Vec::new(), &|| false);
+    (String::from_utf8(out).unwrap(), outcome)
+}
+
+#[track_caller]
+fn done(request: &setup::Request) -> String {
+    let (out, outcome) = set_up(request);
+    outcome.unwrap();
+    out
+}
+
+#[test]
+fn the_printed_sql_is_all_that_a_database_needs() {
+    let place = Place::new();
+    place.run("DROP TABLE public.outbox");
+    let role = unique_name("relay");
+    let request = setup::Request { apply: false, create_table: true, role: Some(role), ..place.setup() };
+    let script = done(&request);
+    let sql: String = script.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]).collect();
+    for statement in sql.split(";\n").filter(|statement| !statement.trim().is_empty()) {
+        place.run(statement);
+    }
+    let again = done(&request);
+    assert!(again.starts_with("-- nothing to do"), "{again}");
+    place.run(&format!("DROP OWNED BY {0}; DROP ROLE {0}", request.role.unwrap()));
+}
+
+#[test]
+fn setup_does_it_once_and_says_so() {
+    let place = Place::new();
+    place.run("INSERT INTO public.outbox SELECT n FROM generate_series(1, 12) AS n");
+    let request = place.setup();
+    let out = done(&request);
+    assert!(out.contains("made publication \"walrelay\" for public.outbox\n"), "{out}");
+    assert!(out.contains("public.outbox holds 12 rows already"), "{out}");
+    assert!(out.ends_with(&format!("next: walrelay run --slot {} --table public.outbox\n", place.slot)), "{out}");
+    let again = done(&request);
+    assert!(again.starts_with("nothing to do"), "{again}");
+}
+
+#[test]
+fn rows_between_the_slot_and_the_first_run_are_in_the_slot() {
+    let place = Place::new();
+    done(&place.setup());
+    place.run("INSERT INTO public.outbox VALUES (1)");
+    let changes = format!(
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')
+          WHERE get_byte(data, 0) = ascii('I')",
+        place.slot
+    );
+    assert_eq!(place.value(&changes).unwrap(), "1");
+}
+
+#[test]
+fn rows_that_may_not_be_read_are_not_counted_and_that_is_said() {
+    let place = Place::new();
+    let role = unique_name("maker");
+    place.run(&format!(
+        "CREATE ROLE {role} LOGIN REPLICATION; GRANT CREATE ON DATABASE {} TO {role};
+         CREATE PUBLICATION walrelay FOR TABLE public.outbox; ALTER PUBLICATION walrelay OWNER TO {role}",
+        place.source().dbname
+    ));
+    let out = done(&setup::Request { source: place.source_as(&role), ..place.setup() });
+    assert!(out.contains("could not be counted (permission denied for table outbox"), "{out}");
+    place.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn a_missing_right_is_named_and_nothing_is_changed() {
+    let place = Place::new();
+    let role = unique_name("weak");
+    place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION"));
+    let request = setup::Request { source: place.source_as(&role), ..place.setup() };
+    let error = set_up(&request).1.unwrap_err();
+    assert_eq!((error.exit_code(), error.to_string().starts_with("cannot make publication")), (2, true));
+    assert!(error.hint().unwrap().contains(&format!("GRANT CREATE ON DATABASE \"{}\"", place.source().dbname)));
+    place.run(&format!(
+        "ALTER ROLE {role} NOREPLICATION; GRANT CREATE ON DATABASE {} TO {role}; ALTER TABLE public.outbox OWNER TO {role}",
+        place.source().dbname
+    ));
+    let error = set_up(&request).1.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.hint().unwrap().contains("REPLICATION"), "{error}");
+    assert_eq!(place.value("SELECT count(*) FROM pg_publication").unwrap(), "0");
+    assert_eq!(place.slots(), "0");
+    place.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn a_slot_from_before_its_publication_is_warned_of_and_the_mend_mends() {
+    let place = Place::new();
+    place.run(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", place.slot));
+    place.run("INSERT INTO public.outbox VALUES (1)");
+    let out = done(&place.setup());
+    assert!(out.contains("is older than publication \"walrelay\""), "{out}");
+    let (_, mend) = out.split_once("To go on from now: ").unwrap();
+    place.run(mend.split_once(';').unwrap().0);
+    place.run("INSERT INTO public.outbox VALUES (2)");
+    let changes = format!(
+        "SELECT count(*) FROM pg_logical_slot_get_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')
+          WHERE get_byte(data, 0) = ascii('I')",
+        place.slot
+    );
+    assert_eq!(place.value(&changes).unwrap(), "1");
+}
+
+/// Runs `setup --apply` while a transaction holds the slot up, until `tell` sees a word about it and says to go on.
+fn while_held_up(
+    place: &Place,
+    release: impl FnOnce(&mut Connection, &AtomicBool) + Send,
+) -> (String, Result<(), CommandError>) {
+    let mut holder = place.connection();
+    holder.query("BEGIN").unwrap();
+    holder.query("INSERT INTO public.outbox VALUES (1)").unwrap();
+    let pid = holder.backend_pid().to_string();
+    let (notes, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let mut out = Vec::new();
+            let mut notes = Notes(&notes);
+            let outcome = setup::setup(&place.setup(), &mut out, &mut notes, &|| stop.load(Ordering::Relaxed));
+            (String::from_utf8(out).unwrap(), outcome)
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while !String::from_utf8_lossy(&notes.lock().unwrap()).contains(&format!("process {pid} ")) {
+            assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&notes.lock().unwrap()));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        release(&mut holder, &stop);
+        running.join().unwrap()
+    })
+}
+
+struct Notes<'a>(&'a Mutex<Vec<u8>>);
+
+impl std::io::Write for Notes<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_transaction_that_holds_the_slot_up_is_named_and_once_it_ends_the_slot_is_made() {
+    let place = Place::new();
+    let (out, outcome) = while_held_up(&place, |holder, _| drop(holder.query("COMMIT").unwrap()));
+    outcome.unwrap();
+    assert!(out.contains("made slot"), "{out}");
+    assert_eq!(place.slots(), "1");
+}
+
+#[test]
+fn a_stop_while_the_slot_is_held_up_leaves_no_half_made_slot() {
+    let place = Place::new();
+    let (_, outcome) = while_held_up(&place, |_, stop| stop.store(true, Ordering::Relaxed));
+    assert!(matches!(outcome, Err(CommandError::Interrupted)), "{outcome:?}");
+    assert_eq!(place.slots(), "0");
+    // And the way is free for another attempt.
+    assert!(done(&place.setup()).contains("made slot"));
+}
+
+#[test]
+fn a_run_sets_up_once_and_a_slot_lost_since_is_not_made_again() {
+    let place = Place::new();
+    place.once().unwrap();
+    place.once().unwrap();
+    assert_eq!(place.slots(), "1");
+    place.run(&format!("SELECT pg_drop_replication_slot('{}')", place.slot));
+    let error = place.once().unwrap_err();
+    assert!(matches!(&error, CommandError::Run(RunError::NoSlot { was_there: true, .. })), "{error}");
+    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "0"));
+    // Asked for by name, it is made, and the loss is said.
+    let out = done(&place.setup());
+    assert!(out.contains("was there before and is gone"), "{out}");
+    place.once().unwrap();
+}
+
+#[test]
+fn two_relays_that_set_up_at_the_same_time_make_one_slot() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4).map(|_| scope.spawn(|| place.once())).collect();
+        runs.into_iter().for_each(|run| run.join().unwrap().unwrap());
+    });
+    assert_eq!(place.slots(), "1");
+}
+
+#[test]
+fn a_run_does_not_make_a_slot_that_it_could_not_mark() {
+    let place = Place::new();
+    let role = unique_name("reader");
+    place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; CREATE PUBLICATION walrelay FOR TABLE public.outbox"));
+    let error = setup::once(&place.source_as(&role), "walrelay", &place.slot, &[], &|| false).unwrap_err();
+    assert!(matches!(error, CommandError::NotMarkable { .. }), "{error}");
+    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "0"));
+    place.run(&format!("DROP ROLE {role}"));
+}
+
+#[test]
+fn status_shows_a_slot_and_says_what_is_wrong_when_there_is_none() {
+    let place = Place::new();
+    let (out, outcome) = place.status(true);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(outcome.unwrap_err().exit_code(), 2);
+    assert!(json["hint"].as_str().unwrap().contains("walrelay setup --apply") && json["confirmed_lsn"].is_null());
+    done(&place.setup());
+    let (out, outcome) = place.status(true);
+    outcome.unwrap();
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&json["active"], &json["plugin"]), (&false.into(), &"pgoutput".into()));
+    assert!(json["lag_bytes"].is_u64() && json["retained_wal_bytes"].is_u64());
+    let (out, _) = place.status(false);
+    assert!(out.contains("publication  walrelay: public.outbox\n"), "{out}");
+}
+
+#[test]
+fn a_slot_of_another_database_is_left_alone_by_all() {
+    let (place, other) = (Place::new(), Place::new());
+    done(&other.setup());
+    let place = Place { slot: other.slot.clone(), url: place.url.clone(), publication: "walrelay".to_owned() };
+    for outcome in [set_up(&place.setup()).1, place.once(), place.status(false).1, place.teardown(true).1] {
+        let error = outcome.unwrap_err();
+        assert!(matches!(&error, CommandError::Run(RunError::SlotOfOtherDatabase { .. })), "{error}");
+    }
+    std::mem::forget(place);
+    assert_eq!(other.slots(), "1");
+}
+
+#[test]
+fn teardown_drops_the_slot_and_its_mark_so_that_all_can_begin_anew() {
+    let place = Place::new();
+    place.once().unwrap();
+    let (out, outcome) = place.teardown(false);
+    outcome.unwrap();
+    assert!(out.contains("rows committed since and not yet published will not be"), "{out}");
+    assert_eq!(place.slots(), "0");
+    assert!(place.teardown(false).0.starts_with("nothing to do"));
+    place.once().unwrap();
+    place.teardown(true).1.unwrap();
+    assert_eq!(place.value("SELECT count(*) FROM pg_publication").unwrap(), "0");
+    assert!(place.teardown(true).0.starts_with("nothing to do"));
+}
+
+#[test]
+fn teardown_does_not_touch_a_slot_that_is_read_and_names_the_reader() {
+    let place = Place::new();
+    done(&place.setup());
+    let options = walrelay::pg::PluginOptions { publication: "walrelay", binary: false, messages: false };
+    let reader = Connection::open(&place.source(), Purpose::Replication).unwrap();
+    let stream = reader.start_replication(&place.slot, walrelay::lsn::Lsn::ZERO, &options, 1 << 20).unwrap();
+    let error = place.teardown(true).1.unwrap_err();
+    assert!(error.to_string().contains(&format!("in use by process {}", stream.backend_pid())), "{error}");
+    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "1"));
+    let (out, outcome) = place.status(false);
+    outcome.unwrap();
+    assert!(out.contains(&format!("active: process {}", stream.backend_pid())), "{out}");
+    drop(stream);
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = place.teardown(true).1 {
+        assert!(matches!(error, CommandError::SlotInUse { .. }) && Instant::now() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(place.slots(), "0");
+}
+
+#[test]
+fn nobody_to_ask_is_no_yes() {
+    let place = Place::new();
+    done(&place.setup());
+    let request = teardown::Request {
+        source: place.source(),
+        publication: place.publication.clone(),
+        slot: place.slot.clone(),
+        publication_too: false,
+        yes: false,
+        typed_source: None,
+    };
+    let error = teardown::teardown(&request, &mut Vec::new(), None).unwrap_err();
+    assert_eq!(error.exit_code(), 64);
+    let mut out = Vec::new();
+    teardown::teardown(&request, &mut out, Some(&mut "n\n".as_bytes())).unwrap();
+    assert!(String::from_utf8(out).unwrap().ends_with("nothing was dropped\n"));
+    assert_eq!(place.slots(), "1");
+    teardown::teardown(&request, &mut Vec::new(), Some(&mut "y\n".as_bytes())).unwrap();
+    assert_eq!(place.slots(), "0");
+}

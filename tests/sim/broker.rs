@@ -1,0 +1,370 @@
+//! A scripted broker with its producers, as an idempotent client with gapless delivery behaves.
+//!
+//! ```text
+//!  try_enqueue ──► one queue per partition ──► batches ──► log       reports come late, in any order
+//! ```
+//!
+//! A refused batch ends its producer: nothing later of its partition gets in, what was on its way to other partitions may. A
+//! producer that was given up may still have batches on their way: a part of each queue, from its front, may arrive at any
+//! time, also after what a newer producer has sent.
+
+use crate::dice::Dice;
+use crate::truth::{Taken, Truth};
+use crate::wal::Wal;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Token};
+
+/// Topic and number.
+pub(crate) type Partition = (String, u64);
+
+#[derive(Debug)]
+pub(crate) struct Broker {
+    pub(crate) producers: Vec<Producer>,
+    /// Partitions of each topic.
+    pub(crate) partitions: u64,
+    pub(crate) rules: Rules,
+    /// Answers nobody until then.
+    pub(crate) down_until: Duration,
+    /// Rows that a test holds back, and with them what comes after in their partitions.
+    pub(crate) held: BTreeSet<usize>,
+    /// Topics that take nothing until then.
+    pub(crate) blocked: BTreeMap<String, Duration>,
+}
+
+/// What is refused.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// Largest batch, in bytes.
+    pub(crate) limit: u64,
+    /// Rows that are refused whatever their size, until somebody mends it.
+    pub(crate) refused: BTreeSet<usize>,
+    /// Rows that were refused once and would not be again: word of that may still be on its way.
+    pub(crate) mended: BTreeSet<usize>,
+}
+
+impl Rules {
+    fn refuse(&self, batch: &[Queued]) -> bool {
+        let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
+        bytes > self.limit || batch.iter().any(|queued| self.refused.contains(&queued.number))
+    }
+}
+
+/// One producer's client.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    queues: BTreeMap<Partition, VecDeque<Queued>>,
+    paused: BTreeMap<Partition, Duration>,
+    reports: Vec<(Duration, Delivered)>,
+    pub(crate) in_flight: InFlight,
+    /// Takes and sends nothing any more.
+    fatal: bool,
+    /// Nobody listens to it any more.
+    given_up: bool,
+    pub(crate) taken: Taken,
+    pub(crate) settings: Client,
+}
+
+/// How a client is set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client {
+    /// Largest batch, in bytes.
+    pub(crate) batch: u64,
+    /// Most bytes in flight.
+    pub(crate) room: u64,
+    /// Largest record, in bytes.
+    pub(crate) record: u64,
+    /// A report comes so late at most, in milliseconds; once in `later`, a hundred times as late.
+    pub(crate) report: u64,
+    pub(crate) later: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    number: usize,
+    bytes: u64,
+    token: Token,
+}
+
+/// What happens to the batch that is sent next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is judged by what it holds.
+    Judged,
+    /// It is tried again, after a pause.
+    Later,
+    /// The topic's condition fails it.
+    Environment,
+    /// The client dies of itself.
+    Fatal,
+}
+
+impl Broker {
+    pub(crate) fn new() -> Self {
+        Self {
+            producers: Vec::new(),
+            partitions: 3,
+            rules: Rules { limit: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
+            down_until: Duration::ZERO,
+            held: BTreeSet::new(),
+            blocked: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn connect(&mut self, settings: Client, taken: Taken) -> usize {
+        self.producers.push(Producer {
+            queues: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            reports: Vec::new(),
+            in_flight: InFlight::default(),
+            fatal: false,
+            given_up: false,
+            taken,
+            settings,
+        });
+        self.producers.len() - 1
+    }
+
+    /// Whether the row is refused, alone in its batch.
+    pub(crate) fn refuses(&self, number: usize, wal: &Wal) -> bool {
+        self.rules.refused.contains(&number) || bytes_of(number, wal) > self.rules.limit
+    }
+
+    /// An operator sees to it that the row is taken.
+    pub(crate) fn mend(&mut self, number: usize, wal: &Wal) {
+        self.rules.mended.insert(number);
+        self.rules.refused.remove(&number);
+        self.rules.limit = self.rules.limit.max(bytes_of(number, wal));
+    }
+
+    pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (usize, Token), wal: &Wal, now: Duration) -> Enqueue {
+        let (number, token) = queued;
+        let bytes = bytes_of(number, wal);
+        let partition = self.partition(number, wal);
+        let blocked = self.blocked.get(&partition.0).is_some_and(|until| now < *until);
+        let producer = &mut self.producers[producer];
+        if producer.fatal {
+            return Enqueue::Blocked(client_failure());
+        }
+        if bytes > producer.settings.record {
+            return Enqueue::Bad(refusal());
+        }
+        if producer.in_flight.records > 0 && producer.in_flight.bytes + bytes > producer.settings.room {
+            return Enqueue::Full;
+        }
+        if blocked {
+            return Enqueue::Blocked(environment_failure());
+        }
+        producer.in_flight.records += 1;
+        producer.in_flight.bytes += bytes;
+        producer.queues.entry(partition).or_default().push_back(Queued { number, bytes, token });
+        Enqueue::Taken
+    }
+
+    fn partition(&self, number: usize, wal: &Wal) -> Partition {
+        let row = &wal.rows[number];
+        let hash = match &row.key {
+            Some(key) => key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte)),
+            None => number as u64,
+        };
+        (crate::truth::topic(row), hash % self.partitions)
+    }
+
+    /// Sends one batch of one partition, if there is one.
+    pub(crate) fn work(&mut self, fate: Fate, now: Duration, wal: &Wal, truth: &mut Truth, dice: &mut Dice) {
+        if now < self.down_until {
+            return;
+        }
+        let Self { producers, rules, held, .. } = self;
+        let able: Vec<(usize, Partition)> = producers
+            .iter()
+            .enumerate()
+            .flat_map(|(at, producer)| producer.able(now, held).map(move |partition| (at, partition.clone())))
+            .collect();
+        if able.is_empty() {
+            return;
+        }
+        let (at, partition) = &able[dice.index(able.len())];
+        let producer = &mut producers[*at];
+        let judged = producer.given_up && fate != Fate::Later;
+        match if judged { Fate::Judged } else { fate } {
+            Fate::Later => {
+                producer.paused.insert(partition.clone(), now + Duration::from_millis(dice.below(2000)));
+            }
+            Fate::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
+            Fate::Environment => {
+                let batch = producer.batch(partition, held, dice);
+                let told = now + Duration::from_millis(dice.below(300));
+                let barred = producer.refuse(partition, batch, &environment_failure(), told);
+                producer.die(barred, rules, told, (wal, truth), dice);
+            }
+            Fate::Judged => {
+                let batch = producer.batch(partition, held, dice);
+                if rules.refuse(&batch) {
+                    let told = now + Duration::from_millis(dice.below(300));
+                    let barred = producer.refuse(partition, batch, &refusal(), told);
+                    producer.die(barred, rules, told, (wal, truth), dice);
+                } else {
+                    producer.append(partition, batch, now, (wal, truth), dice);
+                }
+            }
+        }
+    }
+
+    /// The producer's user is gone, or wants nothing more of it.
+    pub(crate) fn give_up(&mut self, producer: usize, dice: &mut Dice) {
+        let producer = &mut self.producers[producer];
+        producer.given_up = true;
+        producer.reports.clear();
+        producer.in_flight = InFlight::default();
+        for queue in producer.queues.values_mut() {
+            queue.truncate(if dice.one_in(2) { 0 } else { dice.index(queue.len() + 1) });
+        }
+    }
+
+    /// No report takes long from here on.
+    pub(crate) fn hurry(&mut self) {
+        self.producers.iter_mut().for_each(|producer| producer.settings.later = 0);
+    }
+
+    /// The reports that have come, in any order.
+    pub(crate) fn reports(&mut self, producer: usize, now: Duration, dice: &mut Dice) -> Vec<Delivered> {
+        let producer = &mut self.producers[producer];
+        let mut due = Vec::new();
+        let mut rest = Vec::new();
+        for (at, report) in producer.reports.drain(..) {
+            if at <= now { due.push(report) } else { rest.push((at, report)) }
+        }
+        producer.reports = rest;
+        for place in (1..due.len()).rev() {
+            due.swap(place, dice.index(place + 1));
+        }
+        for report in &due {
+            producer.in_flight.records -= u64::from(report.records);
+            producer.in_flight.bytes -= report.bytes;
+        }
+        in_runs(due)
+    }
+}
+
+/// Reports of equal token and good outcome that follow each other come as one.
+fn in_runs(reports: Vec<Delivered>) -> Vec<Delivered> {
+    let mut runs: Vec<Delivered> = Vec::new();
+    for report in reports {
+        match runs.last_mut() {
+            Some(run) if run.token == report.token && run.outcome.is_ok() && report.outcome.is_ok() => {
+                run.records += report.records;
+                run.bytes += report.bytes;
+            }
+            Some(_) | None => runs.push(report),
+        }
+    }
+    runs
+}
+
+impl Producer {
+    /// The partitions that a batch may be sent to.
+    fn able<'a>(&'a self, now: Duration, held: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a Partition> {
+        let able = move |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
+            queue.front().is_some_and(|queued| !held.contains(&queued.number))
+                && self.paused.get(*partition).is_none_or(|until| now >= *until)
+        };
+        self.queues.iter().filter(able).map(|(partition, _)| partition)
+    }
+
+    /// The front of a queue: at least one record, at most a batch.
+    fn batch(&mut self, partition: &Partition, held: &BTreeSet<usize>, dice: &mut Dice) -> Vec<Queued> {
+        let queue = self.queues.get_mut(partition).unwrap();
+        // Mostly as much as there is: a queue that has waited makes full batches.
+        let most = if dice.one_in(3) { dice.index(queue.len()) + 1 } else { queue.len() };
+        let mut batch: Vec<Queued> = Vec::new();
+        let mut bytes = 0;
+        while let Some(queued) = queue.front().filter(|_| batch.len() < most) {
+            bytes += queued.bytes;
+            if !batch.is_empty() && bytes > self.settings.batch || held.contains(&queued.number) {
+                break;
+            }
+            batch.extend(queue.pop_front());
+        }
+        batch
+    }
+
+    fn append(
+        &mut self,
+        partition: &Partition,
+        batch: Vec<Queued>,
+        now: Duration,
+        (wal, truth): (&Wal, &mut Truth),
+        dice: &mut Dice,
+    ) {
+        let Client { report, later, .. } = self.settings;
+        let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
+        for Queued { number, bytes, token } in batch {
+            truth.append(partition, number, &wal.rows[number]);
+            if !self.given_up {
+                let delivered = Delivered { token, records: 1, bytes, outcome: Ok(()) };
+                self.reports.push((now + Duration::from_millis(late), delivered));
+            }
+        }
+    }
+
+    /// This batch fails, and with it the client.
+    fn refuse(&mut self, guilty: &Partition, batch: Vec<Queued>, failure: &Failure, now: Duration) -> Vec<Queued> {
+        for queued in batch {
+            self.fail(&queued, failure, now);
+        }
+        // Nothing behind it gets through.
+        self.queues.remove(guilty).unwrap_or_default().into()
+    }
+
+    /// The client is fatally ill: everything is purged, though some of what it had sent has got through. Not `barred`.
+    fn die(
+        &mut self,
+        barred: Vec<Queued>,
+        rules: &Rules,
+        now: Duration,
+        (wal, truth): (&Wal, &mut Truth),
+        dice: &mut Dice,
+    ) {
+        self.fatal = true;
+        for (partition, queue) in std::mem::take(&mut self.queues) {
+            let clean = queue.iter().take_while(|queued| !rules.refuse(std::slice::from_ref(*queued))).count();
+            let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
+            for (place, queued) in queue.into_iter().enumerate() {
+                if place < through {
+                    truth.append(&partition, queued.number, &wal.rows[queued.number]);
+                }
+                self.fail(&queued, &client_failure(), now);
+            }
+        }
+        for queued in barred {
+            self.fail(&queued, &client_failure(), now);
+        }
+    }
+
+    fn fail(&mut self, queued: &Queued, failure: &Failure, now: Duration) {
+        if self.given_up {
+            return;
+        }
+        let Queued { bytes, token, .. } = *queued;
+        let outcome = Err(failure.clone());
+        self.reports.push((now, Delivered { token, records: 1, bytes, outcome }));
+    }
+}
+
+fn bytes_of(number: usize, wal: &Wal) -> u64 {
+    let row = &wal.rows[number];
+    (row.payload.len() + row.key.as_ref().map_or(0, String::len)) as u64
+}
+
+fn refusal() -> Failure {
+    Failure { class: FailureClass::Row, reason: "too_large", text: "message size too large".to_owned() }
+}
+
+fn environment_failure() -> Failure {
+    Failure { class: FailureClass::Environment, reason: "authorization", text: "not allowed".to_owned() }
+}
+
+fn client_failure() -> Failure {
+    Failure { class: FailureClass::Client, reason: "client", text: "the producer is at its end".to_owned() }
+}

@@ -1,0 +1,199 @@
+//! The relay's ends in the world: its clock, its way to the broker, its way to the server. What they see is judged on the spot.
+
+use crate::postgres::{Delivery, read_status};
+use crate::truth::{Taken, identify};
+use crate::world::{Shared, World};
+use std::time::{Duration, Instant};
+use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
+use walrelay::pg::{Error, Upstream};
+use walrelay::pgoutput::PgTime;
+use walrelay::relay::Clock;
+use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+
+/// A relay that asks for the time so often without letting any pass is spinning.
+const SPIN: u32 = 200_000;
+
+/// The relay's clock.
+pub(crate) struct SimClock(pub(crate) Shared);
+
+impl Clock for SimClock {
+    fn now(&self) -> Instant {
+        let spins = self.0.spins.get() + 1;
+        assert!(spins < SPIN, "SPIN: the time is asked for again and again, and nobody waits");
+        self.0.spins.set(spins);
+        self.0.base + self.0.with(|world| world.now)
+    }
+
+    fn wall(&self) -> PgTime {
+        let micros = self.0.with(|world| world.now.as_micros());
+        PgTime(i64::try_from(micros).unwrap())
+    }
+
+    fn pause(&self, duration: Duration) {
+        self.0.spins.set(0);
+        self.0.with(|world| {
+            world.wait(duration);
+            world.step();
+        });
+    }
+}
+
+/// The relay's way to the broker.
+pub(crate) struct SimSink {
+    shared: Shared,
+    producer: usize,
+}
+
+impl SimSink {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        let producer = shared.with(|world| {
+            let settings = world.nature.client.expect("a client's settings");
+            world.broker.connect(settings, Taken::default())
+        });
+        Self { shared: shared.clone(), producer }
+    }
+
+    pub(crate) fn producer(&self) -> usize {
+        self.producer
+    }
+}
+
+impl Sink for SimSink {
+    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        self.shared.with(|world| {
+            if world.crashed {
+                return Enqueue::Full;
+            }
+            let World { broker, postgres, dice, now, began, .. } = world;
+            let number = identify(record, &postgres.wal);
+            let in_flight = broker.producers[self.producer].in_flight.records;
+            if in_flight > 0 && dice.one_in(30) {
+                return Enqueue::Full;
+            }
+            let enqueue = broker.try_enqueue(self.producer, (number, token), &postgres.wal, *now);
+            if matches!(enqueue, Enqueue::Taken) {
+                let taken = &mut broker.producers[self.producer].taken;
+                taken.take(number, &postgres.wal, began.0, began.1);
+            }
+            enqueue
+        })
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        let reports = self.shared.with(|world| {
+            if world.crashed {
+                return Vec::new();
+            }
+            let World { broker, dice, now, .. } = world;
+            broker.reports(self.producer, *now, dice)
+        });
+        // The world is free again: `each` asks for the time.
+        reports.into_iter().for_each(each);
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.shared.with(|world| world.broker.producers[self.producer].in_flight)
+    }
+
+    fn ran_dry(&mut self) {}
+
+    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
+        self.shared.with(|world| {
+            let mut settings = world.nature.client.expect("a client's settings");
+            if let Pace::Batches(bytes) = pace {
+                settings.batch = settings.batch.min(bytes as u64);
+            }
+            if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
+                let text = "no memory".to_owned();
+                return Err(Failure { class: FailureClass::Client, reason: "client", text });
+            }
+            world.counts.restarts += 1;
+            let World { broker, dice, .. } = world;
+            // With the stream going on, the new one goes on where the old one was: nothing may repeat.
+            let old = &broker.producers[self.producer];
+            let taken = if world.streaming { old.taken.clone() } else { Taken::default() };
+            assert!(!world.streaming || old.in_flight.records == 0, "records are given up, and the stream goes on");
+            broker.give_up(self.producer, dice);
+            self.producer = broker.connect(settings, taken);
+            Ok(())
+        })
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.with(|world| (world.now < world.broker.down_until).then(|| "no broker answers".to_owned()))
+    }
+}
+
+/// The relay's way to the server.
+pub(crate) struct SimStream {
+    shared: Shared,
+    buffer: ReadBuffer,
+}
+
+impl SimStream {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        Self { shared: shared.clone(), buffer: ReadBuffer::new(1 << 20) }
+    }
+
+    fn deliver(&mut self) -> Result<usize, Error> {
+        let Self { shared, buffer } = self;
+        shared.with(|world| {
+            if world.crashed {
+                return Err(Error::Ended);
+            }
+            let World { postgres, dice, now, .. } = world;
+            match postgres.deliver(buffer, *now, dice) {
+                Delivery::Bytes(length) => Ok(length),
+                Delivery::Broken => Err(broken("reading")),
+            }
+        })
+    }
+}
+
+fn broken(doing: &'static str) -> Error {
+    Error::Io { doing, source: std::io::ErrorKind::ConnectionReset.into() }
+}
+
+impl Upstream for SimStream {
+    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
+        if self.shared.with(|world| world.crashed) { Ok(None) } else { self.buffer.frame() }
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.buffer.consume(length);
+    }
+
+    fn read(&mut self, patience: Duration) -> Result<usize, Error> {
+        self.shared.with(World::step);
+        let length = self.deliver()?;
+        if length > 0 {
+            self.shared.spins.set(0);
+        }
+        if length > 0 || patience.is_zero() {
+            return Ok(length);
+        }
+        self.shared.spins.set(0);
+        self.shared.with(|world| world.wait(patience));
+        self.deliver()
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.shared.with(|world| {
+            if world.crashed {
+                return Err(Error::Ended);
+            }
+            let (lsn, _) = read_status(message);
+            let World { truth, postgres, told, .. } = world;
+            let Some(sender) = &mut postgres.sender else { return Err(broken("sending")) };
+            truth.confirm(lsn, &postgres.wal);
+            assert!(lsn >= *told, "the position went back from {told} to {lsn}");
+            *told = lsn;
+            sender.heard = world.now;
+            if sender.cut && world.dice.one_in(2) {
+                return Err(broken("sending"));
+            }
+            postgres.arrived(message);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! What goes on in a world and what goes wrong, as numbers: drawn by a seed, or none at all.
+
+use crate::broker::Client;
+use crate::dice::Dice;
+use crate::postgres::Manner;
+use std::time::Duration;
+use walrelay::relay::Limits;
+
+/// What goes on and what goes wrong: each once in so many steps, 0 for never.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Nature {
+    pub(crate) commit: u64,
+    /// Transactions that commit in all.
+    pub(crate) transactions: u64,
+    /// Rows of a transaction at most, and bytes of a row.
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    pub(crate) migrate: u64,
+    pub(crate) manner: Manner,
+    pub(crate) checkpoint: u64,
+    pub(crate) inbox: u64,
+    pub(crate) delay: u64,
+    pub(crate) cut: u64,
+    pub(crate) freeze: u64,
+    pub(crate) server_crash: u64,
+    pub(crate) promotion: u64,
+    /// Steps of the broker for each step.
+    pub(crate) batches: u64,
+    pub(crate) later: u64,
+    pub(crate) environment: u64,
+    pub(crate) fatal: u64,
+    pub(crate) outage: u64,
+    pub(crate) block: u64,
+    /// Once in so many rows: one that the broker refuses.
+    pub(crate) bad_row: u64,
+    pub(crate) crash: u64,
+    pub(crate) stop: u64,
+    /// Once in so many restarts of the sink.
+    pub(crate) no_restart: u64,
+    /// Once in so many ends of a connection: another relay takes the slot.
+    pub(crate) takeover: u64,
+    /// Once in so many acquisitions: the connection fails before the stream is handed over.
+    pub(crate) no_control: u64,
+    pub(crate) client: Option<Client>,
+    /// Steps after which nothing goes wrong any more.
+    pub(crate) steps: u64,
+}
+
+/// How long the relay waits for this and that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) limits: Limits,
+    pub(crate) wal_sender_timeout: Option<Duration>,
+}
+
+impl Bounds {
+    pub(crate) fn new() -> Self {
+        Self {
+            limits: Limits {
+                coalesce: Duration::ZERO,
+                shutdown_timeout: Duration::from_secs(8),
+                disconnect_after: Duration::from_secs(10),
+            },
+            wal_sender_timeout: Some(Duration::from_secs(10)),
+        }
+    }
+
+    pub(crate) fn random(dice: &mut Dice) -> Self {
+        Self {
+            limits: Limits {
+                coalesce: Duration::from_micros(dice.pick(&[0, 200])),
+                shutdown_timeout: Duration::from_millis(dice.between(500, 10_000)),
+                disconnect_after: Duration::from_millis(dice.between(2000, 20_000)),
+            },
+            wal_sender_timeout: Some(Duration::from_millis(dice.between(5000, 20_000))),
+        }
+    }
+}
+
+impl Nature {
+    /// Nothing goes wrong; the caller says what happens.
+    pub(crate) fn peaceful() -> Self {
+        Self {
+            rows: 20,
+            bytes: 100,
+            manner: Manner { keepalive: 0, asking: 0, loose_message: 0, pipe: 1 << 16 },
+            inbox: 2,
+            batches: 1,
+            client: Some(Client { batch: 1 << 20, room: 1 << 20, record: 1 << 20, report: 5, later: 0 }),
+            ..Self::default()
+        }
+    }
+
+    /// Any of everything, or none of it.
+    pub(crate) fn random(dice: &mut Dice) -> Self {
+        let sometimes = |most_often: u64, dice: &mut Dice| match dice.below(2) {
+            0 => 0,
+            _ => most_often * dice.between(1, 8),
+        };
+        Self {
+            commit: dice.between(1, 12),
+            transactions: dice.between(5, 60),
+            rows: dice.pick(&[1, 3, 20]),
+            bytes: dice.pick(&[20, 200, 2000]),
+            migrate: sometimes(4, dice),
+            manner: Manner {
+                keepalive: dice.pick(&[0, 3, 30]),
+                asking: dice.pick(&[0, 2, 10]),
+                loose_message: sometimes(3, dice),
+                pipe: dice.pick(&[64, 1000, 20_000]),
+            },
+            checkpoint: dice.between(1, 200),
+            inbox: dice.between(1, 20),
+            delay: sometimes(50, dice),
+            cut: sometimes(30, dice),
+            freeze: sometimes(200, dice),
+            server_crash: sometimes(100, dice),
+            promotion: sometimes(200, dice),
+            batches: dice.between(1, 3),
+            later: sometimes(5, dice),
+            environment: sometimes(100, dice),
+            fatal: sometimes(60, dice),
+            outage: sometimes(200, dice),
+            block: sometimes(100, dice),
+            bad_row: sometimes(40, dice),
+            crash: sometimes(100, dice),
+            stop: sometimes(100, dice),
+            no_restart: sometimes(5, dice),
+            takeover: sometimes(1, dice),
+            no_control: sometimes(3, dice),
+            client: Some(Client {
+                batch: dice.pick(&[500, 10_000, 1_000_000]),
+                room: dice.pick(&[300, 3000, 1_000_000]),
+                record: 1_000_000,
+                report: dice.pick(&[0, 5, 50]),
+                later: dice.pick(&[0, 10, 50]),
+            }),
+            steps: dice.between(100, 800),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One run: processes that follow each other at one slot until everything that was committed is delivered and confirmed.
+
+use crate::dice::Dice;
+use crate::nature::{Bounds, Nature};
+use crate::process::{Outcome, Process};
+use crate::world::{Counts, Shared, World};
+use walrelay::relay::BadRowAt;
+
+/// Runs one seed to its end.
+pub(crate) fn run_seed(seed: u64) -> (Counts, u64) {
+    let mut dice = Dice::new(seed ^ 0x5EED);
+    let nature = Nature::random(&mut dice);
+    let bounds = Bounds::random(&mut dice);
+    let mut world = World::new(seed, nature);
+    world.broker.partitions = dice.between(1, 4);
+    if dice.one_in(3) {
+        // A topic's limit below a full batch, and sometimes below a row.
+        world.broker.rules.limit = dice.pick(&[600, 2500, 17_000]);
+    }
+    let shared = Shared::new(world);
+    run(&shared, &bounds);
+    shared.with(|world| (world.totals(), world.steps))
+}
+
+/// Lets processes follow each other until all is delivered and confirmed; the last is stopped.
+pub(crate) fn run(shared: &Shared, bounds: &Bounds) {
+    // Two machines: where one loses the slot, the other may take it, with what it still has in hand from before.
+    let mut machines: [Option<Process>; 2] = [None, None];
+    let mut active = 0;
+    loop {
+        let process = machines[active].get_or_insert_with(|| Process::start(shared, bounds));
+        let outcome = process.connection();
+        if !matches!(outcome, Outcome::Lost) {
+            ended(shared, process, outcome);
+            machines[active] = None;
+            if shared.with(|world| world.done) {
+                break;
+            }
+        }
+        if shared.with(|world| world.calm_since.is_none() && world.dice.one_in(world.nature.takeover)) {
+            active = 1 - active;
+            shared.with(|world| world.counts.takeovers += 1);
+        }
+    }
+    nothing_is_left(shared, bounds);
+}
+
+/// A process has ended: what it promises then must be true.
+pub(crate) fn ended(shared: &Shared, process: &mut Process, outcome: Outcome) {
+    shared.with(|world| world.log(&outcome));
+    let producer = process.relay.sink_mut().producer();
+    match outcome {
+        Outcome::Stopped => shared.with(|world| world.stopped(producer)),
+        Outcome::BadRow(row) => shared.with(|world| world.bad_row(&row)),
+        Outcome::Failed { why } => shared.with(|world| world.failed(why)),
+        Outcome::Killed | Outcome::Lost => {}
+    }
+    shared.with(|world| {
+        world.crashed = false;
+        world.stop = None;
+        let World { broker, dice, .. } = world;
+        broker.give_up(producer, dice);
+    });
+}
+
+/// A process that starts where everything is done has nothing to do.
+fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
+    let mut process = Process::start(shared, bounds);
+    while matches!(process.connection(), Outcome::Lost) {}
+    let producer = process.relay.sink_mut().producer();
+    shared.with(|world| {
+        assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a clean stop");
+    });
+}
+
+impl World {
+    /// After a clean stop nothing that was taken comes again.
+    fn stopped(&mut self, producer: usize) {
+        self.counts.stops += 1;
+        if self.forgotten {
+            return;
+        }
+        let Self { broker, postgres, .. } = self;
+        let Some(last) = broker.producers[producer].taken.last() else { return };
+        let row = &postgres.wal.rows[last];
+        let confirmed = postgres.slot.confirmed;
+        assert!(
+            row.lost || row.position.final_lsn < confirmed,
+            "stopped at {confirmed}, and row {last} at {} comes again",
+            row.position
+        );
+    }
+
+    fn failed(&mut self, why: &str) {
+        assert!(!why.is_empty(), "an end that says nothing");
+        self.counts.failures += 1;
+    }
+
+    /// The row that was named is one that is refused; everything before it is there, and nothing behind is confirmed.
+    fn bad_row(&mut self, bad: &BadRowAt) {
+        self.counts.bad_rows += 1;
+        let number: usize = bad.row.id.as_deref().expect("an id").parse().expect("a row's number");
+        let Self { broker, postgres, truth, .. } = self;
+        let row = &postgres.wal.rows[number];
+        assert_eq!(bad.position, row.position, "row {number}");
+        if broker.rules.mended.contains(&number) {
+            return;
+        }
+        assert!(broker.refuses(number, &postgres.wal), "row {number} is called bad, and nobody refuses it");
+        assert!(!truth.has(number), "row {number} is called bad, and is in the broker");
+        if !row.lost {
+            assert!(truth.first_missing(&postgres.wal) >= Some(number), "not everything before row {number} is there");
+            assert!(bad.confirmed <= row.position.final_lsn);
+            assert!(postgres.slot.confirmed <= row.position.final_lsn);
+        }
+        broker.mend(number, &postgres.wal);
+    }
+
+    pub(crate) fn totals(&self) -> Counts {
+        Counts {
+            rows: self.postgres.wal.rows.len() as u64,
+            repeats: self.truth.repeats,
+            confirmations: self.truth.confirmations,
+            ..self.counts
+        }
+    }
+}

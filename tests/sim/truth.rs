@@ -1,0 +1,139 @@
+//! The judge: knows what was committed, sees every record that a broker appends and every position that is confirmed.
+//!
+//! * A record is what its row says, and nothing is published that was not committed.
+//! * One producer takes each row once, without gaps, in commit order.
+//! * In a partition, rows appear for the first time in commit order.
+//! * When a position is confirmed, every row that commits before it *is in the broker*.
+//! * Only positions that the server has named are confirmed, and they never go back.
+
+use crate::broker::Partition;
+use crate::wal::{Row, Wal};
+use std::collections::{BTreeMap, BTreeSet};
+use walrelay::lsn::Lsn;
+use walrelay::sink::Record;
+
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    /// How often each row was appended.
+    pub(crate) appended: Vec<u32>,
+    /// Every row before this one was appended, or is lost with its timeline.
+    settled: usize,
+    /// The last row that appeared for the first time, in each partition.
+    newest: BTreeMap<Partition, usize>,
+    /// Positions that may be confirmed.
+    named: BTreeSet<Lsn>,
+    /// Records appended more than once.
+    pub(crate) repeats: u64,
+    /// Status updates judged.
+    pub(crate) confirmations: u64,
+}
+
+/// What one producer has taken.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Taken {
+    rows: BTreeSet<usize>,
+    /// The row that must come next, when one has come before.
+    next: Option<usize>,
+}
+
+impl Taken {
+    pub(crate) fn last(&self) -> Option<usize> {
+        self.rows.last().copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The producer takes row `number`. `begin`: where its stream began; `others`: what the slot had confirmed then, maybe by
+    /// another relay.
+    pub(crate) fn take(&mut self, number: usize, wal: &Wal, begin: Lsn, others: Lsn) {
+        assert!(self.rows.insert(number), "row {number} was handed to the same producer twice");
+        let expected = self.next.unwrap_or_else(|| first_row(wal, begin));
+        assert!(number >= expected, "row {number} came after row {expected} had its turn");
+        for skipped in expected..number {
+            let row = &wal.rows[skipped];
+            let elsewhere = row.position.final_lsn < others;
+            assert!(row.lost || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
+        }
+        self.next = Some(number + 1);
+    }
+}
+
+/// The first row that a stream from `begin` carries.
+fn first_row(wal: &Wal, begin: Lsn) -> usize {
+    wal.transactions.get(wal.from(begin)).map_or(wal.rows.len(), |transaction| transaction.rows.0)
+}
+
+impl Truth {
+    /// The server names a position: the end of a transaction, a keepalive, its slot's own.
+    pub(crate) fn name(&mut self, lsn: Lsn) {
+        self.named.insert(lsn);
+    }
+
+    /// Positions beyond the point where a timeline was left mean nothing.
+    pub(crate) fn cut(&mut self, at: Lsn) {
+        self.named.split_off(&Lsn::new(at.bytes() + 1));
+        self.named.insert(at);
+    }
+
+    /// The broker appends.
+    pub(crate) fn append(&mut self, partition: &Partition, number: usize, row: &Row) {
+        if self.appended.len() <= number {
+            self.appended.resize(number + 1, 0);
+        }
+        self.appended[number] += 1;
+        if self.appended[number] > 1 {
+            self.repeats += 1;
+        } else if row.key.is_some() && !row.lost {
+            let newest = self.newest.entry(partition.clone()).or_insert(number);
+            assert!(*newest <= number, "row {number} appears in {partition:?} after row {newest}, which is later");
+            *newest = number;
+        }
+    }
+
+    pub(crate) fn has(&self, number: usize) -> bool {
+        self.appended.get(number).is_some_and(|times| *times > 0)
+    }
+
+    /// The first row that is neither appended nor lost.
+    pub(crate) fn first_missing(&mut self, wal: &Wal) -> Option<usize> {
+        while wal.rows.get(self.settled).is_some_and(|row| row.lost || self.has(self.settled)) {
+            self.settled += 1;
+        }
+        (self.settled < wal.rows.len()).then_some(self.settled)
+    }
+
+    /// A position is confirmed.
+    pub(crate) fn confirm(&mut self, lsn: Lsn, wal: &Wal) {
+        self.confirmations += 1;
+        assert!(lsn > Lsn::ZERO, "0/0 was confirmed");
+        assert!(lsn <= wal.end, "{lsn} was confirmed, and the log ends at {}", wal.end);
+        assert!(self.named.contains(&lsn), "{lsn} was confirmed, which no commit ends at and no keepalive names");
+        if let Some(missing) = self.first_missing(wal) {
+            let position = wal.rows[missing].position;
+            assert!(
+                position.final_lsn >= lsn,
+                "LOSS: {lsn} was confirmed, and row {missing} at {position} is not there"
+            );
+        }
+    }
+}
+
+/// Which row a record is, after it was compared with what was committed.
+pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> usize {
+    let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
+    let id = record.headers.first().filter(|header| header.name == "id").expect("the first header is the id");
+    let number: usize = text(id.value).expect("an id").parse().expect("a row's number");
+    let row = wal.rows.get(number).expect("a row that was committed");
+    assert_eq!(record.topic, topic(row), "row {number}");
+    assert_eq!(text(record.key), row.key, "row {number}");
+    assert_eq!(text(record.value).as_deref(), Some(row.payload.as_str()), "row {number}");
+    assert_eq!(record.timestamp_millis, row.commit_time.unix_millis(), "row {number}");
+    assert_eq!(record.partition, None, "row {number}");
+    number
+}
+
+pub(crate) fn topic(row: &Row) -> String {
+    format!("outbox.event.{}", row.route)
+}

@@ -1,0 +1,436 @@
+//! The world around one relay: a server, a broker, the time, and chance. Everything happens when the relay calls.
+//!
+//! ```text
+//!  relay ── read, send ──► SimStream ─┐
+//!        ── try_enqueue … ► SimSink ──┼──► World::step: rows commit, batches arrive, something breaks
+//!        ── now, pause ──► SimClock ──┘
+//! ```
+//!
+//! No thread, no socket, no sleep: the time moves only when the relay waits. So the same seed gives the same run.
+
+use crate::broker::{Broker, Fate};
+use crate::dice::Dice;
+use crate::nature::Nature;
+use crate::postgres::{BEGIN, Postgres};
+use crate::truth::Truth;
+use crate::wal::Piece;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use walrelay::lsn::Lsn;
+
+/// With nothing broken any more, everything is delivered and confirmed within this time.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// Longest time between two status updates: the relay's second, and what waits may take here.
+const SILENCE: Duration = Duration::from_secs(4);
+
+/// What a test does at each step.
+pub(crate) type Script = Box<dyn FnMut(&mut World)>;
+
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(crate) struct World {
+    pub(crate) dice: Dice,
+    pub(crate) nature: Nature,
+    pub(crate) postgres: Postgres,
+    pub(crate) broker: Broker,
+    pub(crate) truth: Truth,
+    pub(crate) steps: u64,
+    pub(crate) now: Duration,
+    /// The relay that runs was killed: nothing it does counts any more.
+    pub(crate) crashed: bool,
+    /// The relay's stream is being read.
+    pub(crate) streaming: bool,
+    /// Asks the relay that runs to stop.
+    pub(crate) stop: Option<Arc<AtomicBool>>,
+    /// Since when nothing goes wrong.
+    pub(crate) calm_since: Option<Duration>,
+    /// Everything is delivered and confirmed.
+    pub(crate) done: bool,
+    /// What was confirmed last on this connection.
+    pub(crate) told: Lsn,
+    /// The server has died since the slot was taken last: what it had confirmed it may not know any more.
+    pub(crate) forgotten: bool,
+    /// Where the connection's stream began, and what the slot had confirmed then.
+    pub(crate) began: (Lsn, Lsn),
+    /// Something to be done at a step, for single scenarios.
+    pub(crate) script: Option<Script>,
+    pub(crate) counts: Counts,
+    trace: bool,
+}
+
+/// What has gone wrong, so that a test can see that it did.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) connections: u64,
+    pub(crate) cuts: u64,
+    pub(crate) crashes: u64,
+    pub(crate) stops: u64,
+    pub(crate) failures: u64,
+    pub(crate) takeovers: u64,
+    pub(crate) promotions: u64,
+    pub(crate) server_crashes: u64,
+    pub(crate) restarts: u64,
+    pub(crate) bad_rows: u64,
+    pub(crate) rows: u64,
+    pub(crate) repeats: u64,
+    pub(crate) confirmations: u64,
+}
+
+/// The world, as its parts share it, and what the clock alone needs.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    world: Rc<RefCell<World>>,
+    pub(crate) base: Instant,
+    /// How often the time was asked for since it passed.
+    pub(crate) spins: Rc<Cell<u32>>,
+}
+
+impl Shared {
+    pub(crate) fn new(world: World) -> Self {
+        Self { world: Rc::new(RefCell::new(world)), base: Instant::now(), spins: Rc::default() }
+    }
+
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
+        act(&mut self.world.borrow_mut())
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, nature: Nature) -> Self {
+        let mut world = Self {
+            dice: Dice::new(seed),
+            nature,
+            postgres: Postgres::new(),
+            broker: Broker::new(),
+            truth: Truth::default(),
+            steps: 0,
+            now: Duration::ZERO,
+            crashed: false,
+            streaming: false,
+            stop: None,
+            calm_since: None,
+            done: false,
+            told: Lsn::ZERO,
+            forgotten: false,
+            began: (Lsn::ZERO, Lsn::ZERO),
+            script: None,
+            counts: Counts::default(),
+            trace: std::env::var_os("WALRELAY_TRACE").is_some(),
+        };
+        world.truth.name(BEGIN);
+        world
+    }
+
+    /// Something happens.
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+        if let Some(mut script) = self.script.take() {
+            script(self);
+            self.script = Some(script);
+        }
+        if self.calm_since.is_none() && self.steps >= self.nature.steps {
+            self.calm_down();
+        }
+        self.write();
+        self.server();
+        self.deliver_batches();
+        if self.calm_since.is_none() {
+            self.break_something();
+        }
+        self.look();
+    }
+
+    /// Nothing goes wrong from here on, and what is broken is mended.
+    pub(crate) fn calm_down(&mut self) {
+        self.calm_since = Some(self.now);
+        self.postgres.down_until = self.now;
+        self.broker.down_until = self.now;
+        self.broker.blocked.clear();
+        self.broker.hurry();
+        self.nature.client.iter_mut().for_each(|client| client.later = 0);
+        if let Some(sender) = &mut self.postgres.sender {
+            sender.quiet_until = self.now;
+            if sender.frozen {
+                self.postgres.cut(&mut self.dice);
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        let committed = self.postgres.wal.transactions.len() as u64;
+        if committed >= self.nature.transactions || !self.dice.one_in(self.nature.commit) {
+            return;
+        }
+        if self.dice.one_in(self.nature.migrate) {
+            self.postgres.wal.migrate();
+        }
+        // Otherwise the commit records are neighbours.
+        if !self.dice.one_in(3) {
+            let bytes = 8 * self.dice.between(1, 1000);
+            self.postgres.wal.write(bytes);
+        }
+        let pieces = self.transaction();
+        self.commit(pieces);
+    }
+
+    pub(crate) fn commit(&mut self, pieces: Vec<Piece>) -> (Lsn, Lsn) {
+        let transaction = self.postgres.wal.commit(pieces);
+        let ends = (transaction.final_lsn, transaction.end_lsn);
+        for number in transaction.rows.0..transaction.rows.1 {
+            if self.calm_since.is_none() && self.dice.one_in(self.nature.bad_row) {
+                self.broker.rules.refused.insert(number);
+            }
+        }
+        self.truth.name(ends.1);
+        ends
+    }
+
+    fn transaction(&mut self) -> Vec<Piece> {
+        let length = if self.dice.one_in(5) { 0 } else { self.dice.between(1, self.nature.rows) };
+        (0..length).map(|_| self.piece()).collect()
+    }
+
+    fn piece(&mut self) -> Piece {
+        let dice = &mut self.dice;
+        let route = dice.pick(&["order", "order", "invoice"]);
+        let key = (!dice.one_in(12)).then(|| format!("k{}", dice.below(6)));
+        let bytes = dice.index(usize::try_from(self.nature.bytes).unwrap());
+        match dice.below(24) {
+            0 => Piece::OtherRow,
+            1 => Piece::OtherMessage,
+            2 => Piece::Update,
+            3 => Piece::Delete,
+            4 => match dice.below(4) {
+                0 => Piece::Truncate,
+                1 => Piece::Origin,
+                2 => Piece::Type,
+                _ => Piece::StrayStreamAbort,
+            },
+            5 | 6 => Piece::Message { route, key, bytes },
+            _ => Piece::Row { route, key, bytes },
+        }
+    }
+
+    fn server(&mut self) {
+        let Self { postgres, truth, dice, nature, now, .. } = self;
+        postgres.work(&nature.manner, *now, dice, &mut |lsn| truth.name(lsn));
+        if self.calm_since.is_some() || self.dice.one_in(self.nature.inbox) {
+            self.postgres.read_inbox(self.now);
+        }
+        if self.dice.one_in(self.nature.checkpoint) {
+            self.postgres.checkpoint();
+        }
+    }
+
+    fn deliver_batches(&mut self) {
+        for _ in 0..self.nature.batches {
+            let fate = self.fate();
+            let Self { broker, postgres, truth, dice, now, .. } = self;
+            broker.work(fate, *now, &postgres.wal, truth, dice);
+        }
+    }
+
+    fn fate(&mut self) -> Fate {
+        if self.calm_since.is_some() {
+            return Fate::Judged;
+        }
+        if self.dice.one_in(self.nature.later) {
+            Fate::Later
+        } else if self.dice.one_in(self.nature.environment) {
+            Fate::Environment
+        } else if self.dice.one_in(self.nature.fatal) {
+            Fate::Fatal
+        } else {
+            Fate::Judged
+        }
+    }
+
+    fn break_something(&mut self) {
+        if self.dice.one_in(self.nature.delay) {
+            let until = self.now + Duration::from_millis(self.dice.below(3000));
+            if let Some(sender) = &mut self.postgres.sender {
+                sender.quiet_until = until;
+            }
+        }
+        if self.dice.one_in(self.nature.cut) {
+            self.cut();
+        }
+        if self.dice.one_in(self.nature.freeze)
+            && let Some(sender) = &mut self.postgres.sender
+        {
+            sender.frozen = true;
+        }
+        if self.dice.one_in(self.nature.server_crash) {
+            self.server_crash();
+        }
+        if self.dice.one_in(self.nature.promotion) {
+            let lag = self.dice.below(4);
+            self.promote(lag);
+        }
+        self.break_broker();
+        if self.dice.one_in(self.nature.crash) {
+            self.crash();
+        }
+        if self.dice.one_in(self.nature.stop) {
+            self.stop();
+        }
+    }
+
+    fn break_broker(&mut self) {
+        if self.dice.one_in(self.nature.outage) {
+            self.broker.down_until = self.now + Duration::from_millis(self.dice.below(40_000));
+        }
+        if self.dice.one_in(self.nature.block) {
+            let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
+            let until = self.now + Duration::from_millis(self.dice.below(40_000));
+            self.broker.blocked.insert(topic, until);
+        }
+    }
+
+    pub(crate) fn cut(&mut self) {
+        self.counts.cuts += u64::from(self.postgres.sender.is_some());
+        self.postgres.cut(&mut self.dice);
+    }
+
+    pub(crate) fn server_crash(&mut self) {
+        self.counts.server_crashes += 1;
+        self.forgotten = true;
+        let until = self.now + Duration::from_millis(self.dice.below(8000));
+        self.postgres.crash(&mut self.dice, until);
+    }
+
+    /// A standby takes over that lacks the last `lag` transactions.
+    pub(crate) fn promote(&mut self, lag: u64) {
+        let wal = &self.postgres.wal;
+        let began = self.postgres.left.last().copied().unwrap_or(BEGIN);
+        let kept = wal.transactions.len().saturating_sub(usize::try_from(lag).unwrap());
+        let least = kept.checked_sub(1).map_or(began, |last| wal.transactions[last].end_lsn).max(began);
+        let most = wal.transactions.get(kept).map_or(wal.end, |next| next.final_lsn).max(least);
+        let at = Lsn::new(self.dice.between(least.bytes() / 8, most.bytes() / 8) * 8);
+        self.counts.promotions += 1;
+        self.forgotten = true;
+        self.postgres.promote(at, &mut self.dice);
+        self.truth.cut(at);
+    }
+
+    pub(crate) fn crash(&mut self) {
+        self.crashed = true;
+        self.counts.crashes += 1;
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some(stop) = &self.stop {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What must hold at every step.
+    fn look(&mut self) {
+        if let Some(sender) = self.postgres.sender.as_ref().filter(|sender| sender.is_alive())
+            && self.streaming
+            && !self.crashed
+        {
+            // What has arrived counts, whether or not it was read.
+            let silent = self.now.saturating_sub(sender.heard);
+            assert!(silent < SILENCE, "no status update for {silent:?}");
+        }
+        let Some(calm) = self.calm_since else { return };
+        let Self { truth, postgres, .. } = self;
+        let committed = postgres.wal.transactions.len() as u64 >= self.nature.transactions;
+        if committed && postgres.is_done() && truth.first_missing(&postgres.wal).is_none() {
+            self.done = true;
+            self.stop();
+        } else {
+            let waited = self.now.saturating_sub(calm);
+            assert!(
+                waited < PATIENCE,
+                "STALL: nothing is broken for {waited:?}, and not everything is delivered: {self}"
+            );
+        }
+    }
+
+    /// With `WALRELAY_TRACE` set, tells the story of a run.
+    pub(crate) fn log(&self, what: &dyn std::fmt::Debug) {
+        if self.trace {
+            println!("{self}: {what:?}");
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn wait(&mut self, duration: Duration) {
+        // A machine may be busy: a wait takes longer than asked for; where there is nothing to see it may take much longer.
+        let dull = self.now < self.broker.down_until
+            || self.postgres.sender.as_ref().is_some_and(|sender| sender.frozen || self.now < sender.quiet_until);
+        let most = if dull { Duration::from_millis(300) } else { duration * 3 };
+        let longer = most.saturating_sub(duration).as_micros();
+        self.now += duration + Duration::from_micros(self.dice.below(u64::try_from(longer).unwrap() + 1));
+    }
+}
+
+impl std::fmt::Display for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Postgres { slot, wal, sender, .. } = &self.postgres;
+        let appended = self.truth.appended.iter().filter(|times| **times > 0).count();
+        write!(
+            f,
+            "step {}, {:?}, slot {}, log to {}, {} rows, {appended} in the broker, connected: {}",
+            self.steps,
+            self.now,
+            slot.confirmed,
+            wal.end,
+            wal.rows.len(),
+            sender.is_some(),
+        )
+    }
+}
+
+impl Counts {
+    fn each(&mut self) -> [&mut u64; 13] {
+        let Self {
+            connections,
+            cuts,
+            crashes,
+            stops,
+            failures,
+            takeovers,
+            promotions,
+            server_crashes,
+            restarts,
+            bad_rows,
+            rows,
+            repeats,
+            confirmations,
+        } = self;
+        [
+            connections,
+            cuts,
+            crashes,
+            stops,
+            failures,
+            takeovers,
+            promotions,
+            server_crashes,
+            restarts,
+            bad_rows,
+            rows,
+            repeats,
+            confirmations,
+        ]
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, count) in self.each().into_iter().zip(other.each()) {
+            *sum += *count;
+        }
+    }
+
+    /// A run in which something never went wrong shows nothing about it.
+    pub(crate) fn each_happened(&self) {
+        let mut counts = *self;
+        assert!(counts.each().into_iter().all(|count| *count > 0), "something never happened: {self:?}");
+    }
+}
