@@ -67,7 +67,7 @@ fn what_real_servers_send_is_understood() {
         "insert 1 | note",
         "relation public.computed (id, last)",
         "insert 1 | last",
-        "update 1 | order | o-2 | calm | {\"name\": \"Zoë\", \"total\": 1.50} | 3000 bytes",
+        "update 1 | order | o-2 | calm | {\"name\": \"Zoë\", \"total\": 1.50} | unchanged",
         "update 2 | note",
         "delete",
         "message true outbox {\"id\": 9}",
@@ -95,10 +95,8 @@ fn what_real_servers_send_is_understood() {
         let messages = messages(hex);
         let mut told: Vec<_> = messages.iter().map(|bytes| told(&Message::decode(bytes).unwrap())).collect();
         if major == "14" {
-            // Version 14 sends transactions that are empty, too, and leaves an unchanged value out of an update.
+            // Version 14 sends transactions that are empty, too.
             assert_eq!(told.drain(..2).collect::<Vec<_>>(), ["begin", "commit"]);
-            let updated = told.iter_mut().find(|line| line.ends_with(" | unchanged")).unwrap();
-            *updated = updated.replace("unchanged", "3000 bytes");
         }
         assert_eq!(told, expected, "Postgres {major}");
     }

@@ -362,11 +362,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.trouble.is_some() && trouble.is_none() {
             self.metrics.reconnect(Peer::Kafka);
         }
-        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone());
-        if reason.is_some() && reason != self.reason {
-            self.metrics.last_error(reason.clone());
+        if trouble.is_some() && trouble != self.trouble {
+            self.metrics.last_error(trouble.clone());
         }
+        // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
+        let waiting = self.sink.in_flight().records > 0;
+        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone().filter(|_| waiting));
         if reason != self.reason {
+            if reason.is_some() {
+                self.metrics.last_error(reason.clone());
+            }
             self.metrics.blocked_on(reason.clone());
         }
         (self.trouble, self.reason) = (trouble, reason);
@@ -416,3 +421,6 @@ fn worse(one: Option<Failure>, other: Failure) -> Failure {
         Some(_) | None => other,
     }
 }
+
+#[cfg(test)]
+mod tests;

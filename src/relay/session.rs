@@ -259,6 +259,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let verdict =
             self.resume.begin(begin.final_lsn).map_err(|missing| Box::new(Ended::Protocol(missing.into())))?;
+        if verdict == Verdict::Take && begin.final_lsn < self.tracker.flush_lsn() {
+            return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
+        }
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
             Verdict::PassOver => Open::PassedOver,
@@ -273,6 +276,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
         match session.open.take() {
+            Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
+                return Err(session.out_of_place("Commit", "in front of its own transaction"));
+            }
             Some(Open::Taken { .. }) => {
                 self.tracker.commit(commit.end_lsn);
                 self.resume.commit(commit.end_lsn);

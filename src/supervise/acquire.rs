@@ -248,7 +248,10 @@ fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunErro
     let mut control = Connection::open(&target.source, Purpose::Control)?;
     // The name may lead to another server of the same cluster, which may not have the slot.
     let confirmed = server::slot(&mut control, &target.slot)?.and_then(|slot| slot.confirmed_flush_lsn);
-    confirmed.ok_or_else(|| RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen })
+    // 0/0 is Postgres' word for "none".
+    confirmed
+        .filter(|lsn| *lsn > Lsn::ZERO)
+        .ok_or_else(|| RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen })
 }
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
