@@ -17,7 +17,7 @@ const SECRET: &str = "hunter2";
 fn walrelay(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::cargo_bin("walrelay").unwrap();
     command.env_clear().env("HOME", "/nonexistent").args(arguments).envs(variables.iter().copied());
-    command.timeout(std::time::Duration::from_secs(60));
+    command.timeout(std::time::Duration::from_mins(1));
     command
 }
 
@@ -259,6 +259,14 @@ fn wrong_settings_contact_nobody() {
     }
     let contacted = listener.accept().err().map(|error| error.kind());
     assert_eq!(contacted, Some(std::io::ErrorKind::WouldBlock), "nobody was contacted");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, stdout, stderr) = said(&["completions", shell], &[]);
+        assert!(code == 0 && stdout.contains("walrelay"), "{shell}: {stderr}");
+    }
 }
 
 /// A frame: tag, length, body.
