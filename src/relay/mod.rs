@@ -21,6 +21,7 @@ pub use clock::{Clock, SystemClock};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
+use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
 use crate::sink::{Delivered, Failure, FailureClass, Sink};
@@ -224,7 +225,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
-                if matches!(*ended, Ended::BadRow(_)) {
+                if matches!(
+                    *ended,
+                    Ended::BadRow(_) | Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
+                ) {
                     // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
                     drop(self.send_status(upstream, &mut session, self.clock.now(), false));
                 }

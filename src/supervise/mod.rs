@@ -14,6 +14,7 @@ use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
+use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
@@ -140,6 +141,12 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 drop(stream);
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
+            }
+            Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
+                if let Err(error) = self.finish(stream) {
+                    tracing::warn!(%error, "while stopping");
+                }
+                Some(Err(error.into()))
             }
             Ended::Disconnected(error) => Some(Err(error.into())),
             Ended::Stalled => {
@@ -304,6 +311,13 @@ mod tests {
         let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
         Supervisor::new(target, relay, metrics)
+    }
+
+    #[test]
+    fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
+        let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
+        assert_eq!(error.exit_code(), EXIT_OPERATOR);
+        assert!(error.hint().unwrap().contains("--max-row above 2000"), "{:?}", error.hint());
     }
 
     #[test]
