@@ -184,7 +184,14 @@ impl Control {
         sink: S,
         probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.bind()?;
+        let server = match self.bind() {
+            // A look beside a relay that runs: its pages are the ones that count.
+            Err(Error::Bind(error)) if self.config.dry_run => {
+                tracing::info!(%error, "no HTTP for this dry run");
+                None
+            }
+            bound => bound?,
+        };
         let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));

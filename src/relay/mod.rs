@@ -21,6 +21,7 @@ pub use clock::{Clock, SystemClock};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
+use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
 use crate::sink::{Delivered, Failure, FailureClass, Sink};
@@ -63,7 +64,8 @@ pub enum Ended {
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
-    /// A row will never be published. Everything before it is delivered; nothing after it was enqueued.
+    /// A row will never be published. Everything before it is delivered. Nothing after it was enqueued since the stream began
+    /// again to find it; in other partitions, rows behind it may have been delivered before, and will be again.
     BadRow(Box<BadRowAt>),
     /// A table has come that cannot be mapped. Everything before it is delivered, and the last status update says so.
     Unmappable(Box<PlanError>),
@@ -226,7 +228,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
-                if matches!(*ended, Ended::BadRow(_)) {
+                if matches!(
+                    *ended,
+                    Ended::BadRow(_) | Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
+                ) {
                     // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
                     drop(self.send_status(upstream, &mut session, self.clock.now(), false));
                 }

@@ -4,7 +4,7 @@ use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
-use crate::pg::frame::Frame;
+use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, RelationId, Tuple};
@@ -173,17 +173,23 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
         let first = session.position().unwrap_or_else(|| Position { final_lsn: self.resume.whole(), ordinal: 0 });
         self.tracker.tick(now, first);
-        while let Some(frame) = upstream.frame().map_err(|error| disconnected(error.into()))? {
+        loop {
             if self.is_ending(session) {
                 return Ok(Wait::ForEnd);
             }
+            let frame = match upstream.frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(Wait::ForBytes),
+                // What came before it is delivered first.
+                Err(FrameError::TooLarge { .. }) if self.sink.in_flight().records > 0 => return Ok(Wait::ForRoom),
+                Err(error) => return Err(disconnected(error.into())),
+            };
             let length = frame.len();
             match self.take_frame(&frame, session)? {
                 Step::Done => upstream.consume(length),
                 Step::Wait(wait) => return Ok(wait),
             }
         }
-        Ok(if self.is_ending(session) { Wait::ForEnd } else { Wait::ForBytes })
     }
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
@@ -504,8 +510,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait) -> Turn<()> {
         let was_blocked = session.blocked.take();
         match wait {
-            Wait::ForBytes => return self.wait_for_bytes(upstream, session),
-            Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
+            Wait::ForBytes => {
+                unblocked(was_blocked.as_ref());
+                return self.wait_for_bytes(upstream, session);
+            }
+            Wait::ForRoom | Wait::ForEnd => {
+                unblocked(was_blocked.as_ref());
+                self.clock.pause(WAIT_FULL);
+            }
             Wait::Blocked(failure) => {
                 session.blocked = Some(self.blocked(failure, was_blocked));
                 self.clock.pause(WAIT_BLOCKED);
@@ -547,6 +559,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.feedback.heard(self.clock.now());
         }
         Ok(())
+    }
+}
+
+/// What was told as blocked goes on.
+fn unblocked(was: Option<&Blocked>) {
+    if let Some(blocked) = was.filter(|blocked| blocked.told) {
+        tracing::info!(was = %blocked.failure, "no longer blocked");
     }
 }
 

@@ -5,45 +5,55 @@ use crate::config::mapping::Mapping;
 use crate::pg::frame::{Frame, FrameError, ReadBuffer};
 use crate::sink::{Enqueue, InFlight, Pace, Record, Token};
 
+/// Bytes of the largest frame that is read.
+const LIMIT: usize = 1000;
+
 /// A server that has sent everything it will, and says no more.
-struct Script(ReadBuffer);
+struct Script {
+    buffer: ReadBuffer,
+    /// Status updates that it got.
+    got: Vec<Vec<u8>>,
+}
 
 impl Script {
     fn of(copy_data: &[Vec<u8>]) -> Self {
-        let mut buffer = ReadBuffer::new(1 << 20);
+        let mut buffer = ReadBuffer::new(LIMIT);
         for body in copy_data {
             let length = u32::try_from(body.len() + 4).unwrap();
             let frame = [&b"d"[..], &length.to_be_bytes(), body].concat();
             buffer.space()[..frame.len()].copy_from_slice(&frame);
             buffer.filled(frame.len());
         }
-        Self(buffer)
+        Self { buffer, got: Vec::new() }
     }
 }
 
 impl Upstream for Script {
     fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        self.0.frame()
+        self.buffer.frame()
     }
 
     fn consume(&mut self, length: usize) {
-        self.0.consume(length);
+        self.buffer.consume(length);
     }
 
     fn read(&mut self, _patience: Duration) -> Result<usize, pg::Error> {
         Err(pg::Error::Ended)
     }
 
-    fn send(&mut self, _message: &[u8]) -> Result<(), pg::Error> {
+    fn send(&mut self, message: &[u8]) -> Result<(), pg::Error> {
+        self.got.push(message.to_vec());
         Ok(())
     }
 }
 
-/// Takes nothing.
+/// Takes nothing, and reports nothing of what is in flight.
 #[derive(Default)]
 struct Idle {
     trouble: Option<String>,
     in_flight: InFlight,
+    /// What is in flight becomes one record less with each poll.
+    draining: bool,
 }
 
 impl Sink for Idle {
@@ -51,7 +61,11 @@ impl Sink for Idle {
         Enqueue::Full
     }
 
-    fn poll(&mut self, _each: &mut dyn FnMut(Delivered)) {}
+    fn poll(&mut self, _each: &mut dyn FnMut(Delivered)) {
+        if self.draining {
+            self.in_flight.records -= 1;
+        }
+    }
 
     fn in_flight(&self) -> InFlight {
         self.in_flight
@@ -133,4 +147,14 @@ fn a_destinations_trouble_is_no_obstacle_while_nothing_is_in_flight() {
     assert_eq!(ready(&mut relay), Err("broker 1 is down".to_owned()));
     relay.sink.in_flight.records = 0;
     assert_eq!(ready(&mut relay), Ok(()));
+}
+
+#[test]
+fn what_came_before_a_row_above_the_limit_is_delivered_and_told_first() {
+    let mut relay = relay(Idle { in_flight: InFlight { records: 3, bytes: 0 }, draining: true, ..Idle::default() });
+    let mut script = Script::of(&[keepalive(3000), vec![0; LIMIT]]);
+    let ended = relay.stream(&mut script, None);
+    assert!(matches!(ended, Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))), "{ended:?}");
+    assert_eq!(relay.in_flight(), 0);
+    assert_eq!(script.got.last().unwrap()[6..14], 3000_u64.to_be_bytes());
 }

@@ -9,6 +9,8 @@ use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::Outbox;
+use crate::pg::catalog;
+use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, ReplicationStream, identifier, sqlstate};
 use std::time::Duration;
@@ -169,7 +171,9 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
 fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
-        return Err(RunError::NoSlot { slot: name.clone(), was_there: known.slot_seen });
+        let mark = catalog::publication_mark(connection, &target.publication)?;
+        let was_there = known.slot_seen || marker::is_set(mark.comment.as_deref(), name);
+        return Err(RunError::NoSlot { slot: name.clone(), was_there });
     };
     check_slot(name, &target.source.dbname, &slot)?;
     known.slot_seen = true;

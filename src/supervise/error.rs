@@ -3,6 +3,7 @@
 use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::outbox::PlanError;
+use crate::pg::frame::FrameError;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::sink::Failure;
@@ -246,6 +247,11 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
 }
 
 fn postgres_hint(error: &pg::Error) -> Option<String> {
+    if let pg::Error::Frame(FrameError::TooLarge { length, .. }) = error {
+        return Some(format!(
+            "raise --max-row above {length} (bytes) if a row may be so large; the slot stays before its transaction"
+        ));
+    }
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
         (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here, or the role does not exist or may not log in".to_owned(),

@@ -14,6 +14,7 @@ use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
+use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
@@ -28,6 +29,9 @@ const FINISH: Duration = Duration::from_millis(300);
 
 /// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the server is free of us when a topic is missing for long.
+const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
@@ -141,6 +145,12 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
+            Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
+                if let Err(error) = self.finish(stream) {
+                    tracing::warn!(%error, "while stopping");
+                }
+                Some(Err(error.into()))
+            }
             Ended::Disconnected(error) => {
                 drop(stream);
                 Some(Err(publication_gone(&self.target, &error).unwrap_or_else(|| error.into())))
@@ -226,8 +236,8 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.set_state(State::Blocked);
         if waiting == 0 {
-            let pause = self.backoff.next(false, dice());
-            return self.idle(pause);
+            // A topic is waited for, and only a row tells which: look again now and then.
+            return self.idle(BLOCKED_LOOK);
         }
         while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
@@ -315,6 +325,13 @@ mod tests {
         let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
         Supervisor::new(target, relay, metrics)
+    }
+
+    #[test]
+    fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
+        let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
+        assert_eq!(error.exit_code(), EXIT_OPERATOR);
+        assert!(error.hint().unwrap().contains("--max-row above 2000"), "{:?}", error.hint());
     }
 
     #[test]
