@@ -124,7 +124,9 @@ fn a_captured_message_cut_at_any_byte_is_an_error_or_a_row_whose_columns_end_ear
 fn captured_messages_come_out_of_the_read_buffer_whole_wherever_the_stream_is_split() {
     for (major, hex) in SERVERS {
         let mut messages = messages(hex);
-        messages.iter_mut().for_each(|bytes| bytes.truncate(300));
+        for bytes in &mut messages {
+            bytes.truncate(300);
+        }
         let stream: Vec<u8> = messages.iter().flat_map(|bytes| copy_data(bytes)).collect();
         for split in 0..stream.len() {
             let mut buffer = ReadBuffer::new(1 << 20);
