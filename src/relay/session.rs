@@ -204,12 +204,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
-            // NoticeResponse: a walsender has few, such as that it goes on without a publication that it misses.
-            b'N' => {
-                let notice = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
-                tracing::warn!(%notice, "word from the walsender");
-                Ok(Step::Done)
-            }
+            b'N' => take_notice(frame.body),
             // ParameterStatus
             b'S' => Ok(Step::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
@@ -560,6 +555,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         Ok(())
     }
+}
+
+/// NoticeResponse. A walsender has few. One says that it passes over rows for want of the publication at that place in the
+/// log, which servers before version 18 refuse to do: so do we.
+fn take_notice(body: &[u8]) -> Turn<Step> {
+    let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
+    if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
+        return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
+    }
+    tracing::warn!(%notice, "word from the walsender");
+    Ok(Step::Done)
 }
 
 /// What was told as blocked goes on.

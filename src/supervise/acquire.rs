@@ -261,7 +261,9 @@ fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunErro
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
 /// the log. `None`: neither, or nobody can be asked.
 pub(super) fn publication_gone(target: &Target, error: &Error) -> Option<RunError> {
-    if error.code() != Some(sqlstate::UNDEFINED_OBJECT) {
+    let Error::Server { error, .. } = error else { return None };
+    let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;
+    if error.code != sqlstate::UNDEFINED_OBJECT && !passes_over {
         return None;
     }
     let mut control = Connection::open(&target.source, Purpose::Control).ok()?;
