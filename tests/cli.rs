@@ -379,9 +379,9 @@ fn nonsense_at_the_door_is_a_typed_error() {
         &["AuthenticationRequest", "4 bytes wanted, 2 left", "offset 0", "0001"],
     );
     check_nonsense(Nonsense::AtTheDoor(b"R\x00\x00\x00\x01"), &["malformed frame", "'R'", "length of 1"]);
-    check_nonsense(Nonsense::AtTheDoor(b"R\x7f\xff\xff\xff"), &["length of 2147483647", "larger than"]);
+    check_nonsense(Nonsense::AtTheDoor(b"R\x7f\xff\xff\xff"), &["length of 2147483647", "malformed frame"]);
     check_nonsense(Nonsense::AtTheDoor(b"R\xff\xff\xff\xff"), &["malformed frame", "-1"]);
-    check_nonsense(Nonsense::AtTheDoor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), &["bytes", "larger than"]);
+    check_nonsense(Nonsense::AtTheDoor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), &["malformed frame", "'H'"]);
 }
 
 #[test]
