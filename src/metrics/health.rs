@@ -8,8 +8,12 @@ use super::{Metrics, State, lock};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A loop that has not turned for this long hangs. It waits for at most 100 ms at a time.
+/// A loop that has not turned for this long hangs. It waits for at most a second at a time.
 const TURN_WITHIN: Duration = Duration::from_secs(10);
+
+/// While Postgres is being reached it does not turn: each host may take its connect timeout (10 s by default), each question
+/// up to 30 s. A restart would not help against silence.
+const CONNECTED_WITHIN: Duration = Duration::from_mins(2);
 
 /// A status update is due each second; three are missing after this.
 const STATUS_WITHIN: Duration = Duration::from_secs(3);
@@ -24,11 +28,13 @@ impl Metrics {
     /// # Errors
     /// For how long it has not turned.
     pub fn live(&self, now: Instant) -> Result<(), String> {
-        if self.state() == State::Stopped {
-            return Ok(());
-        }
+        let within = match self.state() {
+            State::Stopped => return Ok(()),
+            State::Connecting | State::WaitingForSlot => CONNECTED_WITHIN,
+            State::Streaming | State::Careful | State::Blocked | State::Stopping => TURN_WITHIN,
+        };
         let silent = self.age(&self.turned, now).unwrap_or_else(|| self.since_start(now));
-        if silent > TURN_WITHIN {
+        if silent > within {
             return Err(format!("the main loop has not turned for {} s", silent.as_secs()));
         }
         Ok(())
@@ -152,10 +158,13 @@ mod tests {
     fn a_loop_that_hangs_is_not_live_in_any_state_that_has_a_loop() {
         let (metrics, now) = streaming();
         let late = now + Duration::from_secs(11);
+        let much_later = now + Duration::from_secs(121);
         for state in State::ALL {
             metrics.set_state(state);
+            let waits = matches!(state, State::Connecting | State::WaitingForSlot | State::Stopped);
             assert_eq!(metrics.live(now + TURN_WITHIN), Ok(()));
-            assert_eq!(metrics.live(late).is_ok(), state == State::Stopped, "{state:?}");
+            assert_eq!(metrics.live(late).is_ok(), waits, "{state:?}");
+            assert_eq!(metrics.live(much_later).is_ok(), state == State::Stopped, "{state:?}");
         }
     }
 
@@ -164,6 +173,6 @@ mod tests {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start);
         assert_eq!(metrics.live(start), Ok(()));
-        assert!(metrics.live(start + Duration::from_secs(11)).is_err());
+        assert!(metrics.live(start + Duration::from_secs(121)).is_err());
     }
 }

@@ -45,6 +45,9 @@ pub struct Outbox {
     asked: BTreeSet<(String, String)>,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
+    /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
+    /// says, and such values may come again.
+    text_only: bool,
     scratch: record::Scratch,
 }
 
@@ -121,7 +124,7 @@ impl Outbox {
         let topic = Topic::new(&mapping.topic)?;
         let (published, asked) = (HashMap::new(), BTreeSet::new());
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        Ok(Self { mapping, topic, tables, published, asked, relations, scratch })
+        Ok(Self { mapping, topic, tables, published, asked, relations, text_only: false, scratch })
     }
 
     /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
@@ -137,7 +140,7 @@ impl Outbox {
             .filter(|table| self.covers(table))
             .map(|table| Plan::new(&table.relation, &self.mapping, &self.topic))
             .collect::<Result<_, _>>()?;
-        Ok(plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+        Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
     }
 
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
@@ -222,6 +225,7 @@ impl Outbox {
         let row = record::Row { plan, columns: &columns, mapping, topic, context };
         let lent = row.lend(scratch, take);
         scratch.return_columns(columns);
+        self.text_only |= matches!(lent, Err(RowError::BinaryForm { .. }));
         lent.map(Outcome::Record)
     }
 

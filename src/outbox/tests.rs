@@ -310,6 +310,20 @@ fn a_binary_form_that_is_not_understood_asks_for_text() {
 }
 
 #[test]
+fn values_from_before_a_columns_change_of_type_are_asked_for_as_text_from_then_on() {
+    let now = debezium().of_type("payload", BYTEA);
+    let mut then = debezium().of_type("payload", BYTEA).of_type("aggregateid", TIMESTAMPTZ);
+    then.binary = true;
+    let then = then.with_bytes("id", Some(&[0; 16]));
+    let published = [PublishedTable { relation: now.relation(), ancestors: Vec::new() }];
+    let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
+    assert_eq!(outbox.published(&published), Ok(true));
+    assert_eq!(outbox.relation(&then.relation()), Ok(()));
+    assert!(matches!(offer(&mut outbox, &then.insert()), Err(RowError::BinaryForm { .. })));
+    assert_eq!(outbox.published(&published), Ok(false), "the catalogue says the same as before");
+}
+
+#[test]
 fn booleans_are_words_in_headers_and_letters_elsewhere() {
     let given = debezium_and("ok", BOOL, Some("t")).of_type("payload", BOOL).with("payload", Some("f"));
     let kept = given.kept(Mapping { headers: pairs(&[("ok", "ok")]), key_column: Some("ok".into()), ..defaults() });

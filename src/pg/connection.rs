@@ -2,8 +2,8 @@
 //! carries a slot's stream.
 //!
 //! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
-//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and the questions
-//! around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
+//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
+//! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.3 "SASL Authentication", 54.4.
 
 use super::error::{Error, ServerError};
@@ -232,7 +232,7 @@ impl Connection {
     /// The next message that is not merely informative.
     fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
         loop {
-            while let Some(frame) = self.buffer.frame()? {
+            while let Some(frame) = self.buffer.frame().map_err(not_a_row)? {
                 let (owned, length) = (Owned { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
                 self.buffer.consume(length);
                 match owned.tag {
@@ -515,6 +515,16 @@ impl Upstream for ReplicationStream {
 
     fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         self.stream.write_all(message).map_err(broke("sending a status update"))
+    }
+}
+
+/// Outside a stream no message is large: such a length is none.
+fn not_a_row(error: FrameError) -> FrameError {
+    match error {
+        FrameError::TooLarge { tag, length, .. } => {
+            FrameError::BadLength { tag, length: i32::try_from(length - 1).unwrap_or(i32::MAX) }
+        }
+        bad @ FrameError::BadLength { .. } => bad,
     }
 }
 

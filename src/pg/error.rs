@@ -178,7 +178,11 @@ impl Error {
                 Recovery::Reconnect
             }
             Self::Server { error, .. } => error.recovery(),
-            Self::Tls { .. } | Self::File { .. } | Self::Authentication { .. } => Recovery::Stop,
+            Self::Tls { .. }
+            | Self::File { .. }
+            | Self::Authentication { .. }
+            // It would come again.
+            | Self::Frame(FrameError::TooLarge { .. }) => Recovery::Stop,
             Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
         }
     }

@@ -67,7 +67,7 @@ fn what_real_servers_send_is_understood() {
         "insert 1 | note",
         "relation public.computed (id, last)",
         "insert 1 | last",
-        "update 1 | order | o-2 | calm | {\"name\": \"Zoë\", \"total\": 1.50} | 3000 bytes",
+        "update 1 | order | o-2 | calm | {\"name\": \"Zoë\", \"total\": 1.50} | unchanged",
         "update 2 | note",
         "delete",
         "message true outbox {\"id\": 9}",
@@ -95,10 +95,8 @@ fn what_real_servers_send_is_understood() {
         let messages = messages(hex);
         let mut told: Vec<_> = messages.iter().map(|bytes| told(&Message::decode(bytes).unwrap())).collect();
         if major == "14" {
-            // Version 14 sends transactions that are empty, too, and leaves an unchanged value out of an update.
+            // Version 14 sends transactions that are empty, too.
             assert_eq!(told.drain(..2).collect::<Vec<_>>(), ["begin", "commit"]);
-            let updated = told.iter_mut().find(|line| line.ends_with(" | unchanged")).unwrap();
-            *updated = updated.replace("unchanged", "3000 bytes");
         }
         assert_eq!(told, expected, "Postgres {major}");
     }
@@ -126,7 +124,9 @@ fn a_captured_message_cut_at_any_byte_is_an_error_or_a_row_whose_columns_end_ear
 fn captured_messages_come_out_of_the_read_buffer_whole_wherever_the_stream_is_split() {
     for (major, hex) in SERVERS {
         let mut messages = messages(hex);
-        messages.iter_mut().for_each(|bytes| bytes.truncate(300));
+        for bytes in &mut messages {
+            bytes.truncate(300);
+        }
         let stream: Vec<u8> = messages.iter().flat_map(|bytes| copy_data(bytes)).collect();
         for split in 0..stream.len() {
             let mut buffer = ReadBuffer::new(1 << 20);

@@ -21,6 +21,7 @@ pub use clock::{Clock, SystemClock};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
+use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
 use crate::sink::{Delivered, Failure, FailureClass, Sink};
@@ -63,9 +64,10 @@ pub enum Ended {
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
-    /// A row will never be published. Everything before it is delivered; nothing after it was enqueued.
+    /// A row will never be published. Everything before it is delivered. Nothing after it was enqueued since the stream began
+    /// again to find it; in other partitions, rows behind it may have been delivered before, and will be again.
     BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped.
+    /// A table has come that cannot be mapped. Everything before it is delivered, and the last status update says so.
     Unmappable(Box<PlanError>),
     /// A table has come that is not known, or a type has changed: the publication must be looked at again.
     PublicationChanged,
@@ -226,7 +228,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
-                if matches!(*ended, Ended::BadRow(_)) {
+                if matches!(
+                    *ended,
+                    Ended::BadRow(_) | Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
+                ) {
                     // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
                     drop(self.send_status(upstream, &mut session, self.clock.now(), false));
                 }
@@ -362,11 +367,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.trouble.is_some() && trouble.is_none() {
             self.metrics.reconnect(Peer::Kafka);
         }
-        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone());
-        if reason.is_some() && reason != self.reason {
-            self.metrics.last_error(reason.clone());
+        if trouble.is_some() && trouble != self.trouble {
+            self.metrics.last_error(trouble.clone());
         }
+        // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
+        let waiting = self.sink.in_flight().records > 0;
+        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone().filter(|_| waiting));
         if reason != self.reason {
+            if reason.is_some() {
+                self.metrics.last_error(reason.clone());
+            }
             self.metrics.blocked_on(reason.clone());
         }
         (self.trouble, self.reason) = (trouble, reason);
@@ -416,3 +426,6 @@ fn worse(one: Option<Failure>, other: Failure) -> Failure {
         Some(_) | None => other,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
-use crate::pg::frame::Frame;
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
+use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, RelationId, Tuple};
@@ -44,6 +44,8 @@ pub(super) struct Session {
     blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     bad_row: Option<Box<BadRowAt>>,
+    /// A table that ends it likewise.
+    unmappable: Option<Box<PlanError>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
@@ -98,6 +100,7 @@ impl Session {
             received: Lsn::ZERO,
             blocked: None,
             bad_row: None,
+            unmappable: None,
             pausing: false,
             fresh: false,
         }
@@ -128,6 +131,11 @@ impl Session {
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
         Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    }
+
+    /// Whether something came that nothing may pass.
+    fn is_at_its_end(&self) -> bool {
+        self.bad_row.is_some() || self.unmappable.is_some()
     }
 
     /// The row has been dealt with.
@@ -165,22 +173,28 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
         let first = session.position().unwrap_or_else(|| Position { final_lsn: self.resume.whole(), ordinal: 0 });
         self.tracker.tick(now, first);
-        while let Some(frame) = upstream.frame().map_err(|error| disconnected(error.into()))? {
+        loop {
             if self.is_ending(session) {
                 return Ok(Wait::ForEnd);
             }
+            let frame = match upstream.frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(Wait::ForBytes),
+                // What came before it is delivered first.
+                Err(FrameError::TooLarge { .. }) if self.sink.in_flight().records > 0 => return Ok(Wait::ForRoom),
+                Err(error) => return Err(disconnected(error.into())),
+            };
             let length = frame.len();
             match self.take_frame(&frame, session)? {
                 Step::Done => upstream.consume(length),
                 Step::Wait(wait) => return Ok(wait),
             }
         }
-        Ok(if self.is_ending(session) { Wait::ForEnd } else { Wait::ForBytes })
     }
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.bad_row.is_some() || (self.stop_requested() && !self.tracker.is_open())
+        session.is_at_its_end() || (self.stop_requested() && !self.tracker.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
@@ -190,8 +204,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
-            // NoticeResponse, ParameterStatus
-            b'N' | b'S' => Ok(Step::Done),
+            b'N' => take_notice(frame.body),
+            // ParameterStatus
+            b'S' => Ok(Step::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
             b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
             tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),
@@ -224,7 +239,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
-                self.outbox.relation(&relation).map_err(|error| Box::new(Ended::Unmappable(Box::new(error))))?;
+                if let Err(error) = self.outbox.relation(&relation) {
+                    session.unmappable = Some(Box::new(error));
+                    return Ok(Step::Wait(Wait::ForEnd));
+                }
             }
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
@@ -242,6 +260,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let verdict =
             self.resume.begin(begin.final_lsn).map_err(|missing| Box::new(Ended::Protocol(missing.into())))?;
+        if verdict == Verdict::Take && begin.final_lsn < self.tracker.flush_lsn() {
+            return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
+        }
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
             Verdict::PassOver => Open::PassedOver,
@@ -256,6 +277,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
         match session.open.take() {
+            Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
+                return Err(session.out_of_place("Commit", "in front of its own transaction"));
+            }
             Some(Open::Taken { .. }) => {
                 self.tracker.commit(commit.end_lsn);
                 self.resume.commit(commit.end_lsn);
@@ -460,7 +484,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 return Err(Box::new(Ended::BadRow(row)));
             }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(Ended::Stopped));
+            return Err(Box::new(session.unmappable.take().map_or(Ended::Stopped, Ended::Unmappable)));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
@@ -481,8 +505,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait) -> Turn<()> {
         let was_blocked = session.blocked.take();
         match wait {
-            Wait::ForBytes => return self.wait_for_bytes(upstream, session),
-            Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
+            Wait::ForBytes => {
+                unblocked(was_blocked.as_ref());
+                return self.wait_for_bytes(upstream, session);
+            }
+            Wait::ForRoom | Wait::ForEnd => {
+                unblocked(was_blocked.as_ref());
+                self.clock.pause(WAIT_FULL);
+            }
             Wait::Blocked(failure) => {
                 session.blocked = Some(self.blocked(failure, was_blocked));
                 self.clock.pause(WAIT_BLOCKED);
@@ -524,6 +554,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.feedback.heard(self.clock.now());
         }
         Ok(())
+    }
+}
+
+/// NoticeResponse. A walsender has few. One says that it passes over rows for want of the publication at that place in the
+/// log, which servers before version 18 refuse to do: so do we.
+fn take_notice(body: &[u8]) -> Turn<Step> {
+    let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
+    if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
+        return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
+    }
+    tracing::warn!(%notice, "word from the walsender");
+    Ok(Step::Done)
+}
+
+/// What was told as blocked goes on.
+fn unblocked(was: Option<&Blocked>) {
+    if let Some(blocked) = was.filter(|blocked| blocked.told) {
+        tracing::info!(was = %blocked.failure, "no longer blocked");
     }
 }
 

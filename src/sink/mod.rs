@@ -133,7 +133,7 @@ pub enum Pace {
     Batches(usize),
 }
 
-/// A destination. Its methods never block for longer than about 100 ms.
+/// A destination. Its methods never block for longer than about 100 ms, or a second where the destination is slow to answer.
 pub trait Sink {
     /// Hands one record over.
     fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue;

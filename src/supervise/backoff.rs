@@ -11,6 +11,9 @@ const LONGEST_REFUSED: Duration = Duration::from_millis(1500);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
+/// A connection that held for so long has worked, whether or not there was anything to do.
+const STEADY: Duration = Duration::from_secs(10);
+
 /// Doubles from 100 ms.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
@@ -28,9 +31,12 @@ impl Backoff {
         (pause * permille / 1000).min(longest)
     }
 
-    /// It worked: the next failure is a first one.
-    pub(super) fn reset(&mut self) {
-        self.attempts = 0;
+    /// A stream has ended that held for `lasted`; `moved`: the position advanced meanwhile. If it worked, the next failure is
+    /// a first one. One that fails each time as soon as it stands is not: neither server shall be stormed.
+    pub(super) fn ended(&mut self, lasted: Duration, moved: bool) {
+        if moved || lasted >= STEADY {
+            self.attempts = 0;
+        }
     }
 }
 
@@ -43,7 +49,18 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: Vec<_> = (0..10).map(|_| backoff.next(false, 250).as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 4000, 4000, 4000, 4000]);
-        backoff.reset();
+        backoff.ended(Duration::ZERO, true);
+        assert_eq!(backoff.next(false, 250).as_millis(), 100);
+    }
+
+    #[test]
+    fn a_stream_that_fails_each_time_as_soon_as_it_stands_is_no_success() {
+        let mut backoff = Backoff::default();
+        for expected in [100, 200, 400] {
+            assert_eq!(backoff.next(false, 250).as_millis(), expected);
+            backoff.ended(Duration::from_secs(1), false);
+        }
+        backoff.ended(STEADY, false);
         assert_eq!(backoff.next(false, 250).as_millis(), 100);
     }
 

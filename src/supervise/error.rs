@@ -1,7 +1,9 @@
 //! Why a run ended other than on request: each case with its exit code and with what to do.
 
+use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::outbox::PlanError;
+use crate::pg::frame::FrameError;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::sink::Failure;
@@ -44,11 +46,19 @@ pub enum RunError {
         /// Its name.
         publication: String,
     },
+    /// The publication was made after the slot, or made again: at the slot's place in the log there is none.
+    #[error("publication \"{publication}\" is younger than the place in the log where slot \"{slot}\" stands")]
+    PublicationTooNew {
+        /// Its name.
+        publication: String,
+        /// The slot.
+        slot: String,
+    },
     /// A table that was asked for is not in the publication.
     #[error("table {table} is not in publication \"{publication}\", which has {}", published.join(", "))]
     TableNotPublished {
         /// As it was asked for.
-        table: String,
+        table: TableName,
         /// The publication.
         publication: String,
         /// Its tables.
@@ -154,6 +164,7 @@ impl RunError {
             Self::Postgres(_)
             | Self::WalLevel { .. }
             | Self::NoPublication { .. }
+            | Self::PublicationTooNew { .. }
             | Self::NoInserts { .. }
             | Self::NoTables { .. }
             | Self::TableNotPublished { .. }
@@ -188,8 +199,12 @@ impl RunError {
                 format!("ALTER PUBLICATION {} ADD TABLE public.outbox;", pg::identifier(publication))
             }
             Self::TableNotPublished { table, publication, .. } => {
-                format!("ALTER PUBLICATION {} ADD TABLE {table};", pg::identifier(publication))
+                let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));
+                format!("ALTER PUBLICATION {} ADD TABLE {schema}.{name};", pg::identifier(publication))
             }
+            Self::PublicationTooNew { slot, .. } => format!(
+                "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic"
+            ),
             Self::Unmappable(error) => error.hint(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
             Self::SlotOfOtherDatabase { found, .. } => {
@@ -232,6 +247,11 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
 }
 
 fn postgres_hint(error: &pg::Error) -> Option<String> {
+    if let pg::Error::Frame(FrameError::TooLarge { length, .. }) = error {
+        return Some(format!(
+            "raise --max-row above {length} (bytes) if a row may be so large; the slot stays before its transaction"
+        ));
+    }
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
         (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here, or the role does not exist or may not log in".to_owned(),

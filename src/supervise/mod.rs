@@ -14,17 +14,24 @@ use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
+use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
 use crate::sink::{FailureClass, Sink};
-use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed};
+use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::Backoff;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
 const FINISH: Duration = Duration::from_millis(300);
+
+/// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the server is free of us when a topic is missing for long.
+const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
@@ -72,7 +79,7 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
 
     fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
         idle(self, duration)?;
-        Ok(self.stop_requested())
+        Ok(self.may_stop())
     }
 }
 
@@ -115,7 +122,6 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
         self.relay.acquired(confirmed);
-        self.backoff.reset();
         self.metrics.set_state(State::Streaming);
         tracing::info!(
             slot = self.target.slot,
@@ -124,7 +130,9 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             walsender = stream.backend_pid(),
             "streaming"
         );
+        let (began, from) = (Instant::now(), self.relay.flush_lsn());
         let ended = self.relay.stream(&mut stream, wal_sender_timeout);
+        self.backoff.ended(began.elapsed(), self.relay.flush_lsn() > from);
         self.ended(ended, stream)
     }
 
@@ -137,7 +145,16 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
-            Ended::Disconnected(error) => Some(Err(error.into())),
+            Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
+                if let Err(error) = self.finish(stream) {
+                    tracing::warn!(%error, "while stopping");
+                }
+                Some(Err(error.into()))
+            }
+            Ended::Disconnected(error) => {
+                drop(stream);
+                Some(Err(publication_gone(&self.target, &error).unwrap_or_else(|| error.into())))
+            }
             Ended::Stalled => {
                 drop(stream);
                 self.wait_for_sink().err().map(Err)
@@ -148,12 +165,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
-                if let Err(error) = self.finish(stream) {
-                    tracing::warn!(%error, "while stopping");
-                }
+                self.finish_anyway(stream);
                 Some(Err(RunError::BadRow { row }))
             }
-            Ended::Unmappable(error) => Some(Err(RunError::Unmappable(error))),
+            Ended::Unmappable(error) => {
+                self.finish_anyway(stream);
+                Some(Err(RunError::Unmappable(error)))
+            }
             Ended::PublicationChanged => None,
             Ended::Protocol(error) => Some(Err(error.into())),
         }
@@ -166,13 +184,22 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         }
         // In the middle of a large transaction a walsender reads nothing while we read all it sends. It does once its socket
         // is full: so stop reading, keep the connection, and ask the slot.
-        let lsn = self.relay.flush_lsn();
+        let (lsn, since) = (self.relay.flush_lsn(), Instant::now());
         loop {
+            let asked_for = self.relay.stop_requested();
+            let too_late = if asked_for { self.relay.stop_timed_out() } else { since.elapsed() >= CONFIRMED_WITHIN };
             match has_confirmed(&self.target, lsn) {
                 Ok(true) => return Ok(()),
-                Ok(false) if !self.relay.stop_timed_out() => std::thread::sleep(Duration::from_millis(50)),
+                Ok(false) if !too_late => std::thread::sleep(Duration::from_millis(50)),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
+        }
+    }
+
+    /// As [`Supervisor::finish`], where something else is the reason to end.
+    fn finish_anyway(&mut self, stream: ReplicationStream) {
+        if let Err(error) = self.finish(stream) {
+            tracing::warn!(%error, "while stopping");
         }
     }
 
@@ -209,8 +236,8 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.set_state(State::Blocked);
         if waiting == 0 {
-            let pause = self.backoff.next(false, dice());
-            return self.idle(pause);
+            // A topic is waited for, and only a row tells which: look again now and then.
+            return self.idle(BLOCKED_LOOK);
         }
         while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
@@ -226,7 +253,6 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
-            self.metrics.blocked_on(Some(failure.text.clone()));
             self.metrics.set_state(State::Blocked);
             let pause = self.backoff.next(false, dice());
             // The old producer's reports are of no interest any more.
@@ -273,4 +299,51 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 fn dice() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mapping::Mapping;
+    use crate::pg::source::Environment;
+    use crate::relay::{Limits, SystemClock};
+    use crate::sink::Failure;
+    use crate::sink::stdout::StdoutSink;
+
+    fn supervisor() -> Supervisor<StdoutSink<Vec<u8>>, SystemClock> {
+        let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
+        let (slot, publication) = ("s".to_owned(), "p".to_owned());
+        let target =
+            Target { source, publication, slot, tables: vec![], messages: false, max_row: 1, temporary_slot: None };
+        let limits = Limits {
+            coalesce: Duration::ZERO,
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+        };
+        let metrics = Arc::new(Metrics::new("s", "p", Instant::now()));
+        let outbox = Outbox::new(Mapping::default(), Vec::new()).unwrap();
+        let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
+        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
+        Supervisor::new(target, relay, metrics)
+    }
+
+    #[test]
+    fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
+        let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
+        assert_eq!(error.exit_code(), EXIT_OPERATOR);
+        assert!(error.hint().unwrap().contains("--max-row above 2000"), "{:?}", error.hint());
+    }
+
+    #[test]
+    fn a_failure_that_was_started_over_from_does_not_outlive_it() {
+        let mut supervisor = supervisor();
+        let text = "topic orders is gone".to_owned();
+        let failure = Failure { class: FailureClass::Environment, reason: "unknown_topic", text };
+        supervisor.start_over(&failure).unwrap();
+        let metrics = &supervisor.metrics;
+        assert_eq!(metrics.ready(Instant::now()), Err("blocked: topic orders is gone".to_owned()));
+        metrics.set_state(State::Streaming);
+        metrics.status_sent(Instant::now());
+        assert_eq!(metrics.ready(Instant::now()), Ok(()));
+    }
 }

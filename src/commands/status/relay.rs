@@ -64,7 +64,9 @@ pub(super) fn get(address: &str, path: &str) -> io::Result<Answer> {
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    // In one piece: written part by part it is as many packets.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(LARGEST_ANSWER_BYTES).read_to_end(&mut bytes)?;
     answer(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))

@@ -28,8 +28,10 @@ use std::time::Duration;
 /// 450 with three short headers; counted against `--max-in-flight`, so that short records are bounded as well.
 const RECORD_OVERHEAD_BYTES: u64 = 512;
 
-/// How long to wait for the cluster's word on a topic before looking after other things.
+/// How long to wait for the cluster's word on a topic before looking after other things; and at most, once it has shown to
+/// take longer: an answer that comes too late is lost, and the next question begins anew.
 const METADATA_PATIENCE: Duration = Duration::from_millis(100);
+const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 
 /// More events than a failed request leaves behind.
 const EVENTS: usize = 32;
@@ -45,6 +47,8 @@ pub struct KafkaSink {
     /// The topic of the record before: mostly the next one's, too.
     last_topic: String,
     in_flight: InFlight,
+    /// How long the next question about a topic may take.
+    metadata_patience: Duration,
 }
 
 impl KafkaSink {
@@ -60,6 +64,7 @@ impl KafkaSink {
             known_topics: HashSet::new(),
             last_topic: String::new(),
             in_flight: InFlight::default(),
+            metadata_patience: METADATA_PATIENCE,
         })
     }
 
@@ -96,9 +101,15 @@ impl KafkaSink {
         if self.known_topics.contains(topic) {
             return Ok(());
         }
-        let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
+        let metadata = self.producer.client().fetch_metadata(Some(topic), self.metadata_patience);
         self.serve_events();
-        let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
+        let metadata = metadata.map_err(|error| {
+            // No broker at all is another error: an outage makes no attempt longer.
+            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) {
+                self.metadata_patience = (self.metadata_patience * 2).min(MOST_METADATA_PATIENCE);
+            }
+            self.metadata_failure(&error)
+        })?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {
             Some((None, false)) => {
@@ -217,5 +228,35 @@ impl Sink for KafkaSink {
 
     fn trouble(&self) -> Option<String> {
         self.producer.context().trouble()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::mocking::MockCluster;
+    use std::time::Instant;
+
+    fn record(topic: &str) -> Record<'_> {
+        Record { topic, key: Some(b"k"), value: Some(b"v"), headers: &[], timestamp_millis: 1, partition: None }
+    }
+
+    fn sink(brokers: &str) -> KafkaSink {
+        KafkaSink::new(Settings::new(brokers, "walrelay", &[], 1 << 20).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_cluster_that_takes_its_time_to_answer_is_not_taken_for_one_that_does_not() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        cluster.broker_round_trip_time(-1, Duration::from_millis(300)).unwrap();
+        let mut sink = sink(&cluster.bootstrap_servers());
+        let token = Token { transaction: 0, tick: 0, topic: 0 };
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut taken = false;
+        while !taken && Instant::now() < until {
+            taken = matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
+        }
+        assert!(taken, "{:?}", sink.trouble());
     }
 }
