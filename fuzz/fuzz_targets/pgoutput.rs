@@ -1,7 +1,7 @@
-//! Any bytes as a pgoutput message and, where they are a row or a logical message, as an outbox record.
+//! Any bytes as a replication message, as a pgoutput message and, where they are a row or a logical message, as an outbox record.
 //!
 //! The input is a sequence of messages, each behind its length in two bytes, so that a Relation may be followed by rows
-//! of it. Must never panic, and a row offered twice must give the same outcome.
+//! of it. Must never panic, a row offered twice must give the same outcome, and a record must be one that Kafka can take.
 
 #![no_main]
 
@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use walrelay::config::mapping::{Mapping, Timestamp};
 use walrelay::lsn::Lsn;
 use walrelay::outbox::{Outbox, Outcome, RowContext, RowError};
+use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Message, PgTime, Tuple};
 use walrelay::sink::Record;
 
@@ -29,13 +30,21 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(rest.split_at(usize::from(u16::from_be_bytes(*length)).min(rest.len())))
 }
 
+/// As the server sends it, or the plugin's bytes alone, which is easier to find.
 fn feed(outbox: &mut Outbox, bytes: &[u8]) {
-    match Message::decode(bytes) {
+    let data = match ReplicationMessage::decode(bytes) {
+        Ok(ReplicationMessage::XLogData(data)) => data.data,
+        Ok(ReplicationMessage::PrimaryKeepalive(_)) | Err(_) => bytes,
+    };
+    match Message::decode(data) {
         Ok(Message::Relation(relation)) => drop(outbox.relation(&relation)),
         Ok(Message::Insert { relation, new }) => {
             assert_eq!(offer(outbox, relation, &new), offer(outbox, relation, &new))
         }
-        Ok(Message::LogicalMessage(message)) => drop(outbox.message(&message, &CONTEXT, digest)),
+        Ok(Message::LogicalMessage(message)) => {
+            drop(outbox.message(&message, &CONTEXT, digest));
+            drop(outbox.shown_message_id(&message));
+        }
         Ok(Message::Update { new, .. }) => new.columns().for_each(drop),
         Ok(_) | Err(_) => {}
     }
@@ -46,6 +55,9 @@ fn offer(outbox: &mut Outbox, relation: u32, new: &Tuple<'_>) -> Result<Outcome<
 }
 
 fn digest(record: &Record<'_>) -> (usize, usize, i64) {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    assert!((1..=249).contains(&record.topic.len()) && record.topic.bytes().all(allowed), "topic {:?}", record.topic);
+    assert!(record.timestamp_millis >= 0 && record.partition.is_none_or(|partition| partition >= 0));
     (record.bytes(), record.headers.len(), record.timestamp_millis)
 }
 
