@@ -66,6 +66,10 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
         self.flush_lsn()
     }
 
+    fn seen(&self) -> Lsn {
+        self.seen()
+    }
+
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError> {
         self.timeline_left_at(switch_point).map_err(RunError::Sink)
     }
