@@ -2,6 +2,7 @@
 --
 -- Who runs it: the owner of the outbox table. Rights: CREATE on the database (GRANT CREATE ON DATABASE ... TO ...).
 -- Repeatable: the table is added if it is not in it yet; nothing is taken away. Names to change: walrelay, public.outbox.
+-- `walrelay setup --apply --table public.outbox` makes publication and slot.
 --
 -- publish = 'insert': deleting old rows of an outbox is normal and need not be sent. It is set only for a publication that
 -- is made here.

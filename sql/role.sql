@@ -1,6 +1,8 @@
 -- The role that walrelay connects as: what `walrelay run` and `walrelay status` need, and no right on any table.
 --
--- Who runs it: a superuser, in the outbox's database. Repeatable. Name to change: walrelay.
+-- Who runs it: a superuser, in the outbox's database. Repeatable. Name to change: walrelay. `walrelay setup --apply --role
+-- walrelay` does the same. Publication and slot are made by the table's owner (`walrelay setup --apply`), not by this role.
+--
 -- Managed services have their own way to REPLICATION. On Amazon RDS and Aurora, in place of it:
 --   ALTER ROLE walrelay LOGIN; GRANT rds_replication TO walrelay;
 --
@@ -25,9 +27,3 @@ $$;
 ALTER ROLE walrelay LOGIN REPLICATION;
 
 GRANT pg_read_all_stats TO walrelay;
-
--- Deleting delivered rows (`walrelay prune`) and publishing rows once more (`walrelay republish`) touch the table. Where
--- they are wanted, and not run as the table's owner:
---
---   GRANT USAGE ON SCHEMA public TO walrelay;
---   GRANT SELECT, INSERT, DELETE ON public.outbox TO walrelay;

@@ -1,7 +1,8 @@
 -- The replication slot: the place in the WAL up to which rows are published.
 --
 -- Who runs it: any role with REPLICATION, in the outbox's database. Needs wal_level = logical and a free slot.
--- Repeatable: an existing slot is left as it is. Names to change: walrelay.
+-- Repeatable: an existing slot is left as it is, also one of that name in another database: slot names are cluster-wide.
+-- Name to change: walrelay. `walrelay setup --apply` also remembers, in the publication's comment, that the slot was made.
 --
 -- To be made after the publication, and before the first row that is to be published: rows committed before are not in it.
 -- Run it by itself, not inside a transaction. It waits until every transaction that is open when it begins has ended.

@@ -58,11 +58,19 @@ pub struct Options {
     pub hba: Vec<String>,
     /// Turns TLS on.
     pub tls: Option<TlsFiles>,
+    /// A cluster made anew, with a system identifier of its own: the others are copies of one.
+    pub another_cluster: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { major: provision::DEFAULT_POSTGRES, settings: Vec::new(), hba: Vec::new(), tls: None }
+        Self {
+            major: provision::DEFAULT_POSTGRES,
+            settings: Vec::new(),
+            hba: Vec::new(),
+            tls: None,
+            another_cluster: false,
+        }
     }
 }
 
@@ -340,7 +348,11 @@ impl Server {
         let sockets = run_dir::make(&std::env::temp_dir(), "walrelay-sockets")?;
         account::give(&sockets, tools.account)?;
         let server = Self { tools, folder, sockets, port: run_dir::free_port()?, process: None };
-        run_dir::copy(&server.tools.template, &server.data())?;
+        if options.another_cluster {
+            provision::initialize(&server.tools.bin, &server.data(), server.tools.account)?;
+        } else {
+            run_dir::copy(&server.tools.template, &server.data())?;
+        }
         server.write_settings(options)?;
         server.write_rules(&options.hba)?;
         Ok(server)

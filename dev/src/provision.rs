@@ -88,7 +88,7 @@ pub fn postgres(major: u32) -> Result<PostgresTools> {
     if !(home.exists() && template.exists()) {
         let _lock = lock(&root)?;
         fill(&home, |part| bring_postgres(version, part))?;
-        fill(&template, |part| make_template(&home, part, account))?;
+        fill(&template, |part| initialize(&home.join("bin"), part, account))?;
     }
     let run = root.join("run");
     account::make_passable(&run)?;
@@ -248,9 +248,10 @@ fn unpack(archive: &Path, folder: &Path) -> Result<()> {
 }
 
 /// Makes a data directory; superuser `postgres`, nobody needs a password.
-fn make_template(home: &Path, data: &Path, account: Option<Account>) -> Result<()> {
+pub(crate) fn initialize(bin: &Path, data: &Path, account: Option<Account>) -> Result<()> {
+    fs::create_dir_all(data)?;
     account::give(data, account)?;
-    let mut initdb = Command::new(home.join("bin/initdb"));
+    let mut initdb = Command::new(bin.join("initdb"));
     initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
     initdb.current_dir("/");
     let output = account::switch(&mut initdb, account).output().context("cannot run initdb")?;

@@ -5,7 +5,6 @@
 //! what a command sees is what a run gets. What is changed is said; each command can be run again.
 
 mod error;
-mod marker;
 mod output;
 pub mod run;
 pub mod setup;

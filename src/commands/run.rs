@@ -125,15 +125,13 @@ pub fn run(config: RunConfig) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|source| Error::Start { what: "start the runtime", source })?;
-    if config.dry_run {
+    let control = Control::new(config, outbox)?;
+    if control.config.dry_run {
         let sink = StdoutSink::new(std::io::stdout());
-        return runtime.block_on(Control::new(config, outbox).serve(sink, |_| Ok(())));
+        return runtime.block_on(control.serve(sink, |_| Ok(())));
     }
-    let client_id = format!("walrelay/{}", config.slot);
-    let kafka = &config.kafka;
-    let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, config.limits.max_in_flight as u64)?;
-    let sink = KafkaSink::new(settings)?;
-    runtime.block_on(Control::new(config, outbox).serve(sink, probe))
+    let sink = control.kafka_sink()?;
+    runtime.block_on(control.serve(sink, probe))
 }
 
 /// Tries Kafka's address. Only a refusal ends the run: an outage is waited for.
@@ -157,16 +155,28 @@ fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
 struct Control {
     config: RunConfig,
     outbox: Outbox,
+    /// Where to serve HTTP.
+    listen: Option<http::Address>,
     metrics: Arc<Metrics>,
     stop: Arc<AtomicBool>,
 }
 
 impl Control {
-    fn new(mut config: RunConfig, outbox: Outbox) -> Self {
+    fn new(mut config: RunConfig, outbox: Outbox) -> Result<Self, Error> {
+        let listen = config.http.as_ref().map(listen_address).transpose()?;
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
         let metrics = Arc::new(Metrics::new(&config.slot, &config.publication, Instant::now()));
-        Self { config, outbox, metrics, stop: Arc::default() }
+        Ok(Self { config, outbox, listen, metrics, stop: Arc::default() })
+    }
+
+    /// A producer, which begins to connect at once: everything that is wrong with settings has to be known by now.
+    fn kafka_sink(&self) -> Result<KafkaSink, Error> {
+        let Self { config, .. } = self;
+        let (kafka, client_id) = (&config.kafka, format!("walrelay/{}", config.slot));
+        let in_flight = config.limits.max_in_flight as u64;
+        let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, in_flight)?;
+        Ok(KafkaSink::new(settings)?)
     }
 
     async fn serve<S: Sink + Send + 'static>(
@@ -174,7 +184,14 @@ impl Control {
         sink: S,
         probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
     ) -> Result<(), Error> {
-        let server = self.bind()?;
+        let server = match self.bind() {
+            // A look beside a relay that runs: its pages are the ones that count.
+            Err(Error::Bind(error)) if self.config.dry_run => {
+                tracing::info!(%error, "no HTTP for this dry run");
+                None
+            }
+            bound => bound?,
+        };
         let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
@@ -205,8 +222,8 @@ impl Control {
     }
 
     fn bind(&self) -> Result<Option<Server>, Error> {
-        let Some(address) = &self.config.http else { return Ok(None) };
-        let server = Server::bind(&listen_address(address)?, http::Limits::default())?;
+        let Some(address) = &self.listen else { return Ok(None) };
+        let server = Server::bind(address, http::Limits::default())?;
         for address in server.addresses() {
             tracing::info!(%address, "serving /metrics, /livez, /readyz, /status");
         }
@@ -236,7 +253,7 @@ impl Control {
         if self.config.setup && !self.config.dry_run {
             self.set_up()?;
         }
-        let Self { config, outbox, metrics, stop } = self;
+        let Self { config, outbox, metrics, stop, listen: _ } = self;
         let limits = Limits {
             coalesce: config.limits.coalesce,
             shutdown_timeout: config.limits.shutdown_timeout,

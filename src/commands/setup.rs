@@ -14,10 +14,10 @@ mod plan;
 mod slot;
 
 use super::error::CommandError;
-use super::marker;
 use super::output::{Told, bytes, command, number};
 use crate::config::TableName;
 use crate::lsn::Lsn;
+use crate::pg::marker;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, server, sqlstate};
 use crate::supervise::RunError;

@@ -7,8 +7,8 @@ mod relay;
 mod report;
 
 use super::error::CommandError;
-use super::marker;
 use crate::config::TableName;
+use crate::pg::marker;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, catalog, server};
 use crate::supervise::{RunError, check_slot};

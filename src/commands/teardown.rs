@@ -4,10 +4,10 @@
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
 
 use super::error::CommandError;
-use super::marker;
 use super::output::{Told, bytes, command};
 use crate::config::TableName;
 use crate::pg::catalog::PublicationMark;
+use crate::pg::marker;
 use crate::pg::server::Slot;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};

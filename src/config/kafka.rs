@@ -101,9 +101,16 @@ fn read_brokers(layers: &Layers<'_>, flags: &[String]) -> Result<String, ConfigE
     Ok(if brokers.is_empty() { "localhost:9092".to_owned() } else { brokers.join(",") })
 }
 
+/// What may stand before `://` in a broker's address.
+const PROTOCOLS: [&str; 4] = ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"];
+
 /// `host`, `host:port`, `[v6]:port`, or one of these behind librdkafka's `protocol://`.
 fn is_broker(broker: &str) -> bool {
-    let address = broker.split_once("://").map_or(broker, |(_, address)| address);
+    let address = match broker.split_once("://") {
+        Some((protocol, _)) if !PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(protocol)) => return false,
+        Some((_, address)) => address,
+        None => broker,
+    };
     let (host, port) = match address.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("-"))),
@@ -114,6 +121,7 @@ fn is_broker(broker: &str) -> bool {
 }
 
 fn nearest_broker(broker: &str) -> Option<String> {
+    let broker = broker.split_once("://").map_or(broker, |(_, address)| address);
     let host = broker.split(['/', ':']).find(|part| !part.is_empty())?;
     let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     (is_name && !broker.contains('@')).then(|| format!("{host}:9092"))

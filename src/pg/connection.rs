@@ -2,8 +2,8 @@
 //! carries a slot's stream.
 //!
 //! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
-//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and the questions
-//! around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
+//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
+//! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.3 "SASL Authentication", 54.4.
 
 use super::error::{Error, ServerError};

@@ -6,6 +6,7 @@ pub mod catalog;
 pub mod connection;
 pub mod error;
 pub mod frame;
+pub(crate) mod marker;
 pub mod replication;
 pub mod server;
 pub mod source;

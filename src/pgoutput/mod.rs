@@ -368,4 +368,6 @@ fn logical_message(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
 }
 
 #[cfg(test)]
+mod captured;
+#[cfg(test)]
 mod tests;

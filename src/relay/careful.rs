@@ -67,6 +67,11 @@ impl Careful {
         self.alone = Some((position, row));
     }
 
+    /// No record is alone in flight any more: it was delivered, or given up with the sink.
+    pub fn settled(&mut self) {
+        self.alone = None;
+    }
+
     /// The record that was alone, when one was.
     pub fn guilty(&mut self) -> Option<(Position, BadRow)> {
         self.alone.take()
@@ -85,6 +90,7 @@ impl Careful {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
+    use crate::outbox::BadReason;
 
     fn at(final_lsn: u64, ordinal: u64) -> Position {
         Position { final_lsn: Lsn::new(final_lsn), ordinal }
@@ -100,6 +106,16 @@ mod tests {
         assert!(careful.alone_at(at(20, 4)), "the last suspect's fate comes first");
         assert!(careful.passed(at(20, 4)));
         assert!(!careful.alone_at(at(20, 4)));
+    }
+
+    #[test]
+    fn a_record_that_was_delivered_alone_is_not_blamed_for_a_later_refusal() {
+        let mut careful = Careful::default();
+        careful.suspect(at(10, 0), at(20, 0));
+        let row = BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated };
+        careful.enqueued(at(10, 0), row);
+        careful.settled();
+        assert_eq!(careful.guilty(), None);
     }
 
     #[test]

@@ -64,9 +64,10 @@ pub enum Ended {
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
-    /// A row will never be published. Everything before it is delivered; nothing after it was enqueued.
+    /// A row will never be published. Everything before it is delivered. Nothing after it was enqueued since the stream began
+    /// again to find it; in other partitions, rows behind it may have been delivered before, and will be again.
     BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped.
+    /// A table has come that cannot be mapped. Everything before it is delivered, and the last status update says so.
     Unmappable(Box<PlanError>),
     /// A table has come that is not known, or a type has changed: the publication must be looked at again.
     PublicationChanged,
@@ -202,6 +203,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let start = self.flush_lsn().min(switch_point);
         if self.resume.whole() > switch_point || self.tracker.open_transaction().is_some() || start < self.flush_lsn() {
             self.sink.restart(self.careful.pace())?;
+            self.careful.settled();
             self.tracker = Tracker::new(start);
             self.resume = Resume::new(start);
         }
@@ -214,6 +216,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.sink.restart(self.careful.pace())?;
+        self.careful.settled();
         self.tracker.forget();
         self.resume.forget(self.tracker.flush_lsn());
         Ok(())
@@ -290,13 +293,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, .. } = self;
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
             // After a failure nothing counts: what follows is replayed.
             Ok(()) if failed.is_none() => {
                 tracker.delivered(token, records);
+                careful.settled();
                 metrics.acknowledged(token.topic, records.into(), bytes, *now.get_or_insert_with(|| clock.now()));
             }
             Ok(()) => {}

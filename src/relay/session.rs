@@ -3,7 +3,7 @@
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
 use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
@@ -44,6 +44,8 @@ pub(super) struct Session {
     blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     bad_row: Option<Box<BadRowAt>>,
+    /// A table that ends it likewise.
+    unmappable: Option<Box<PlanError>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
@@ -98,6 +100,7 @@ impl Session {
             received: Lsn::ZERO,
             blocked: None,
             bad_row: None,
+            unmappable: None,
             pausing: false,
             fresh: false,
         }
@@ -128,6 +131,11 @@ impl Session {
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
         Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    }
+
+    /// Whether something came that nothing may pass.
+    fn is_at_its_end(&self) -> bool {
+        self.bad_row.is_some() || self.unmappable.is_some()
     }
 
     /// The row has been dealt with.
@@ -186,7 +194,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.bad_row.is_some() || (self.stop_requested() && !self.tracker.is_open())
+        session.is_at_its_end() || (self.stop_requested() && !self.tracker.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
@@ -196,8 +204,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
-            // NoticeResponse, ParameterStatus
-            b'N' | b'S' => Ok(Step::Done),
+            // NoticeResponse: a walsender has few, such as that it goes on without a publication that it misses.
+            b'N' => {
+                let notice = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
+                tracing::warn!(%notice, "word from the walsender");
+                Ok(Step::Done)
+            }
+            // ParameterStatus
+            b'S' => Ok(Step::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
             b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
             tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),
@@ -230,7 +244,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
-                self.outbox.relation(&relation).map_err(|error| Box::new(Ended::Unmappable(Box::new(error))))?;
+                if let Err(error) = self.outbox.relation(&relation) {
+                    session.unmappable = Some(Box::new(error));
+                    return Ok(Step::Wait(Wait::ForEnd));
+                }
             }
             Message::Update { relation, new } => self.take_update(relation, &new, session)?,
             Message::Delete { .. }
@@ -472,7 +489,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 return Err(Box::new(Ended::BadRow(row)));
             }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(Ended::Stopped));
+            return Err(Box::new(session.unmappable.take().map_or(Ended::Stopped, Ended::Unmappable)));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
@@ -493,8 +510,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait) -> Turn<()> {
         let was_blocked = session.blocked.take();
         match wait {
-            Wait::ForBytes => return self.wait_for_bytes(upstream, session),
-            Wait::ForRoom | Wait::ForEnd => self.clock.pause(WAIT_FULL),
+            Wait::ForBytes => {
+                unblocked(was_blocked.as_ref());
+                return self.wait_for_bytes(upstream, session);
+            }
+            Wait::ForRoom | Wait::ForEnd => {
+                unblocked(was_blocked.as_ref());
+                self.clock.pause(WAIT_FULL);
+            }
             Wait::Blocked(failure) => {
                 session.blocked = Some(self.blocked(failure, was_blocked));
                 self.clock.pause(WAIT_BLOCKED);
@@ -536,6 +559,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.feedback.heard(self.clock.now());
         }
         Ok(())
+    }
+}
+
+/// What was told as blocked goes on.
+fn unblocked(was: Option<&Blocked>) {
+    if let Some(blocked) = was.filter(|blocked| blocked.told) {
+        tracing::info!(was = %blocked.failure, "no longer blocked");
     }
 }
 

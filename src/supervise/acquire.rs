@@ -9,6 +9,8 @@ use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::Outbox;
+use crate::pg::catalog;
+use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, ReplicationStream, identifier, sqlstate};
 use std::time::Duration;
@@ -70,17 +72,21 @@ pub(super) fn acquire(
 ) -> Result<Acquired, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     identify(&mut connection, known, positions)?;
-    check_wal_level(&mut connection)?;
-    let binary = look_at_publication(&mut connection, target, positions.outbox())?;
-    let wal_sender_timeout = server::wal_sender_timeout(&mut connection)?;
+    // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
+    // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
+    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    check_wal_level(&mut control)?;
+    let binary = look_at_publication(&mut control, target, positions.outbox())?;
+    let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_some() {
         confirmed = create_temporary_slot(&mut connection, slot)?;
     } else {
-        look_at_slot(&mut connection, target, known)?;
+        look_at_slot(&mut control, target, known)?;
     }
+    drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let stream = start(connection, slot, &options, target, positions, metrics)?;
     let confirmed = match confirmed {
@@ -156,7 +162,7 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
     }
     if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
-        return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
+        return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
     }
     let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
     for table in outbox.take_gone() {
@@ -178,7 +184,9 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
 fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
-        return Err(RunError::NoSlot { slot: name.clone(), was_there: known.slot_seen });
+        let mark = catalog::publication_mark(connection, &target.publication)?;
+        let was_there = known.slot_seen || marker::is_set(mark.comment.as_deref(), name);
+        return Err(RunError::NoSlot { slot: name.clone(), was_there });
     };
     check_slot(name, &target.source.dbname, &slot)?;
     known.slot_seen = true;
@@ -261,6 +269,20 @@ fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunErro
     confirmed
         .filter(|lsn| *lsn > Lsn::ZERO)
         .ok_or_else(|| RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen })
+}
+
+/// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
+/// the log. `None`: neither, or nobody can be asked.
+pub(super) fn publication_gone(target: &Target, error: &Error) -> Option<RunError> {
+    if error.code() != Some(sqlstate::UNDEFINED_OBJECT) {
+        return None;
+    }
+    let mut control = Connection::open(&target.source, Purpose::Control).ok()?;
+    let publication = target.publication.clone();
+    Some(match server::publication(&mut control, &publication).ok()? {
+        None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
+        Some(_) => RunError::PublicationTooNew { publication, slot: target.slot.clone() },
+    })
 }
 
 /// Whether the slot has confirmed `lsn`, as a control connection sees it.

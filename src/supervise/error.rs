@@ -1,5 +1,6 @@
 //! Why a run ended other than on request: each case with its exit code and with what to do.
 
+use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::outbox::PlanError;
 use crate::pg::frame::FrameError;
@@ -45,11 +46,19 @@ pub enum RunError {
         /// Its name.
         publication: String,
     },
+    /// The publication was made after the slot, or made again: at the slot's place in the log there is none.
+    #[error("publication \"{publication}\" is younger than the place in the log where slot \"{slot}\" stands")]
+    PublicationTooNew {
+        /// Its name.
+        publication: String,
+        /// The slot.
+        slot: String,
+    },
     /// A table that was asked for is not in the publication.
     #[error("table {table} is not in publication \"{publication}\", which has {}", published.join(", "))]
     TableNotPublished {
         /// As it was asked for.
-        table: String,
+        table: TableName,
         /// The publication.
         publication: String,
         /// Its tables.
@@ -165,6 +174,7 @@ impl RunError {
             Self::Postgres(_)
             | Self::WalLevel { .. }
             | Self::NoPublication { .. }
+            | Self::PublicationTooNew { .. }
             | Self::NoInserts { .. }
             | Self::NoTables { .. }
             | Self::TableNotPublished { .. }
@@ -200,8 +210,12 @@ impl RunError {
                 format!("ALTER PUBLICATION {} ADD TABLE public.outbox;", pg::identifier(publication))
             }
             Self::TableNotPublished { table, publication, .. } => {
-                format!("ALTER PUBLICATION {} ADD TABLE {table};", pg::identifier(publication))
+                let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));
+                format!("ALTER PUBLICATION {} ADD TABLE {schema}.{name};", pg::identifier(publication))
             }
+            Self::PublicationTooNew { slot, .. } => format!(
+                "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic"
+            ),
             Self::Unmappable(error) => error.hint(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
             Self::SlotOfOtherDatabase { found, .. } => {

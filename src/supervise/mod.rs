@@ -19,7 +19,7 @@ use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Relay};
 use crate::sink::{FailureClass, Sink};
-use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed};
+use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::Backoff;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +29,9 @@ const FINISH: Duration = Duration::from_millis(300);
 
 /// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the server is free of us when a topic is missing for long.
+const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
@@ -152,7 +155,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 }
                 Some(Err(error.into()))
             }
-            Ended::Disconnected(error) => Some(Err(error.into())),
+            Ended::Disconnected(error) => {
+                drop(stream);
+                Some(Err(publication_gone(&self.target, &error).unwrap_or_else(|| error.into())))
+            }
             Ended::Stalled => {
                 drop(stream);
                 self.wait_for_sink().err().map(Err)
@@ -163,12 +169,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
-                if let Err(error) = self.finish(stream) {
-                    tracing::warn!(%error, "while stopping");
-                }
+                self.finish_anyway(stream);
                 Some(Err(RunError::BadRow { row }))
             }
-            Ended::Unmappable(error) => Some(Err(RunError::Unmappable(error))),
+            Ended::Unmappable(error) => {
+                self.finish_anyway(stream);
+                Some(Err(RunError::Unmappable(error)))
+            }
             Ended::PublicationChanged => None,
             Ended::Protocol(error) => Some(Err(error.into())),
         }
@@ -190,6 +197,13 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 Ok(false) if !too_late => std::thread::sleep(Duration::from_millis(50)),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
+        }
+    }
+
+    /// As [`Supervisor::finish`], where something else is the reason to end.
+    fn finish_anyway(&mut self, stream: ReplicationStream) {
+        if let Err(error) = self.finish(stream) {
+            tracing::warn!(%error, "while stopping");
         }
     }
 
@@ -226,8 +240,8 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.set_state(State::Blocked);
         if waiting == 0 {
-            let pause = self.backoff.next(false, dice());
-            return self.idle(pause);
+            // A topic is waited for, and only a row tells which: look again now and then.
+            return self.idle(BLOCKED_LOOK);
         }
         while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;

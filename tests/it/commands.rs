@@ -34,7 +34,7 @@ impl Place {
 
     fn source_as(&self, role: &str) -> Source {
         let mut source = self.source();
-        source.user = role.to_owned();
+        role.clone_into(&mut source.user);
         source
     }
 
@@ -299,7 +299,9 @@ fn two_relays_that_set_up_at_the_same_time_make_one_slot() {
     let place = Place::new();
     std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4).map(|_| scope.spawn(|| place.once())).collect();
-        runs.into_iter().for_each(|run| run.join().unwrap().unwrap());
+        for run in runs {
+            run.join().unwrap().unwrap();
+        }
     });
     assert_eq!(place.slots(), "1");
 }

@@ -53,6 +53,7 @@ fn guarded() -> &'static Guarded {
             "host all by_password 127.0.0.1/32 password",
             "host all by_trust 127.0.0.1/32 trust",
             "hostssl all only_tls 127.0.0.1/32 trust",
+            "hostnossl all never_tls 127.0.0.1/32 trust",
             "local all all trust",
         ];
         let options = postgres::Options {
@@ -71,6 +72,7 @@ fn guarded() -> &'static Guarded {
             ("by_scram", "scram-sha-256"), ("by_md5", "md5"), ("by_password", "scram-sha-256"),
             ("by_trust", "scram-sha-256"), ("by_certificate", "scram-sha-256"), ("only_tls", "scram-sha-256"),
             ("nowhere", "scram-sha-256"),
+            ("never_tls", "scram-sha-256"),
         ] {
             client
                 .batch_execute(&format!(
@@ -183,6 +185,9 @@ fn a_user_without_a_rule_and_one_without_a_role_are_told() {
     assert!(log.contains("pg_hba.conf"), "{log}");
     door.opens(&door.source("only_tls", "127.0.0.1", "sslmode=prefer"), None);
     door.opens(&door.source("only_tls", "127.0.0.1", ""), None);
+    door.opens(&door.source("never_tls", "127.0.0.1", ""), None);
+    let log = door.stays_shut(&door.source("never_tls", "127.0.0.1", "sslmode=require"), None);
+    assert!(log.contains("pg_hba.conf"), "{log}");
 }
 
 #[test]
@@ -195,6 +200,7 @@ fn a_servers_certificate_is_checked_as_the_mode_says() {
     };
     for (host, mode, root) in [
         ("127.0.0.1", "require", ""),
+        // Goes on without TLS, as libpq.
         ("127.0.0.1", "prefer", wrong.as_str()),
         ("127.0.0.1", "require", right.as_str()),
         ("127.0.0.1", "verify-ca", right.as_str()),

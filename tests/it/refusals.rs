@@ -74,10 +74,7 @@ fn a_publication_without_tables_gets_one_by_the_hint() {
 
 #[test]
 fn a_table_outside_the_publication_gets_into_it_by_the_hint() {
-    let lane = Lane::with(
-        &format!("CREATE TABLE \"Out Box\" (LIKE outbox)").replace("CREATE", &format!("{OUTBOX}; CREATE")),
-        "outbox",
-    );
+    let lane = Lane::with(&format!("{OUTBOX}; CREATE TABLE \"Out Box\" (LIKE outbox)"), "outbox");
     let more = ["--table", "outbox", "--table", "\"Out Box\""];
     lane.sql(&refused(&lane, &more, &["Out Box", "is not in publication", "public.outbox"]));
     let _relay = lane.streaming(&more);
@@ -203,16 +200,20 @@ fn wal_level_is_mended_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
     assert!(hint.contains(&format!("walrelay teardown --slot {}", lane.name)), "{hint}");
 }
 
+fn another_cluster() -> Postgres {
+    Postgres::start(&postgres::Options { another_cluster: true, ..postgres::Options::default() }).unwrap()
+}
+
 #[test]
 fn another_cluster_behind_the_same_address_is_a_loud_stop() {
-    let (one, other) = (shared_postgres().unwrap(), crate::own::postgres());
+    let (one, other) = (shared_postgres().unwrap(), another_cluster());
     let lane = Lane::debezium();
     let tap = Tap::start(format!("127.0.0.1:{}", one.port().unwrap())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let mut relay = lane.streaming(&["--source", &source]);
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     lane.wait_confirmed();
-    drop(other.create_database(&lane.name));
+    other.create_database(&lane.name).unwrap();
     tap.set_target(format!("127.0.0.1:{}", other.port().unwrap()));
     tap.cut();
     let hint = refused_by(&mut relay, &["another cluster", "system identifier"]);
@@ -271,10 +272,23 @@ fn rows_of_a_publication_that_is_gone_are_not_passed_over() {
     lane.wait_confirmed();
     lane.sql(&format!("DROP PUBLICATION {}", lane.name));
     lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1')");
-    // A walsender that finds its publication gone: Postgres 17 ends the stream with an error.
     let (code, log) = ended(&mut relay);
     assert_eq!(code, 2, "{log}");
     assert!(log.contains(&lane.name) && log.contains("does not exist"), "{log}");
     assert_eq!(ids(&lane.records_now("order")), ["1"]);
     assert!(hint(&log).contains("CREATE PUBLICATION"), "{log}");
+}
+
+#[test]
+fn a_publication_made_after_the_slot_is_told_with_what_mends_it() {
+    let lane = Lane::empty();
+    lane.sql(OUTBOX);
+    lane.make_slot();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    lane.publish("outbox");
+    let hint = refused(&lane, &[], &["publication", &lane.name, "younger"]);
+    assert!(hint.contains(&format!("walrelay setup --apply --slot {}", lane.name)), "{hint}");
+    lane.sql(&format!("SELECT pg_drop_replication_slot('{}')", lane.name));
+    lane.make_slot();
+    assert_flows(&lane, &[]);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, OUTBOX, ids, quoted, values, wait_events};
@@ -237,6 +238,8 @@ fn two_tables_of_different_shape_share_a_slot() {
 #[test]
 fn a_column_that_becomes_bytea_while_running_is_still_exact() {
     let lane = Lane::with("CREATE TABLE outbox (id int, type text, payload bytea)", "outbox");
+    // Rows without a key go anywhere.
+    shared_kafka().unwrap().create_topic(&lane.topic("order"), 1, &[]).unwrap();
     let relay = lane.streaming(&["--header=at=id"]);
     lane.sql("INSERT INTO outbox VALUES (1, 'order', '\\x01ff')");
     wait_events(&relay, 1);
@@ -268,4 +271,35 @@ fn a_table_that_comes_and_goes_beside_the_one_asked_for_holds_nothing_up() {
     );
     assert_eq!(lane.ids("order"), ["1", "2"]);
     assert!(relay.log().contains("public.passing"), "{}", relay.log());
+}
+
+#[test]
+fn a_backlog_across_changes_of_shape_is_read_with_the_shapes_of_its_time() {
+    let lane = Lane::with(&format!("{OUTBOX}; ALTER TABLE outbox ADD spare int DEFAULT 7"), "outbox");
+    lane.sql(
+        "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1');
+         ALTER TABLE outbox RENAME payload TO data;
+         INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '2');
+         ALTER TABLE outbox DROP spare, DROP type;
+         INSERT INTO outbox VALUES ('3', 'order', 'k', '3');
+         ALTER TABLE outbox ADD headers jsonb, ADD type text;
+         INSERT INTO outbox VALUES ('4', 'order', 'k', '4', '{\"h\": 4}', 't');
+         ALTER TABLE outbox DROP data, ADD payload text;
+         INSERT INTO outbox VALUES ('5', 'order', 'k', '{\"h\": 5}', 't', '5')",
+    );
+    let mut relay = lane.relay(&["--header=key=aggregateid"]);
+    let records = lane.records("order");
+    assert_eq!(
+        (ids(&records), values(&records)),
+        (
+            vec!["1", "2", "3", "4", "5"].into_iter().map(str::to_owned).collect(),
+            ["1", "2", "3", "4", "5"].map(str::to_owned).to_vec()
+        ),
+        "{}",
+        relay.log()
+    );
+    let headers: Vec<_> = records.iter().map(|r| (r.header("eventType"), r.header("h"), r.header("key"))).collect();
+    let (t, k) = (Some("t"), Some("k"));
+    assert_eq!(headers, [(t, None, k), (t, None, k), (None, None, k), (t, Some("4"), k), (t, Some("5"), k)]);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0);
 }

@@ -31,6 +31,16 @@ pub(crate) fn keepalive(wal_end: Lsn, reply_requested: bool) -> Bytes {
     frame(b'd', &joined(&[b"k", &lsn(wal_end), &[0; 8], &[u8::from(reply_requested)]]))
 }
 
+/// ErrorResponse, as `pg_terminate_backend` causes it.
+pub(crate) fn terminated() -> Bytes {
+    frame(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0")
+}
+
+/// CopyDone.
+pub(crate) fn copy_done() -> Bytes {
+    frame(b'c', b"")
+}
+
 pub(crate) fn begin(final_lsn: Lsn, commit_time: PgTime, xid: u32) -> Bytes {
     joined(&[b"B", &lsn(final_lsn), &commit_time.0.to_be_bytes(), &xid.to_be_bytes()])
 }

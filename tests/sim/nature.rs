@@ -22,6 +22,8 @@ pub(crate) struct Nature {
     pub(crate) delay: u64,
     pub(crate) cut: u64,
     pub(crate) freeze: u64,
+    pub(crate) terminate: u64,
+    pub(crate) shutdown: u64,
     pub(crate) server_crash: u64,
     pub(crate) promotion: u64,
     /// Steps of the broker for each step.
@@ -114,6 +116,8 @@ impl Nature {
             delay: sometimes(50, dice),
             cut: sometimes(30, dice),
             freeze: sometimes(200, dice),
+            terminate: sometimes(100, dice),
+            shutdown: sometimes(200, dice),
             server_crash: sometimes(100, dice),
             promotion: sometimes(200, dice),
             batches: dice.between(1, 3),

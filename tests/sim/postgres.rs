@@ -58,6 +58,8 @@ pub(crate) struct Walsender {
     pub(crate) quiet_until: Duration,
     /// Nothing comes through any more, and nobody says so.
     pub(crate) frozen: bool,
+    /// The server wants to stop: it waits until everything has been sent and confirmed, then ends the copy.
+    pub(crate) shutting_down: bool,
     /// What is in the pipe is the last.
     pub(crate) cut: bool,
     /// When the last status update came.
@@ -103,6 +105,7 @@ impl Postgres {
             inbox: VecDeque::new(),
             quiet_until: now,
             frozen: false,
+            shutting_down: false,
             cut: false,
             heard: now,
             keepalive_due: now,
@@ -125,6 +128,14 @@ impl Postgres {
             return;
         }
         sender.pipe.truncate(dice.index(sender.pipe.len() + 1));
+        sender.inbox.truncate(dice.index(sender.inbox.len() + 1));
+    }
+
+    /// The server ends the connection, and says so.
+    pub(crate) fn terminate(&mut self, dice: &mut Dice) {
+        let Some(sender) = self.sender.as_mut().filter(|sender| sender.is_alive()) else { return };
+        sender.pipe.extend(bytes::terminated());
+        sender.cut = true;
         sender.inbox.truncate(dice.index(sender.inbox.len() + 1));
     }
 
@@ -180,7 +191,7 @@ impl Postgres {
 
     /// Fills the pipe. The positions that keepalives tell go to `tell`.
     pub(crate) fn work(&mut self, manner: &Manner, now: Duration, dice: &mut Dice, tell: &mut impl FnMut(Lsn)) {
-        let Self { wal, sender: Some(sender), .. } = self else { return };
+        let Self { wal, slot, sender: Some(sender), .. } = self else { return };
         if sender.cut || sender.frozen {
             return;
         }
@@ -196,7 +207,11 @@ impl Postgres {
             } else if let Some(transaction) = wal.transactions.get(sender.next) {
                 sender.begin(wal, transaction, manner, dice);
             } else {
-                if now >= sender.keepalive_due {
+                if sender.shutting_down && sender.sent == wal.end && slot.confirmed == sender.sent {
+                    sender.pipe.extend(bytes::copy_done());
+                    sender.cut = true;
+                    slot.saved = slot.confirmed;
+                } else if now >= sender.keepalive_due {
                     sender.keepalive(wal, dice.one_in(manner.asking), dice, now, tell);
                 }
                 return;

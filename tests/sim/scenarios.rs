@@ -160,6 +160,29 @@ fn an_idle_outbox_follows_the_keepalives() {
 }
 
 #[test]
+fn a_server_that_shuts_down_is_told_all_it_waits_for() {
+    let shared = world();
+    shared.with(|world| {
+        commit(world, &["a", "b"]);
+        world.postgres.wal.write(1000);
+    });
+    once(
+        &shared,
+        |world| taken(world) == 2,
+        |world| world.postgres.sender.as_mut().expect("a connection").shutting_down = true,
+    );
+    let mut process = start(&shared);
+    assert!(matches!(process.connection(), Outcome::Lost));
+    assert!(shared.with(|world| world.now < Duration::from_secs(5) && world.postgres.is_done()));
+    // With the server gone nothing is left to tell it.
+    shared.with(|world| {
+        world.postgres.down_until = Duration::MAX;
+        world.stop();
+    });
+    assert_eq!(until_end(&shared, &mut process), "Stopped");
+}
+
+#[test]
 fn a_confirmation_that_postgres_forgets_repeats_nothing() {
     let shared = world();
     let (_, end) = shared.with(|world| {

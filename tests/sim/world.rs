@@ -24,6 +24,9 @@ use walrelay::lsn::Lsn;
 /// With nothing broken any more, everything is delivered and confirmed within this time.
 const PATIENCE: Duration = Duration::from_mins(3);
 
+/// No run lasts longer, whatever goes wrong in it.
+const LONGEST: Duration = Duration::from_mins(20);
+
 /// Longest time between two status updates: the relay's second, and what waits may take here.
 const SILENCE: Duration = Duration::from_secs(4);
 
@@ -153,7 +156,7 @@ impl World {
         self.nature.client.iter_mut().for_each(|client| client.later = 0);
         if let Some(sender) = &mut self.postgres.sender {
             sender.quiet_until = self.now;
-            if sender.frozen {
+            if sender.frozen || sender.shutting_down {
                 self.postgres.cut(&mut self.dice);
             }
         }
@@ -161,6 +164,9 @@ impl World {
 
     fn write(&mut self) {
         let committed = self.postgres.wal.transactions.len() as u64;
+        if self.postgres.sender.as_ref().is_some_and(|sender| sender.shutting_down) {
+            return;
+        }
         if committed >= self.nature.transactions || !self.dice.one_in(self.nature.commit) {
             return;
         }
@@ -258,6 +264,15 @@ impl World {
         if self.dice.one_in(self.nature.cut) {
             self.cut();
         }
+        if self.dice.one_in(self.nature.terminate) {
+            self.counts.cuts += u64::from(self.postgres.sender.is_some());
+            self.postgres.terminate(&mut self.dice);
+        }
+        if self.dice.one_in(self.nature.shutdown)
+            && let Some(sender) = &mut self.postgres.sender
+        {
+            sender.shutting_down = true;
+        }
         if self.dice.one_in(self.nature.freeze)
             && let Some(sender) = &mut self.postgres.sender
         {
@@ -337,6 +352,7 @@ impl World {
             let silent = self.now.saturating_sub(sender.heard);
             assert!(silent < SILENCE, "no status update for {silent:?}");
         }
+        assert!(self.now < LONGEST, "STALL: it does not come to an end: {self}");
         let Some(calm) = self.calm_since else { return };
         let Self { truth, postgres, .. } = self;
         let committed = postgres.wal.transactions.len() as u64 >= self.nature.transactions;

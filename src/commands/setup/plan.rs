@@ -5,10 +5,10 @@
 
 use super::Request;
 use crate::commands::error::CommandError;
-use crate::commands::marker;
 use crate::commands::output::{Told, command, table};
 use crate::config::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
+use crate::pg::marker;
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, identifier, literal};
 use crate::supervise::{RunError, check_slot};

@@ -5,6 +5,7 @@ use crate::sink::Pace;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
+use rdkafka::types::RDKafkaConfRes;
 
 /// What a user may change, with our defaults.
 const DEFAULTS: [(&str, &str); 5] = [
@@ -101,8 +102,10 @@ impl Settings {
 fn refused(error: KafkaError) -> SettingsError {
     #[allow(clippy::wildcard_enum_match_arm, reason = "only one kind says more than its text")]
     match error {
-        KafkaError::ClientConfig(_, reason, key, value) => {
-            let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
+        KafkaError::ClientConfig(refusal, reason, key, value) => {
+            // An unknown property may be a misspelt secret.
+            let secret = refusal == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN
+                || ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
             SettingsError { key, value: if secret { "***".to_owned() } else { value }, reason }
         }
         other => SettingsError { key: "(together)".to_owned(), value: String::new(), reason: other.to_string() },
@@ -125,8 +128,10 @@ mod tests {
 
     #[test]
     fn a_refused_secret_is_not_shown() {
-        let error = settings("ssl.key.password.x", "hunter2").err().unwrap();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
+        for key in ["ssl.key.password.x", "sasl.passwrd"] {
+            let error = settings(key, "hunter2").err().unwrap();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
     }
 
     #[test]

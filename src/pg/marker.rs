@@ -7,17 +7,17 @@
 const PREFIX: &str = "walrelay slot: ";
 
 /// Whether `slot` is marked.
-pub(super) fn is_set(comment: Option<&str>, slot: &str) -> bool {
+pub(crate) fn is_set(comment: Option<&str>, slot: &str) -> bool {
     slots(comment).any(|marked| marked == slot)
 }
 
 /// The slots that are marked.
-pub(super) fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
+pub(crate) fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
     comment.unwrap_or_default().lines().filter_map(|line| line.strip_prefix(PREFIX))
 }
 
 /// The comment with `slot` marked.
-pub(super) fn set(comment: Option<&str>, slot: &str) -> String {
+pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
     let mark = format!("{PREFIX}{slot}");
     match comment {
         Some(text) if is_set(comment, slot) => text.to_owned(),
@@ -27,7 +27,7 @@ pub(super) fn set(comment: Option<&str>, slot: &str) -> String {
 }
 
 /// The comment without the mark of `slot`; `None` when nothing is left of it.
-pub(super) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
+pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
     let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| *line != mark).collect();
     (!kept.is_empty()).then(|| kept.join("\n"))
