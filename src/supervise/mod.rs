@@ -150,9 +150,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 self.connection_lost(&error).err().map(Err)
             }
             Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
-                if let Err(error) = self.finish(stream) {
-                    tracing::warn!(%error, "while stopping");
-                }
+                self.finish_anyway(stream);
                 Some(Err(error.into()))
             }
             Ended::Disconnected(error) => {
