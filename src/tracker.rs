@@ -8,7 +8,8 @@
 //! In: begin, enqueued, commit, delivered, keepalive. Out: `flush_lsn`, the one position that may be confirmed: the
 //! `end_lsn` of the last transaction of the fully delivered prefix. Reports may come in any order. Reads no clock.
 //! Every operation is O(1), amortised; the ring holds only transactions that are open or have records in flight (an empty
-//! one raises its predecessor's end), so the bound on bytes in flight bounds it as well.
+//! one raises its predecessor's end). One record that stays in flight holds everything behind it in the ring, delivered or
+//! not, so the ring has a bound of its own: [`Tracker::is_full`].
 //!
 //! Invariants: `flush_lsn` never goes back; it never passes a transaction with an undelivered record; a keepalive
 //! moves it only when the ring is empty; each record is reported once. The asserts stay on in release builds: a wrong
@@ -26,6 +27,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Most ages kept apart: beyond, the newest is shared by all. Half of what a token's 16 bits tell apart.
 const MOST_TICKS: usize = 1 << 15;
+
+/// Most transactions kept, delivered ones behind an undelivered record included: 10 MB, and some seconds of the fastest stream.
+const MOST_TRANSACTIONS: usize = 1 << 18;
 
 /// Transactions in flight, in commit order.
 #[derive(Debug)]
@@ -108,6 +112,11 @@ impl Tracker {
         assert!(!self.is_open(), "a transaction begins inside another");
         let Begin { final_lsn, commit_time, .. } = *begin;
         self.ring.push_back(Transaction { final_lsn, commit_time, undelivered: 0, records: 0, end_lsn: None });
+    }
+
+    /// Whether no further transaction should begin until reports have come: some record is in flight then.
+    pub fn is_full(&self) -> bool {
+        self.ring.len() >= MOST_TRANSACTIONS
     }
 
     /// Whether a transaction has begun and not ended.
@@ -354,6 +363,22 @@ mod tests {
         expect(&mut tracker, 407);
         transaction(&mut tracker, 500, 0);
         expect(&mut tracker, 508);
+    }
+
+    #[test]
+    fn one_record_that_stays_in_flight_fills_the_ring_and_no_more() {
+        let mut tracker = tracker();
+        let stuck = transaction(&mut tracker, 200, 1);
+        for final_lsn in (300..).step_by(10).take(MOST_TRANSACTIONS - 1) {
+            assert!(!tracker.is_full());
+            let tokens = transaction(&mut tracker, final_lsn, 1);
+            tracker.delivered(tokens[0], 1);
+            tracker.settle(|_| {});
+        }
+        assert!(tracker.is_full());
+        tracker.delivered(stuck[0], 1);
+        tracker.settle(|_| {});
+        assert!(!tracker.is_full() && tracker.transactions() == 0);
     }
 
     #[test]

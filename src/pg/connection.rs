@@ -6,7 +6,7 @@
 //! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.3 "SASL Authentication", 54.4.
 
-use super::error::{Error, ServerError};
+use super::error::{Error, Recovery, ServerError};
 use super::frame::{Frame, FrameError, ReadBuffer};
 use super::source::{ChannelBinding, Host, Source, SslMode, TargetSessionAttrs};
 use super::stream::{Socket, Stream, read_answer};
@@ -21,7 +21,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Default bound on reaching one host and being let in. libpq's default is none; a relay that hangs there tells nobody.
+/// Default bound on reaching one address and being let in. libpq's default is none; a relay that hangs there tells nobody.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bound on an ordinary query.
@@ -90,6 +90,7 @@ impl Connection {
         for host in &source.hosts {
             match Self::open_host(source, host, purpose).and_then(|connection| connection.accepted(source)) {
                 Ok(connection) => return Ok(connection),
+                Err(error) if error.recovery() == Recovery::Stop => return Err(error),
                 Err(error) => failure = Some(error),
             }
         }
@@ -111,9 +112,8 @@ impl Connection {
 
     fn open_host_as(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
         let name = host_name(host);
-        let deadline = Instant::now() + connect_timeout(source);
-        let socket =
-            connect(host, source, deadline).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
+        let (socket, deadline) =
+            connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
         connection.start_up(source, host, purpose, deadline)?;
@@ -555,17 +555,20 @@ fn connect_timeout(source: &Source) -> Duration {
     }
 }
 
-fn connect(host: &Host, source: &Source, deadline: Instant) -> io::Result<Socket> {
+/// A socket to the first address that answers, and until when it must have let us in. Each address has the whole timeout, as
+/// with libpq: a silent one takes nothing from the next.
+fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
+    let timeout = connect_timeout(source);
     let addresses: Vec<SocketAddr> = match host {
-        Host::Unix { .. } => return Socket::unix(host_name(host).as_ref()),
+        Host::Unix { .. } => return Ok((Socket::unix(host_name(host).as_ref())?, Instant::now() + timeout)),
         Host::Tcp { port, address: Some(address), .. } => vec![SocketAddr::new(*address, *port)],
         Host::Tcp { name, port, .. } => (name.as_str(), *port).to_socket_addrs()?.collect(),
     };
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match Socket::tcp(&address, left, source) {
-            Ok(socket) => return Ok(socket),
+        let deadline = Instant::now() + timeout;
+        match Socket::tcp(&address, timeout, source) {
+            Ok(socket) => return Ok((socket, deadline)),
             Err(error) => failure = error,
         }
     }
@@ -662,6 +665,7 @@ pub fn literal(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::Environment;
     use super::*;
 
     #[test]
@@ -694,6 +698,24 @@ mod tests {
         for cut in 0..body.len() {
             assert!(server_error(&body[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_host_that_refuses_the_password_is_not_hidden_by_the_next_ones_silence() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+            let body = b"SFATAL\0VFATAL\0C28P01\0Mno\0\0";
+            let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+            io::Write::write_all(&mut stream, &[&b"E"[..], &length, body].concat()).unwrap();
+        });
+        let text = format!("postgres://u:p@127.0.0.1:{port},127.0.0.1:1/d?sslmode=disable");
+        let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
+        let error = Connection::open(&source, Purpose::Control).unwrap_err();
+        assert_eq!(error.code(), Some("28P01"), "{error}");
+        server.join().unwrap();
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct SystemIdentity {
     pub system_identifier: String,
     /// Rises with each promotion.
     pub timeline: u32,
+    /// How far the server's log is written out; on a standby, how far it has got.
+    pub flushed: Lsn,
 }
 
 /// Asks IDENTIFY_SYSTEM, on a replication connection.
@@ -31,7 +33,17 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
     Ok(SystemIdentity {
         system_identifier: row.and_then(|row| row.text(0)).unwrap_or_default().to_owned(),
         timeline: row.and_then(|row| row.parse(1)).unwrap_or_default(),
+        flushed: row.and_then(|row| row.parse(2)).unwrap_or_default(),
     })
+}
+
+/// Whether the server is a standby.
+///
+/// # Errors
+/// The connection broke.
+pub fn is_in_recovery(connection: &mut Connection) -> Result<bool, Error> {
+    let rows = connection.query("SELECT pg_catalog.pg_is_in_recovery()")?;
+    Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
 /// Where `timeline`, or an ancestor of it, left `ancestor`: what lies beyond belongs to other transactions now. `None` when

@@ -170,9 +170,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.tracker.flush_lsn()
     }
 
-    /// Everything that was enqueued whole commits before this.
-    pub fn enqueued_to(&self) -> Lsn {
-        self.resume.whole()
+    /// The furthest position that the server has shown: its log has come as far as this at least.
+    pub fn seen(&self) -> Lsn {
+        self.flush_lsn().max(self.resume.last_begun())
     }
 
     /// The mapping of rows, to be told what the publication holds.

@@ -236,6 +236,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match message {
             Message::Insert { relation, new } => return self.take_insert(relation, &new, session),
             Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
+            Message::Begin(_) if self.tracker.is_full() => return Ok(Step::Wait(Wait::ForRoom)),
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {

@@ -53,6 +53,8 @@ impl<E: Into<RunError>> From<E> for NotAcquired {
 pub(super) trait Positions {
     /// Where to begin; `0/0`: where the slot stands.
     fn start(&self) -> Lsn;
+    /// How far the server is known to have come.
+    fn seen(&self) -> Lsn;
     /// The timeline that positions belong to was left at this point.
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError>;
     /// The mapping of rows.
@@ -105,8 +107,19 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
             follow_timeline(connection, before.timeline, found.timeline, positions)?;
         }
     }
+    check_not_older(connection, found.flushed, positions.seen())?;
     known.system = Some(found);
     Ok(())
+}
+
+/// Sees that the log does not end before what it has sent already, as that of an older copy of the cluster does. Asked for a
+/// position that it has not reached, a server passes over everything up to there without a word. A standby may have to catch up
+/// again after a restart.
+fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Result<(), RunError> {
+    if flushed >= seen || server::is_in_recovery(connection)? {
+        return Ok(());
+    }
+    Err(RunError::OlderCopy { seen, flushed })
 }
 
 fn follow_timeline(

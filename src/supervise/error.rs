@@ -127,6 +127,16 @@ pub enum RunError {
         /// This one's.
         found: String,
     },
+    /// The server's log ends before a position that it has sent.
+    #[error(
+        "the server's log ends at {flushed}, and it has sent rows up to {seen}: an older copy of the cluster is in its place now, nothing was read from it"
+    )]
+    OlderCopy {
+        /// Sent before.
+        seen: Lsn,
+        /// Where the log ends.
+        flushed: Lsn,
+    },
     /// A row cannot be published.
     #[error("a row of {} cannot be published: {}", row.row.table, row.row.reason)]
     BadRow {
@@ -176,6 +186,7 @@ impl RunError {
             | Self::TwoPhaseSlot { .. }
             | Self::SlotLost { .. }
             | Self::OtherCluster { .. }
+            | Self::OlderCopy { .. }
             | Self::BadRow { .. }
             | Self::Sink(_) => EXIT_OPERATOR,
         }
@@ -216,7 +227,7 @@ impl RunError {
             Self::SlotLost { slot, .. } => format!(
                 "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; more room next time: max_slot_wal_keep_size"
             ),
-            Self::OtherCluster { .. } => {
+            Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
                 "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins".to_owned()
             }
             Self::BadRow { row } => format!(

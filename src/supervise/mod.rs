@@ -69,6 +69,10 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
         self.flush_lsn()
     }
 
+    fn seen(&self) -> Lsn {
+        self.seen()
+    }
+
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError> {
         self.timeline_left_at(switch_point).map_err(RunError::Sink)
     }
@@ -146,9 +150,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 self.connection_lost(&error).err().map(Err)
             }
             Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
-                if let Err(error) = self.finish(stream) {
-                    tracing::warn!(%error, "while stopping");
-                }
+                self.finish_anyway(stream);
                 Some(Err(error.into()))
             }
             Ended::Disconnected(error) => {

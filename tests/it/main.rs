@@ -15,6 +15,7 @@ mod commands;
 mod doors;
 mod dry_run;
 mod idle;
+mod older_copy;
 mod pages;
 mod reconnects;
 mod records;
