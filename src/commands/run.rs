@@ -36,6 +36,10 @@ const PROBE: Duration = Duration::from_secs(3);
 /// Pause before `--setup` tries again to reach Postgres.
 const SETUP_RETRY: Duration = Duration::from_secs(1);
 
+/// How much longer than `--shutdown-timeout` a stop may take before it is not waited for: the relay's thread looks at the time
+/// between two attempts to connect, and one of them may hang for longer than container runtimes wait (10 s in all).
+const STOP_GRACE: Duration = Duration::from_millis(1500);
+
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
 
@@ -78,6 +82,9 @@ pub enum Error {
     /// The relay's thread ended without a word.
     #[error("the relay's thread ended unexpectedly")]
     Vanished,
+    /// The time for a clean stop is over, and the relay's thread still waits for somebody.
+    #[error("stopped while waiting for an answer: what was delivered and not confirmed will be published again")]
+    Unanswered,
     /// A second signal came.
     #[error("stopped at once by a second signal")]
     Killed {
@@ -92,7 +99,7 @@ impl Error {
         match self {
             Self::Topic(_) | Self::Kafka(_) | Self::Address { .. } => super::EXIT_SETTINGS,
             Self::Bind(_) => EXIT_OPERATOR,
-            Self::Start { .. } | Self::Vanished => EXIT_RESTART,
+            Self::Start { .. } | Self::Vanished | Self::Unanswered => EXIT_RESTART,
             Self::Run(error) => error.exit_code(),
             Self::Setup(error) => error.exit_code(),
             Self::Killed { signal } => 128 + signal,
@@ -110,6 +117,7 @@ impl Error {
             | Self::Address { .. }
             | Self::Start { .. }
             | Self::Vanished
+            | Self::Unanswered
             | Self::Killed { .. } => None,
         }
     }
@@ -194,6 +202,7 @@ impl Control {
         };
         let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
+        let stop_within = self.config.limits.shutdown_timeout + STOP_GRACE;
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
         let mut outcome = self.spawn_relay(sink, probe)?;
         if let Some((source, slot)) = figures {
@@ -206,7 +215,14 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::pin!(http);
+        let mut stop_by = None;
         loop {
+            let out_of_time = async {
+                match stop_by {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 ended = &mut outcome => return ended.map_err(|_| Error::Vanished)?,
                 number = signals.next() => {
@@ -215,7 +231,9 @@ impl Control {
                     }
                     tracing::info!(signal = number, "stopping: finishing what is in hand; a second signal stops at once");
                     metrics.set_state(State::Stopping);
+                    stop_by = tokio::time::Instant::now().checked_add(stop_within);
                 }
+                () = out_of_time => return Err(Error::Unanswered),
                 () = &mut http => {}
             }
         }

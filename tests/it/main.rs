@@ -21,5 +21,6 @@ mod reconnects;
 mod records;
 mod refusals;
 mod shapes;
+mod silent;
 mod standby;
 mod stops;
