@@ -19,6 +19,10 @@ const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
 /// Longest wait for bytes when nothing is going on: a stop is seen this late.
 const WAIT_IDLE: Duration = Duration::from_millis(100);
 
+/// A stream that brings nothing for so long after a record has run dry. In a backlog the next bytes come sooner, and a sink that
+/// is told so too early hands over small batches.
+const DRY_AFTER: Duration = Duration::from_micros(200);
+
 /// Pause when the sink has no room, and while it refuses a topic.
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
@@ -541,7 +545,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if session.pausing && !self.limits.coalesce.is_zero() {
             self.clock.pause(self.limits.coalesce);
         }
-        let mut length = upstream.read(Duration::ZERO).map_err(disconnected)?;
+        let first = if session.fresh { DRY_AFTER } else { Duration::ZERO };
+        let mut length = upstream.read(first).map_err(disconnected)?;
         if length == 0 {
             if std::mem::take(&mut session.fresh) {
                 self.sink.ran_dry();
