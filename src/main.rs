@@ -30,6 +30,10 @@ fn perform(invocation: Invocation) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error, error.hint(), error.exit_code()),
         },
+        Task::Check(config) => match commands::check::check(*config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, error.hint(), EXIT_SETTINGS),
+        },
         Task::Setup(_) | Task::Ready(_) | Task::Status(_) | Task::Teardown(_) | Task::Completions(_) => {
             ExitCode::from(EXIT_SETTINGS)
         }

@@ -23,8 +23,8 @@ mod value;
 pub use fault::{BadReason, BadRow, RowError};
 pub use plan::{Plan, PlanError, Role};
 
-use crate::config::TableName;
 use crate::config::mapping::{Mapping, OnUpdate};
+use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
@@ -36,8 +36,9 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Outbox {
     mapping: Mapping,
     topic: Topic,
-    /// Empty: every table.
+    /// Empty: every table that `patterns` capture.
     tables: Vec<TableName>,
+    patterns: TablePatterns,
     /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
     /// as partitions of what it names.
     published: HashMap<(String, String), bool>,
@@ -127,7 +128,19 @@ impl Outbox {
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
         let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
-        Ok(Self { mapping, topic, tables, published, relations, scratch })
+        let patterns = TablePatterns::default();
+        Ok(Self { mapping, topic, tables, patterns, published, relations, scratch })
+    }
+
+    /// Restricts it to the tables that are captured; counts only where no table is named.
+    #[must_use]
+    pub fn with_patterns(self, patterns: TablePatterns) -> Self {
+        Self { patterns, ..self }
+    }
+
+    /// Whether any of the tables that the publication is known to hold is published from.
+    pub fn covers_any(&self) -> bool {
+        self.published.values().any(|covered| *covered)
     }
 
     /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
@@ -147,7 +160,10 @@ impl Outbox {
     }
 
     fn covers(&self, table: &PublishedTable) -> bool {
-        self.tables.is_empty() || self.tables.iter().any(|filter| filter.covers(table))
+        if self.tables.is_empty() {
+            return self.patterns.capture(&table.relation);
+        }
+        self.tables.iter().any(|filter| filter.covers(table))
     }
 
     /// Takes a table's shape, in place of an earlier one.
@@ -168,7 +184,10 @@ impl Outbox {
     }
 
     fn is_listed(&self, relation: &Relation) -> Result<bool, RelationError> {
-        if self.tables.is_empty() || self.tables.iter().any(|table| table.names(relation)) {
+        if self.tables.is_empty() {
+            return Ok(self.patterns.capture(relation));
+        }
+        if self.tables.iter().any(|table| table.names(relation)) {
             return Ok(true);
         }
         let (schema, name) = relation.full_name();

@@ -145,7 +145,12 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::TableNotPublished { table: missing.to_string(), publication, published });
     }
-    outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))
+    let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
+    if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {
+        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::TableNotPublished { table: target.patterns.to_string(), publication, published });
+    }
+    Ok(binary)
 }
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {

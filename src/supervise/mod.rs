@@ -9,7 +9,7 @@ mod error;
 
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
-use crate::config::TableName;
+use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
@@ -39,6 +39,8 @@ pub struct Target {
     pub slot: String,
     /// Only these tables; all when empty.
     pub tables: Vec<TableName>,
+    /// Where no table is named: only what is captured.
+    pub patterns: TablePatterns,
     /// Logical messages, too.
     pub messages: bool,
     /// Largest change, in bytes.
