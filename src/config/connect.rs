@@ -61,7 +61,8 @@ pub enum Converter {
 }
 
 impl Converter {
-    fn writes_schemas(&self) -> bool {
+    /// Whether it writes schemas.
+    pub fn writes_schemas(&self) -> bool {
         match self {
             Self::Json(json) => json.schemas,
             Self::Bytes { other: Some(other) } => other.writes_schemas(),

@@ -29,22 +29,16 @@ impl Translation {
     }
 
     fn flags(&self, files: &[String]) -> String {
-        let mut lines = vec![("walrelay run".to_owned(), String::new())];
-        lines.extend(files.iter().map(|file| (format!("  --from-debezium {}", for_shell(file)), String::new())));
+        let mut lines = vec!["walrelay run".to_owned()];
+        lines.extend(files.iter().map(|file| format!("  --from-debezium {}", for_shell(file))));
         for (name, setting) in &self.settings {
-            lines.extend(
-                shown(setting).into_iter().map(|value| (format!("  --{name} {}", for_shell(value)), place(setting))),
-            );
+            lines.extend(shown(setting).into_iter().map(|value| format!("  --{name} {}", for_shell(value))));
         }
         for (name, setting) in &self.properties {
             let value = shown(setting).first().map_or("@FILE", |value| value);
-            lines.push((format!("  -X {}", for_shell(&format!("{name}={value}"))), place(setting)));
+            lines.push(format!("  -X {}", for_shell(&format!("{name}={value}"))));
         }
-        let last = lines.len().saturating_sub(1);
-        let continued = |(at, (line, place)): (usize, (String, String))| {
-            (if at < last { format!("{line} \\") } else { line }, place)
-        };
-        aligned(&lines.into_iter().enumerate().map(continued).collect::<Vec<_>>())
+        format!("  {}\n", lines.join(" \\\n  "))
     }
 
     fn toml(&self, files: &[String]) -> String {
@@ -101,7 +95,7 @@ impl Translation {
                     "ERRORS: records would differ (--accept-differences runs all the same)"
                 },
             ),
-            (Severity::Warning, "Warnings: records are the same, something else may not be"),
+            (Severity::Warning, "Warnings: to be known, but nothing that stops it"),
             (Severity::NotNeeded, "Ignored: nothing is lost"),
         ];
         let mut out = String::new();

@@ -11,6 +11,7 @@
 //! same record, so that a full destination costs only a retry. A row usually allocates nothing and copies no payload.
 //! Deliberately not here: policies for bad rows, counting rows, positions, sockets, clocks, logs.
 
+mod connect;
 mod fault;
 mod json;
 mod kind;
@@ -20,7 +21,9 @@ mod record;
 mod time;
 mod value;
 
+pub use connect::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadReason, BadRow, RowError};
+use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
 
 use crate::config::mapping::{Mapping, OnUpdate};
@@ -44,6 +47,10 @@ pub struct Outbox {
     published: HashMap<(String, String), bool>,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
+    /// What the catalogue said of types and columns, when it was asked last.
+    details: Details,
+    /// Types that it did not know even when asked for them.
+    unknown_types: Vec<u32>,
     scratch: record::Scratch,
 }
 
@@ -129,7 +136,18 @@ impl Outbox {
         let topic = Topic::new(&mapping.topic)?;
         let (published, relations, scratch) = (HashMap::new(), BTreeMap::new(), record::Scratch::default());
         let patterns = TablePatterns::default();
-        Ok(Self { mapping, topic, tables, patterns, published, relations, scratch })
+        let (details, unknown_types) = (Details::default(), Vec::new());
+        Ok(Self { mapping, topic, tables, patterns, published, relations, details, unknown_types, scratch })
+    }
+
+    /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
+    pub fn wants_details(&self) -> bool {
+        self.mapping.connect.is_some()
+    }
+
+    /// Takes what the catalogue says of types and columns now.
+    pub fn details(&mut self, details: Details) {
+        self.details = details;
     }
 
     /// Restricts it to the tables that are captured; counts only where no table is named.
@@ -154,9 +172,17 @@ impl Outbox {
         let plans: Vec<Plan> = tables
             .iter()
             .filter(|table| self.covers(table))
-            .map(|table| Plan::new(&table.relation, &self.mapping, &self.topic))
+            .map(|table| self.catalogued(&table.relation))
             .collect::<Result<_, _>>()?;
         Ok(plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+    }
+
+    /// The plan of a table as the catalogue has it.
+    fn catalogued(&self, relation: &Relation) -> Result<Plan, PlanError> {
+        match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+            Connected::Plan(plan) => Ok(plan),
+            Connected::Stale(error) => Err(error),
+        }
     }
 
     fn covers(&self, table: &PublishedTable) -> bool {
@@ -174,13 +200,27 @@ impl Outbox {
     pub fn relation(&mut self, relation: Relation) -> Result<(), RelationError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = if self.is_listed(&relation)? {
-            Entry::Listed(Plan::new(&relation, &self.mapping, &self.topic)?)
-        } else {
-            Entry::NotListed
-        };
+        let entry =
+            if self.is_listed(&relation)? { Entry::Listed(self.announced(&relation)?) } else { Entry::NotListed };
         self.relations.insert(id, entry);
         Ok(())
+    }
+
+    /// The plan of a table as the stream has it. A type that the catalogue did not know may be new: it is asked once more.
+    fn announced(&mut self, relation: &Relation) -> Result<Plan, RelationError> {
+        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+            Connected::Plan(plan) => return Ok(plan),
+            Connected::Stale(error) => error,
+        };
+        let types = relation.columns.iter().map(|column| column.type_id);
+        let unknown =
+            types.filter(|id| kind::is_custom(*id) && !self.details.types.contains_key(id)).collect::<Vec<_>>();
+        if unknown.iter().any(|id| self.unknown_types.contains(id)) {
+            return Err(error.into());
+        }
+        self.unknown_types.extend(unknown);
+        let (schema, name) = relation.full_name();
+        Err(RelationError::New(schema, name))
     }
 
     fn is_listed(&self, relation: &Relation) -> Result<bool, RelationError> {
@@ -225,7 +265,10 @@ impl Outbox {
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let row = record::Row { plan, columns: &columns, mapping, topic, context };
-        let lent = row.lend(scratch, take);
+        let lent = match &plan.connect {
+            None => row.lend(scratch, take),
+            Some(connect) => row.lend_connect(connect, scratch, take),
+        };
         scratch.return_columns(columns);
         lent.map(Outcome::Record)
     }
@@ -289,7 +332,11 @@ impl Outbox {
         let plan = message::plan(table.clone(), &members, mapping, topic)
             .map_err(|reason| Box::new(BadRow { table, id: message::shown_id(&members, mapping), reason }))?;
         let row = record::Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        row.lend(scratch, take).map(Outcome::Record)
+        match &plan.connect {
+            None => row.lend(scratch, take),
+            Some(connect) => row.lend_connect(connect, scratch, take),
+        }
+        .map(Outcome::Record)
     }
 }
 

@@ -296,8 +296,9 @@ impl Translator {
     }
 }
 
-const EXPANDED: &str = "numbers in an expanded payload stay as they are written, where Java writes 1.50 as 1.5 and 1e3 as 1000.0; \
-                        the rest is the same: one line without blanks, no nulls, no empty arrays";
+const EXPANDED: &str = "a payload is expanded as Java 19 and later does it, from 1.50 to 1.5; what depends on each payload cannot be \
+                        known at the start: an older Java writes some doubles in another way, and the members of unlike objects in \
+                        one array may come in another order";
 
 /// `prefix.{route}.suffix`, when the expressions say no more than that.
 fn template(regex: &str, replacement: &str) -> Option<String> {
