@@ -235,8 +235,8 @@ pub struct ColumnConstraints {
     pub name: (String, String, String),
     /// `NOT NULL`.
     pub not_null: bool,
-    /// It has a `DEFAULT`.
-    pub has_default: bool,
+    /// Its `DEFAULT`, as `pg_get_expr` writes it.
+    pub default: Option<String>,
 }
 
 /// Lists the columns of a publication's tables.
@@ -245,19 +245,19 @@ pub struct ColumnConstraints {
 /// The connection broke.
 pub fn column_constraints(connection: &mut Connection, publication: &str) -> Result<Vec<ColumnConstraints>, Error> {
     let rows = connection.query(&format!(
-        "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull, a.atthasdef
+        "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
            FROM pg_catalog.pg_publication_tables AS p
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum AND a.attgenerated = ''
           WHERE p.pubname = {}",
         literal(publication)
     ))?;
     let text = |row: &Row, at| row.text(at).map(str::to_owned);
-    let is = |row: &Row, at| row.text(at) == Some("t");
     let column = |row: &Row| {
         let name = (text(row, 0)?, text(row, 1)?, text(row, 2)?);
-        Some(ColumnConstraints { name, not_null: is(row, 3), has_default: is(row, 4) })
+        Some(ColumnConstraints { name, not_null: row.text(3) == Some("t"), default: text(row, 4) })
     };
     Ok(rows.iter().filter_map(column).collect())
 }

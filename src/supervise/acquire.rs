@@ -172,7 +172,7 @@ fn details(connection: &mut Connection, publication: &str) -> Result<Details, Er
     let types = types.collect();
     let columns = server::column_constraints(connection, publication)?
         .into_iter()
-        .map(|found| (found.name, ColumnDetail { not_null: found.not_null, has_default: found.has_default }));
+        .map(|found| (found.name, ColumnDetail { not_null: found.not_null, default: found.default }));
     Ok(Details { types, columns: columns.collect() })
 }
 

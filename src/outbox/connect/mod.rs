@@ -11,6 +11,7 @@
 //! Specification: Debezium's `EventRouterDelegate`, Kafka Connect's converters.
 
 mod array;
+mod default;
 mod expand;
 mod number;
 mod row;
@@ -29,12 +30,12 @@ use std::collections::HashMap;
 use types::{NoType, Reader, Type};
 
 /// What the catalogue says of a column, beyond what a Relation message does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnDetail {
     /// `NOT NULL`.
     pub not_null: bool,
-    /// It has a `DEFAULT`.
-    pub has_default: bool,
+    /// Its `DEFAULT`, as `pg_get_expr` writes it.
+    pub default: Option<String>,
 }
 
 /// What the catalogue says of published tables.
@@ -65,6 +66,8 @@ pub(super) struct ConnectPlan {
     value: ValuePlan,
     /// An empty text becomes a tombstone; Java's byte buffers are never empty to it.
     blank_counts: bool,
+    /// What stands in the place of a payload that is null, in Postgres' text.
+    payload_default: Option<String>,
 }
 
 /// How the value is made.
@@ -96,7 +99,9 @@ enum Encoder {
         null: Null,
     },
     /// The text that Postgres sends, a bytea's bytes.
-    AsIs,
+    AsIs {
+        null: Null,
+    },
     Write {
         reader: Reader,
         way: Way,
@@ -131,39 +136,78 @@ const BYTES_ALONE: &str = "no bytea, and the converter takes bytes alone";
 const JAVA_DATE: &str =
     "a date or time, and with time.precision.mode=connect its text depends on the zone of Java's machine";
 const VARIABLE: &str = "a numeric without a scale, for which this converter writes where it lies in Java's memory: set decimal.handling.mode";
-const DEFAULTED: &str = "a column with a DEFAULT, which the schema in each record would name; without schemas (schemas.enable=false) it does not count";
+
+/// A column as converters see it.
+struct Column {
+    kind: Type,
+    optional: bool,
+    /// The value that stands for a null, in Postgres' text.
+    default: Option<String>,
+}
 
 impl Encoder {
-    fn new(kind: &Type, converter: &Converter, optional: bool) -> Result<Self, &'static str> {
-        let write = |way| Ok(Self::Write { reader: kind.reader.clone(), way, null: Null::Nothing });
+    fn new(column: &Column, converter: &Converter) -> Result<Self, &'static str> {
+        let kind = &column.kind;
         let is_bytes = matches!(kind.reader, Reader::Bytes(BinaryMode::Bytes));
         match converter {
-            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs),
-            Converter::Bytes { other: Some(other) } => Self::new(kind, other, optional),
+            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: Null::Nothing }),
+            Converter::Bytes { other: Some(other) } => Self::new(column, other),
             Converter::Bytes { other: None } => Err(BYTES_ALONE),
             Converter::Text | Converter::Simple if is_java_date(kind) => Err(JAVA_DATE),
-            Converter::Text | Converter::Simple if is_its_text(&kind.reader) => Ok(Self::AsIs),
             Converter::Text if is_bytes => Err(NO_BYTES),
             Converter::Text if kind.schema.kind == "struct" => Err(VARIABLE),
-            Converter::Text => write(Way::Java),
-            Converter::Simple => write(Way::Simple),
-            Converter::Json(json) => Ok(Self::json(kind, *json, optional)),
+            Converter::Text => Ok(Self::text(column, Way::Java)),
+            Converter::Simple => Ok(Self::text(column, Way::Simple)),
+            Converter::Json(json) => Ok(Self::json(column, *json)),
         }
     }
 
-    fn json(kind: &Type, json: Json, optional: bool) -> Self {
-        let reader = kind.reader.clone();
-        if !json.schemas {
-            return Self::Write { reader, way: Way::Json(json), null: Null::Text("null".to_owned()) };
+    fn text(column: &Column, way: Way) -> Self {
+        let null = Null::of(column, &way).unwrap_or(Null::Nothing);
+        if is_its_text(&column.kind.reader) {
+            return Self::AsIs { null };
         }
-        let before = format!("{{\"schema\":{},\"payload\":", schema::json(&kind.schema, optional, None));
-        let null = Null::Text(format!("{before}null}}"));
-        Self::Write { reader, way: Way::JsonWithSchema { json, before }, null }
+        Self::Write { reader: column.kind.reader.clone(), way, null }
+    }
+
+    fn json(column: &Column, json: Json) -> Self {
+        let reader = column.kind.reader.clone();
+        if !json.schemas {
+            let way = Way::Json(json);
+            let null = Null::of(column, &way).unwrap_or_else(|| Null::Text("null".to_owned()));
+            return Self::Write { reader, way, null };
+        }
+        let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
+        let otherwise = Null::Text(format!("{before}null}}"));
+        let way = Way::JsonWithSchema { json, before };
+        let null = Null::of(column, &way).unwrap_or(otherwise);
+        Self::Write { reader, way, null }
     }
 
     /// As a member of an envelope, whose schema is the envelope's.
-    fn member(kind: &Type, json: Json) -> Self {
-        Self::json(kind, Json { schemas: false, ..json }, true)
+    fn member(column: &Column, json: Json) -> Self {
+        Self::json(column, Json { schemas: false, ..json })
+    }
+}
+
+impl Null {
+    /// The default's bytes, where there is one.
+    fn of(column: &Column, way: &Way) -> Option<Self> {
+        let mut out = Vec::new();
+        row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
+        String::from_utf8(out).ok().map(Self::Text)
+    }
+}
+
+impl Column {
+    /// Its schema's JSON; `field`: its name in a structure.
+    fn schema(&self, json: Json, field: Option<&str>) -> String {
+        let way = Way::Json(json);
+        let default = Null::of(self, &way).and_then(|default| match default {
+            Null::Text(default) => Some(default),
+            Null::Nothing => None,
+        });
+        schema::json(&self.kind.schema, self.optional, default.as_deref(), field)
     }
 }
 
@@ -197,7 +241,7 @@ impl ConnectPlan {
         let planner = Planner { plan, relation, connect, details };
         let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
         let null = if absent.is_empty() { Null::Nothing } else { Null::Text(absent.to_owned()) };
-        let payload = planner.kind(plan.payload)?;
+        let payload = planner.column(plan.payload)?;
         Ok(Self {
             id: planner.encoder(plan.id, &connect.header)?,
             key: plan.key.map_or(Ok(Encoder::Absent { null }), |index| planner.encoder(index, &connect.key))?,
@@ -207,7 +251,8 @@ impl ConnectPlan {
                 .map(|(_, index)| planner.encoder(*index, &connect.header))
                 .collect::<Result<_, _>>()?,
             value: planner.value(mapping)?,
-            blank_counts: !matches!(payload.reader, Reader::Bytes(BinaryMode::Bytes)),
+            blank_counts: !matches!(payload.kind.reader, Reader::Bytes(BinaryMode::Bytes)),
+            payload_default: payload.default,
         })
     }
 }
@@ -223,25 +268,25 @@ impl Planner<'_> {
         })
     }
 
-    fn detail(&self, index: usize) -> ColumnDetail {
+    fn detail(&self, index: usize) -> Option<&ColumnDetail> {
         let name = self.plan.column_name(index).to_owned();
-        let key = self.relation.map(|relation| (relation.namespace.clone(), relation.name.clone(), name));
-        key.and_then(|key| self.details.columns.get(&key)).copied().unwrap_or_default()
+        let relation = self.relation?;
+        self.details.columns.get(&(relation.namespace.clone(), relation.name.clone(), name))
+    }
+
+    fn column(&self, index: usize) -> Result<Column, NoPlan> {
+        let kind = self.kind(index)?;
+        let detail = self.detail(index);
+        let type_id = self.relation.and_then(|relation| relation.columns.get(index)).map_or(0, |column| column.type_id);
+        let scale = if let Reader::Decimal { scale, .. } = kind.reader { scale } else { None };
+        let is_enum = kind.schema.name == Some(types::ENUM);
+        let expression = detail.and_then(|detail| detail.default.as_deref());
+        let default = expression.and_then(|expression| default::text(expression, type_id, is_enum, scale));
+        Ok(Column { kind, optional: !detail.is_some_and(|detail| detail.not_null), default })
     }
 
     fn encoder(&self, index: usize, converter: &Converter) -> Result<Encoder, NoPlan> {
-        let kind = self.kind(index)?;
-        if converter.writes_schemas() {
-            self.check_default(index, &kind)?;
-        }
-        let optional = !self.detail(index).not_null;
-        Encoder::new(&kind, converter, optional).map_err(|why| NoPlan::Column { index, why })
-    }
-
-    /// A default is part of a schema. Debezium reads none of uuid.
-    fn check_default(&self, index: usize, kind: &Type) -> Result<(), NoPlan> {
-        let read = self.detail(index).has_default && kind.schema.name != Some("io.debezium.data.Uuid");
-        if read { Err(NoPlan::Column { index, why: DEFAULTED }) } else { Ok(()) }
+        Encoder::new(&self.column(index)?, converter).map_err(|why| NoPlan::Column { index, why })
     }
 
     fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
@@ -272,10 +317,10 @@ impl Planner<'_> {
             }
             Converter::Json(json) => {
                 let member = |(name, index): (&str, usize)| {
-                    Ok((format!("{}:", schema::quoted(name)), Encoder::member(&self.kind(index)?, *json)))
+                    Ok((format!("{}:", schema::quoted(name)), Encoder::member(&self.column(index)?, *json)))
                 };
                 let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
-                let schema = json.schemas.then(|| self.envelope_schema(mapping)).transpose()?;
+                let schema = json.schemas.then(|| self.envelope_schema(mapping, *json)).transpose()?;
                 let expand = self.connect.expand.filter(|_| self.is_text(payload));
                 Ok(ValuePlan::Json { members, expand, schema })
             }
@@ -290,12 +335,10 @@ impl Planner<'_> {
             .collect()
     }
 
-    fn envelope_schema(&self, mapping: &Mapping) -> Result<EnvelopeSchema, NoPlan> {
+    fn envelope_schema(&self, mapping: &Mapping, json: Json) -> Result<EnvelopeSchema, NoPlan> {
         let mut fields = Vec::new();
         for (name, index) in self.members() {
-            let kind = self.kind(index)?;
-            self.check_default(index, &kind)?;
-            fields.push(schema::json(&kind.schema, !self.detail(index).not_null, Some(name)));
+            fields.push(self.column(index)?.schema(json, Some(name)));
         }
         let named = |name: &Option<String>| {
             name.as_ref().and_then(|name| self.plan.columns.iter().position(|column| column.name == *name))

@@ -13,7 +13,7 @@ use crate::config::connect::Expand;
 use crate::sink::Record;
 
 /// Why a column's value has no bytes.
-enum Fault {
+pub(super) enum Fault {
     Row(RowError),
     Unreadable,
     NotUtf8,
@@ -72,13 +72,19 @@ impl<'a> Row<'a> {
         match (index, encoder) {
             (Some(index), _) => self.encoded(index, encoder, arena),
             (None, Encoder::Absent { null }) => Ok(null_piece(null, arena)),
-            (None, Encoder::AsIs | Encoder::Write { .. }) => Ok(Piece::Null),
+            (None, Encoder::AsIs { .. } | Encoder::Write { .. }) => Ok(Piece::Null),
         }
     }
 
     fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, Fault> {
         let piece = self.piece(index, Booleans::Words, arena)?;
-        let Encoder::Write { reader, way, null } = encoder else { return Ok(piece) };
+        let (reader, way, null) = match encoder {
+            Encoder::Write { reader, way, null } => (reader, way, null),
+            Encoder::AsIs { null } | Encoder::Absent { null } if piece == Piece::Null => {
+                return Ok(null_piece(null, arena));
+            }
+            Encoder::AsIs { .. } | Encoder::Absent { .. } => return Ok(piece),
+        };
         let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null, arena)) };
         let mut out = Vec::new();
         write(reader, way, bytes, &mut out)?;
@@ -95,19 +101,19 @@ impl<'a> Row<'a> {
         use super::super::record::Value;
         let payload = self.plan.payload;
         let piece = self.piece(payload, Booleans::Words, arena)?;
-        let bytes = piece.bytes(arena);
+        let bytes = piece.bytes(arena).or(connect.payload_default.as_deref().map(str::as_bytes));
         if self.mapping.tombstone_on_empty_payload && (bytes.is_none() || (connect.blank_counts && self.blank(bytes))) {
             return Ok(Value::Bare(Piece::Null));
         }
         match &connect.value {
             ValuePlan::Payload { encoder, expand } => {
-                if let Some(json) = self.expanded(*expand, arena)? {
+                if let Some(json) = self.expanded(connect, *expand, arena)? {
                     return Ok(Value::Bare(Piece::written(arena, |arena| arena.extend(&json))));
                 }
                 Ok(Value::Bare(self.encoded(payload, encoder, arena)?))
             }
             ValuePlan::Json { members, expand, schema } => {
-                let json = self.expanded(*expand, arena)?;
+                let json = self.expanded(connect, *expand, arena)?;
                 self.push_json_envelope(members, json, schema.as_ref(), arena, envelope)?;
                 Ok(Value::Enveloped)
             }
@@ -119,11 +125,17 @@ impl<'a> Row<'a> {
     }
 
     /// The payload as JSON; `None`: it stays what it is.
-    fn expanded(self, expand: Option<Expand>, arena: &mut Arena) -> Result<Option<Vec<u8>>, RowError> {
+    fn expanded(
+        self,
+        connect: &ConnectPlan,
+        expand: Option<Expand>,
+        arena: &mut Arena,
+    ) -> Result<Option<Vec<u8>>, RowError> {
         let Some(how) = expand else { return Ok(None) };
         let payload = self.plan.payload;
         let piece = self.piece(payload, Booleans::Words, arena)?;
-        let Some(bytes) = piece.bytes(arena) else { return Ok(None) };
+        let default = connect.payload_default.as_deref().map(str::as_bytes);
+        let Some(bytes) = piece.bytes(arena).or(default) else { return Ok(None) };
         let text = std::str::from_utf8(bytes).map_err(|_| self.unwritable(payload, Fault::NotUtf8))?;
         match expand::expand(text, how) {
             Expanded::Json(json) => Ok(Some(json)),
@@ -229,7 +241,7 @@ fn null_piece<'a>(null: &Null, arena: &mut Arena) -> Piece<'a> {
     }
 }
 
-fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
     let value = reader.read(bytes).ok_or(Fault::Unreadable)?;
     match way {
         Way::Java => value.push_java(out)?,

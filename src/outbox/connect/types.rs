@@ -74,8 +74,10 @@ pub(super) struct Schema {
     pub(super) name: Option<&'static str>,
     /// In this order.
     pub(super) parameters: Vec<(&'static str, String)>,
-    /// Of an array; always optional.
+    /// Of an array.
     pub(super) items: Option<Box<Self>>,
+    /// An array's items cannot be null: so it is with enums alone.
+    pub(super) items_required: bool,
 }
 
 /// Why a column cannot be written as Debezium does.
@@ -120,7 +122,10 @@ impl Type {
             return Self::of(detail.base, modifier, modes, details);
         }
         if detail.element != 0 {
-            return Self::of(detail.element, modifier, modes, details).map(list_of);
+            let element = Self::of(detail.element, modifier, modes, details)?;
+            let items_required = element.schema.name == Some(ENUM);
+            let list = list_of(element);
+            return Ok(Self { schema: Schema { items_required, ..list.schema }, ..list });
         }
         match (&detail.labels, detail.name.as_str()) {
             (Some(labels), _) => Ok(enumeration(labels)),
@@ -131,10 +136,12 @@ impl Type {
     }
 }
 
+pub(super) const ENUM: &str = "io.debezium.data.Enum";
+
 fn enumeration(labels: &[String]) -> Type {
     let schema = Schema {
         kind: "string",
-        name: Some("io.debezium.data.Enum"),
+        name: Some(ENUM),
         parameters: vec![("allowed", labels.join(","))],
         ..Schema::default()
     };
@@ -190,7 +197,7 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
         20 | 26 => typed(Reader::Integer, "int64", None),
         700 => typed(Reader::Float, "float", None),
         701 => typed(Reader::Double, "double", None),
-        18 | 19 | 25 | 1042 | 1043 | 650 | 774 | 829 | 869 | 3904 | 3906 | 3908 | 3910 | 3912 | 3926 => text(None),
+        18 | 25 | 1042 | 1043 | 650 | 774 | 829 | 869 | 3904 | 3906 | 3908 | 3910 | 3912 | 3926 => text(None),
         114 | 3802 => text(Some("io.debezium.data.Json")),
         142 => text(Some("io.debezium.data.Xml")),
         2950 => text(Some("io.debezium.data.Uuid")),
@@ -501,7 +508,7 @@ mod tests {
 
     #[test]
     fn types_without_a_form_are_refused() {
-        for type_id in [790, 600, 1560, 1562, 1115, 1185, 1001, 1003] {
+        for type_id in [19, 790, 600, 1560, 1562, 1115, 1185, 1001, 1003] {
             assert!(
                 matches!(Type::of(type_id, -1, Modes::default(), &TypeDetails::new()), Err(NoType::Unsupported(_))),
                 "{type_id}"

@@ -322,24 +322,48 @@ fn a_type_that_the_catalogue_does_not_know_is_asked_for_once() {
     assert_eq!(kept.headers_text(), "id=0192 x=sad");
 }
 
+/// With what the catalogue says of some columns: whether they are NOT NULL, and their defaults.
+fn catalogued(mapping: Mapping, columns: &[(&str, bool, Option<&str>)], given: &Given) -> Kept {
+    let detail = |(column, not_null, default): &(&str, bool, Option<&str>)| {
+        let name = ("shop".to_owned(), "outbox".to_owned(), (*column).to_owned());
+        (name, ColumnDetail { not_null: *not_null, default: default.map(str::to_owned) })
+    };
+    let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
+    outbox.details(Details { columns: columns.iter().map(detail).collect(), ..Details::default() });
+    outbox.relation(given.relation()).unwrap();
+    let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
+    kept
+}
+
 #[test]
 fn schemas_know_what_the_catalogue_says_of_columns() {
-    let detail = |column: &str, not_null, has_default| {
-        (("shop".to_owned(), "outbox".to_owned(), column.to_owned()), ColumnDetail { not_null, has_default })
-    };
-    let with = |columns: &[((String, String, String), ColumnDetail)]| {
-        let mut outbox = Outbox::new(of(SCHEMA_JSON, Converter::Text, SCHEMA_JSON), Vec::new()).unwrap();
-        outbox.details(Details { columns: columns.iter().cloned().collect(), ..Details::default() });
-        outbox
-    };
-    let mut outbox = with(&[detail("id", true, true), detail("aggregateid", true, false)]);
-    outbox.relation(debezium().relation()).unwrap();
-    let Ok(Outcome::Record(kept)) = offer(&mut outbox, &debezium().insert()) else { panic!("a record") };
-    assert_eq!(kept.key.unwrap(), br#"{"schema":{"type":"string","optional":false},"payload":"order-17"}"#);
-    assert!(kept.headers[0].1.as_ref().unwrap().starts_with(br#"{"schema":{"type":"string","optional":false"#));
-    let mut outbox = with(&[detail("aggregateid", false, true)]);
-    let error = outbox.relation(debezium().relation()).unwrap_err();
-    assert!(error.to_string().contains("a column with a DEFAULT"), "{error}");
+    let columns = [("id", true, Some("gen_random_uuid()")), ("aggregateid", true, Some("'x'::text"))];
+    let kept = catalogued(of(SCHEMA_JSON, Converter::Text, SCHEMA_JSON), &columns, &debezium());
+    let key = r#"{"schema":{"type":"string","optional":false,"default":"x"},"payload":"order-17"}"#;
+    assert_eq!(kept.key.as_deref(), Some(key.as_bytes()));
+    let id = r#"id={"schema":{"type":"string","optional":false,"name":"io.debezium.data.Uuid","version":1,"default":"00000000-0000-0000-0000-000000000000"},"payload":"0192"}"#;
+    assert_eq!(kept.headers_text(), id);
+}
+
+#[test]
+fn a_default_stands_in_the_place_of_a_null() {
+    let columns = [
+        ("aggregateid", false, Some("'none'::text")),
+        ("payload", false, Some("'{\"a\": 1}'::jsonb")),
+        ("n", false, Some("(1 + 2)")),
+        ("m", false, Some("5")),
+    ];
+    let nulls = debezium().with("aggregateid", None).with("payload", None).and("n", INT4, None).and("m", INT4, None);
+    let headers = pairs(&[("n", "n"), ("m", "m")]);
+    let with = |mapping: Mapping| Mapping { headers: headers.clone(), tombstone_on_empty_payload: true, ..mapping };
+    let kept = catalogued(with(router(Connect::default())), &columns, &nulls);
+    assert_eq!(kept.key.as_deref(), Some(b"none".as_slice()));
+    assert_eq!((kept.value_text(), kept.headers_text().as_str()), (Some("{\"a\": 1}"), "id=0192 n m=5"));
+    let json = catalogued(with(of(PLAIN_JSON, PLAIN_JSON, PLAIN_JSON)), &columns, &nulls);
+    assert_eq!(json.key.as_deref(), Some(b"\"none\"".as_slice()));
+    assert_eq!(json.headers_text(), "id=\"0192\" n=null m=5");
+    let expanded = catalogued(router(expanded(PLAIN_JSON, false)), &columns, &nulls);
+    assert_eq!(expanded.value_text(), Some("{\"a\":1}"));
 }
 
 #[test]
