@@ -38,6 +38,8 @@ pub enum Typed {
     Run(Box<RunArgs>),
     /// Print the SQL that the database needs: publication and slot.
     Setup(SetupArgs),
+    /// Show what a Debezium set-up means: the same as flags and as TOML, and what has no counterpart.
+    Check(CheckArgs),
     /// Show the slot: who reads it, what it has confirmed, what it holds back.
     Status(StatusArgs),
     /// Drop the slot; asks first.
@@ -119,6 +121,36 @@ pub struct RunArgs {
     /// How it runs.
     #[command(flatten)]
     pub operation: OperationArgs,
+
+    /// An old set-up.
+    #[command(flatten)]
+    pub debezium: DebeziumArgs,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// An old set-up.
+#[derive(Args)]
+#[command(next_help_heading = "Moving from Debezium")]
+pub struct DebeziumArgs {
+    /// Run the job of this Debezium Server application.properties or Kafka Connect connector JSON, with the same records;
+    /// repeatable: a Connect worker's properties go along. What is given elsewhere counts first [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub from_debezium: Vec<String>,
+
+    /// Run even where records would differ from Debezium's [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub accept_differences: Option<String>,
+}
+
+/// What `check` takes.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// An old set-up.
+    #[command(flatten)]
+    pub debezium: DebeziumArgs,
 
     /// Settings that every command has.
     #[command(flatten)]

@@ -40,11 +40,13 @@
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`cli`], [`config`] | what was typed | what it means, validated once | contacts anything |
+//! | [`debezium`] | an old set-up's files | the same as settings, and what has no counterpart | contacts anything |
 //! | [`commands`] | a configuration | `run`, `setup`, `status`, `teardown` | - |
 
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod debezium;
 pub mod feedback;
 pub mod http;
 pub mod lsn;

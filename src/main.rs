@@ -33,6 +33,7 @@ fn main() -> ExitCode {
 fn perform(invocation: Invocation) -> ExitCode {
     let ended = match invocation.task {
         Task::Run(config) => return end_run(commands::run::run(*config)),
+        Task::Check(config) => return end_check(commands::check::check(*config)),
         Task::Setup(config) => set_up(*config),
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
@@ -51,6 +52,13 @@ fn end_run(ended: Result<(), commands::run::Error>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, error.hint(), error.exit_code()),
+    }
+}
+
+fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, error.hint(), commands::EXIT_SETTINGS),
     }
 }
 

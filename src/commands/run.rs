@@ -128,7 +128,8 @@ impl Error {
 /// # Errors
 /// See [`Error`]; its exit code is the process's.
 pub fn run(config: RunConfig) -> Result<(), Error> {
-    let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
+    let outbox =
+        Outbox::new(config.mapping.clone(), config.tables.clone())?.with_patterns(config.table_patterns.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -284,6 +285,7 @@ impl Control {
             publication: config.publication,
             slot: config.slot,
             tables: config.tables,
+            patterns: config.table_patterns,
             max_row: config.limits.max_row,
         };
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);

@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::cli;
+use crate::debezium::DebeziumError;
 use crate::pg::source::{Place, SourceError};
 
 /// Where a setting was given.
@@ -19,6 +20,8 @@ pub enum Origin {
     Variable(String),
     /// In the file.
     Key(Box<Key>),
+    /// In a file of another program (`--from-debezium`).
+    Translated(Box<Key>),
 }
 
 /// A key of the file.
@@ -36,7 +39,9 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) | Self::Variable(name) => f.write_str(name),
-            Self::Key(key) => write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line),
+            Self::Key(key) | Self::Translated(key) => {
+                write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line)
+            }
         }
     }
 }
@@ -146,6 +151,9 @@ pub enum ConfigError {
         /// What to do instead.
         hint: Option<String>,
     },
+    /// Files of `--from-debezium`.
+    #[error(transparent)]
+    Debezium(#[from] DebeziumError),
     /// The source.
     #[error("{origin}")]
     Source {
@@ -182,6 +190,7 @@ impl ConfigError {
             Self::CommandLineOnly { flag, .. } => Some(format!("--{flag}")),
             Self::Exclusive { .. } => Some("leave one of them out".to_owned()),
             Self::Refused { hint, .. } => hint.clone(),
+            Self::Debezium(error) => error.hint(),
             Self::Source { source, .. } => source.hint(),
             Self::List { .. } | Self::Unreadable { .. } | Self::Syntax { .. } | Self::Needs { .. } => None,
         }

@@ -1,13 +1,16 @@
-//! Where a setting comes from: the flag, else its variable, else its key in the file.
+//! Where a setting comes from: the flag, else its variable, else its key in the file, else an old set-up's files.
 //!
-//! In: what was typed, the environment, the file. Out: a text and its [`Origin`], for one setting at a time.
+//! In: what was typed, the environment, the file, the files of `--from-debezium`. Out: a text and its [`Origin`], for one setting at a time.
 //! An unknown `WALRELAY_*` variable is an error like an unknown flag: a misspelt setting must not run with its default.
 //! Not meant as settings, and left alone: `WALRELAY_BIN`, `WALRELAY_TEST_*`, `WALRELAY_DEV_*`, and what Kubernetes puts
 //! into every container beside a service that is named walrelay (`WALRELAY_SERVICE_HOST`, `WALRELAY_PORT_9464_TCP`…).
 
+use std::path::PathBuf;
+
 use super::error::{ConfigError, Origin};
 use super::file::{Entry, File};
 use crate::cli;
+use crate::debezium::{self, Setting, Translation};
 use crate::nearest::nearest;
 use crate::pg::source::Environment;
 
@@ -35,6 +38,7 @@ impl Given {
 pub(super) struct Layers<'a> {
     environment: &'a Environment,
     file: File,
+    translation: Option<Translation>,
 }
 
 impl<'a> Layers<'a> {
@@ -48,7 +52,30 @@ impl<'a> Layers<'a> {
             Some((path, origin)) => File::read(path.as_ref(), origin)?,
             None => File::default(),
         };
-        Ok(Self { environment, file })
+        Ok(Self { environment, file, translation: None })
+    }
+
+    /// Reads the files of `--from-debezium`, wherever they are named.
+    pub(super) fn with_debezium(mut self, flags: &[String]) -> Result<Self, ConfigError> {
+        let files = self.debezium_files(flags);
+        if !files.is_empty() {
+            self.translation = Some(debezium::read(&files, self.environment)?);
+        }
+        Ok(self)
+    }
+
+    /// The files of `--from-debezium`.
+    pub(super) fn debezium_files(&self, flags: &[String]) -> Vec<PathBuf> {
+        self.many("from-debezium", flags).into_iter().map(|given| PathBuf::from(given.text)).collect()
+    }
+
+    /// What those files say.
+    pub(super) fn translation(&self) -> Option<&Translation> {
+        self.translation.as_ref()
+    }
+
+    fn translated(&self, name: &str) -> Option<&Setting> {
+        self.translation.as_ref()?.settings.get(name)
     }
 
     /// The one value of a setting.
@@ -57,7 +84,7 @@ impl<'a> Layers<'a> {
             return Ok(Some(given));
         }
         match self.file.settings.get(name) {
-            None => Ok(None),
+            None => Ok(self.translated(name).and_then(first)),
             Some(Entry { values, is_list: false, origin }) => {
                 Ok(values.first().map(|text| Given { text: text.clone(), origin: origin.clone() }))
             }
@@ -74,12 +101,12 @@ impl<'a> Layers<'a> {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             return items.map(|text| Given { text: text.to_owned(), origin: origin.clone() }).collect();
         }
-        let entries = self.file.settings.get(name).into_iter();
-        entries
-            .flat_map(|entry| {
-                entry.values.iter().map(|text| Given { text: text.clone(), origin: entry.origin.clone() })
-            })
-            .collect()
+        let found = self.file.settings.get(name).map(|entry| (&entry.values, &entry.origin));
+        let found = found.or_else(|| self.translated(name).map(|setting| (&setting.values, &setting.origin)));
+        let all = |(values, origin): (&Vec<String>, &Origin)| {
+            values.iter().map(|text| Given { text: text.clone(), origin: origin.clone() }).collect()
+        };
+        found.map(all).unwrap_or_default()
     }
 
     /// Whether a setting is on; off where it is not given.
@@ -92,8 +119,10 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Properties of librdkafka from the file, then from variables: later ones count.
+    /// Properties of librdkafka from an old set-up, from the file, then from variables: later ones count.
     pub(super) fn kafka(&self) -> Vec<(String, Given)> {
+        let properties = self.translation.iter().flat_map(|translation| &translation.properties);
+        let old = properties.filter_map(|(name, setting)| Some((name.clone(), first(setting)?)));
         let file =
             self.file.kafka.iter().map(|(name, entry)| {
                 (name.clone(), Given { text: entry.values.join(","), origin: entry.origin.clone() })
@@ -104,7 +133,7 @@ impl<'a> Layers<'a> {
                 Some((property, Given { text: value.clone(), origin: Origin::Variable(name.clone()) }))
             },
         );
-        file.chain(variables).collect()
+        old.chain(file).chain(variables).collect()
     }
 
     fn variable(&self, name: &str) -> Option<Given> {
@@ -112,6 +141,10 @@ impl<'a> Layers<'a> {
         let text = self.environment.variable(&variable)?.to_owned();
         Some(Given { text, origin: Origin::Variable(variable) })
     }
+}
+
+fn first(setting: &Setting) -> Option<Given> {
+    setting.values.first().map(|text| Given { text: text.clone(), origin: setting.origin.clone() })
 }
 
 fn given_flag(name: &str, text: &str) -> Given {

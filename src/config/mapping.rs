@@ -3,7 +3,8 @@
 //! In: flags and the other layers. Out: plain values. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-use super::error::ConfigError;
+use super::connect::Connect;
+use super::error::{ConfigError, Origin};
 use super::layers::Given;
 use super::names;
 use super::read::{self, Reader};
@@ -42,6 +43,8 @@ pub struct Mapping {
     pub on_update: OnUpdate,
     /// Prefixes of logical messages to publish; empty: none.
     pub message_prefixes: Vec<String>,
+    /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
+    pub connect: Option<Box<Connect>>,
 }
 
 /// Where a record goes.
@@ -108,6 +111,7 @@ impl Reader<'_> {
                 position_header: self.layers.is_on("position-header", records.position_header.as_deref())?,
                 on_update: self.one_of("on-update", rows.on_update.as_deref(), &ON_UPDATE)?.unwrap_or_default(),
                 message_prefixes: self.message_prefixes(rows)?,
+                connect: self.layers.translation().map(|translation| Box::new(translation.connect.clone())),
                 ..Mapping::default()
             },
         )
@@ -139,6 +143,7 @@ impl Reader<'_> {
         let template = self.non_empty("topic", args.topic.as_deref())?;
         let regex = self.non_empty("topic-regex", args.topic_regex.as_deref())?;
         let replacement = self.non_empty("topic-replacement", args.topic_replacement.as_deref())?;
+        let (template, regex, replacement) = given_here(template, regex, replacement);
         match (template, regex, replacement) {
             (None, None, None) => Ok(Topic::default()),
             (Some(template), None, None) => Ok(Topic::Template(template.text)),
@@ -200,4 +205,18 @@ impl Reader<'_> {
         };
         self.layers.many("message-prefix", &args.message_prefix).into_iter().map(prefix).collect()
     }
+}
+
+/// What an old set-up says of topics counts as a whole, and only where nothing else says anything of them.
+fn given_here(
+    template: Option<Given>,
+    regex: Option<Given>,
+    replacement: Option<Given>,
+) -> (Option<Given>, Option<Given>, Option<Given>) {
+    let is_old = |given: &Given| matches!(given.origin, Origin::Translated(_));
+    if [&template, &regex, &replacement].into_iter().flatten().all(is_old) {
+        return (template, regex, replacement);
+    }
+    let here = |given: Option<Given>| given.filter(|given| !is_old(given));
+    (here(template), here(regex), here(replacement))
 }

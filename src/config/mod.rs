@@ -11,12 +11,14 @@
 //! Invariants: whoever holds one of these values needs no further check of it; `max_in_flight` is at most the client's
 //! queue; no `Debug` of a configuration and no error shows a secret.
 
+pub mod connect;
 mod error;
 mod file;
 pub mod kafka;
 mod layers;
 pub mod mapping;
 pub mod names;
+mod patterns;
 mod read;
 pub mod units;
 
@@ -24,14 +26,16 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap_complete::Shell;
-pub use error::{ConfigError, Exit, Origin};
+pub use error::{ConfigError, Exit, Key, Origin};
 pub use kafka::KafkaConfig;
 use layers::Layers;
 use mapping::Mapping;
 pub use names::{HttpAddress, TableName};
+pub use patterns::{List, TablePatterns};
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
+use crate::debezium::DebeziumError;
 use crate::pg::source::{Environment, Source};
 
 /// What the process is to do.
@@ -58,6 +62,8 @@ pub enum Task {
     Ready(HttpAddress),
     /// Drop the slot.
     Teardown(Box<TeardownConfig>),
+    /// Show what an old set-up means.
+    Check(Box<CheckConfig>),
     /// Print completions; see [`cli::completions`].
     Completions(Shell),
 }
@@ -75,6 +81,8 @@ pub struct RunConfig {
     pub setup: bool,
     /// Only these tables; empty: every table of the publication. Distinct.
     pub tables: Vec<TableName>,
+    /// Of these, only what is captured; the default captures every one. Not beside `tables`.
+    pub table_patterns: TablePatterns,
     /// Print rows from a temporary slot instead of publishing them.
     pub dry_run: bool,
     /// Where records go.
@@ -181,6 +189,15 @@ pub struct TeardownConfig {
     pub typed_source: Option<String>,
 }
 
+/// What `check` shows.
+#[derive(Debug)]
+pub struct CheckConfig {
+    /// For stdout; no secret is in it.
+    pub report: String,
+    /// Whether `run` would take the files.
+    pub verdict: Result<(), DebeziumError>,
+}
+
 /// How to log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
@@ -213,9 +230,14 @@ pub enum LogFormat {
 /// # Errors
 /// Help or version was asked for, or a setting is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
-    let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read(common, environment, task);
+    let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read_with(common, &[], environment, task);
     match cli::parse(arguments)? {
-        Typed::Run(args) => read(&args.common, &|reader| Ok(Task::Run(reader.run(&args)?.into()))),
+        Typed::Run(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
+            Ok(Task::Run(reader.run(&args)?.into()))
+        }),
+        Typed::Check(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
+            Ok(Task::Check(reader.check(&args)?.into()))
+        }),
         Typed::Setup(args) => read(&args.common, &|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
         Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
         Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
@@ -226,12 +248,13 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
     }
 }
 
-fn read(
+fn read_with(
     common: &CommonArgs,
+    debezium: &[String],
     environment: &Environment,
     task: &dyn Fn(&mut Reader<'_>) -> Result<Task, ConfigError>,
 ) -> Result<Invocation, Exit> {
-    let layers = Layers::open(common.config.as_deref(), environment)?;
+    let layers = Layers::open(common.config.as_deref(), environment)?.with_debezium(debezium)?;
     let mut reader = Reader { layers: &layers, environment, warnings: Vec::new() };
     let log = reader.log(common)?;
     let task = task(&mut reader)?;

@@ -11,9 +11,12 @@ use super::error::{ConfigError, Origin};
 use super::layers::{Given, Layers};
 use super::names::{self, HttpAddress, TableName};
 use super::{
-    Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TeardownConfig, kafka, units,
+    CheckConfig, Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TablePatterns,
+    TeardownConfig, kafka, units,
 };
-use crate::cli::{CommonArgs, KafkaArgs, OperationArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs, TeardownArgs};
+use crate::cli::{
+    CheckArgs, CommonArgs, KafkaArgs, OperationArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs, TeardownArgs,
+};
 use crate::nearest::nearest;
 use crate::pg::source::{Environment, Source};
 
@@ -51,12 +54,15 @@ impl Reader<'_> {
     pub(super) fn run(&mut self, args: &RunArgs) -> Result<RunConfig, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
         let limits = self.limits(&args.operation)?;
+        self.old_set_up(args.debezium.accept_differences.as_deref())?;
+        let tables = self.tables(&args.table)?;
         Ok(RunConfig {
             source,
             publication,
             slot,
             setup: self.layers.is_on("setup", args.setup.as_deref())?,
-            tables: self.tables(&args.table)?,
+            table_patterns: self.table_patterns(&tables),
+            tables,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
             kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
             mapping: self.mapping(args)?,
@@ -66,6 +72,34 @@ impl Reader<'_> {
             http: self.http(args.operation.http.as_deref())?,
             limits,
         })
+    }
+
+    /// Sees that the files of `--from-debezium` may be run as they are.
+    fn old_set_up(&mut self, accept: Option<&str>) -> Result<(), ConfigError> {
+        let accept = self.layers.is_on("accept-differences", accept)?;
+        let Some(translation) = self.layers.translation() else { return Ok(()) };
+        translation.verdict(accept)?;
+        self.warnings.extend(translation.warnings());
+        Ok(())
+    }
+
+    /// What `walrelay check --from-debezium` is to print, and whether `run` would take it.
+    pub(super) fn check(&self, args: &CheckArgs) -> Result<CheckConfig, ConfigError> {
+        let accept = self.layers.is_on("accept-differences", args.debezium.accept_differences.as_deref())?;
+        let files = self.layers.debezium_files(&args.debezium.from_debezium);
+        let Some(translation) = self.layers.translation() else {
+            return Err(ConfigError::Usage {
+                message: "check needs --from-debezium".to_owned(),
+                hint: "walrelay check --from-debezium application.properties".to_owned(),
+            });
+        };
+        Ok(CheckConfig { report: translation.report(&files, accept), verdict: translation.verdict(accept) })
+    }
+
+    /// Tables that are named one by one count instead.
+    fn table_patterns(&self, tables: &[TableName]) -> TablePatterns {
+        let patterns = self.layers.translation().filter(|_| tables.is_empty()).map(|old| old.tables.clone());
+        patterns.unwrap_or_default()
     }
 
     pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<SetupConfig, ConfigError> {

@@ -123,6 +123,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
             position_header: true,
             on_update: OnUpdate::Stop,
             message_prefixes: vec!["outbox".into()],
+            connect: None,
         }
     );
     assert_eq!(config.http, None);
@@ -175,7 +176,8 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    assert_eq!(others.collect::<Vec<_>>(), ["topic"], "a setting that this test does not know");
+    let known = ["accept-differences", "from-debezium", "topic"];
+    assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();
     let expected = format!("{:?}", run(&flags.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -308,7 +310,7 @@ fn an_unknown_flag_names_the_nearest() {
     assert!(refused(&["run", "--max-inflight=1"]).contains("--max-in-flight"));
     assert!(refused(&["rnu"]).starts_with("error: unrecognized subcommand 'rnu'\nhint: the nearest command is run\n"));
     assert!(refused(&["run", "--apply"]).ends_with("hint: --apply is a flag of walrelay setup\n"));
-    assert!(refused(&["zzz"]).contains("hint: the commands are run, setup, status, teardown, completions;"));
+    assert!(refused(&["zzz"]).contains("hint: the commands are run, setup, check, status, teardown, completions;"));
     assert!(refused(&[]).starts_with("error: no command is given\n"));
     assert!(refused(&["run", "--slot"]).starts_with("error: a value is required for '--slot <NAME>'"));
 }
@@ -413,6 +415,75 @@ fn no_configuration_shows_a_secret() {
     );
     let shown = format!("{:?}", invocation.unwrap());
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+/// A set-up of Debezium Server that may run as it is.
+fn old_set_up(dir: &tempfile::TempDir, more: &str) -> String {
+    let file = dir.path().join("application.properties");
+    let text = "debezium.sink.type=kafka\n\
+                debezium.sink.kafka.producer.bootstrap.servers=old:9092\n\
+                debezium.sink.kafka.producer.linger.ms=9\n\
+                debezium.format.key=simplestring\ndebezium.format.value=simplestring\n\
+                debezium.source.connector.class=a.PostgresConnector\ndebezium.source.plugin.name=pgoutput\n\
+                debezium.source.database.hostname=old\ndebezium.source.database.password=hunter2\n\
+                debezium.source.slot.name=old_slot\ndebezium.source.publication.name=old_pub\n\
+                debezium.source.table.include.list=public.outbox\n\
+                debezium.transforms=o\ndebezium.transforms.o.type=io.debezium.transforms.outbox.EventRouter\n\
+                debezium.transforms.o.route.topic.replacement=x.$$1\ndebezium.transforms.o.route.topic.regex=(a|b)\n";
+    fs::write(&file, format!("{text}{more}\n")).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn an_old_set_up_counts_below_flags_variables_and_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, "");
+    let toml = dir.path().join("walrelay.toml");
+    fs::write(&toml, format!("from-debezium = '{old}'\npublication = 'toml_pub'\n")).unwrap();
+    let variables =
+        environment(&[("WALRELAY_BROKERS", "env:1"), ("DATABASE_URL", "postgres://no"), ("PGPASSWORD", "no")]);
+    let (config, warnings) = run_in(&variables, &["-c", toml.to_str().unwrap(), "-X", "batch.size=7"]);
+    assert_eq!((config.slot.as_str(), config.publication.as_str()), ("old_slot", "toml_pub"));
+    assert_eq!(config.source.to_string(), "me as me at old:5432");
+    assert_eq!(config.kafka.brokers, "env:1");
+    let property = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(config.kafka.properties, [property("linger.ms", "9"), property("batch.size", "7")]);
+    assert_eq!(config.mapping.topic, Topic::Regex { regex: "(a|b)".into(), replacement: "x.$1".into() });
+    assert!(config.mapping.connect.is_some() && !config.table_patterns.is_empty());
+    assert!(warnings.iter().any(|warning| warning.contains("__debezium.context")), "{warnings:?}");
+    let (config, _) = run_in(&environment(&[]), &["--from-debezium", &old, "--slot=s", "--topic={type}", "-t", "a"]);
+    assert_eq!(config.slot, "s");
+    assert_eq!(config.mapping.topic, Topic::Template("{type}".into()));
+    assert!(config.table_patterns.is_empty() && config.tables.len() == 1);
+}
+
+#[test]
+fn an_old_set_up_whose_records_would_differ_is_refused_unless_that_is_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, "debezium.source.converters=mine");
+    let output = refused(&["run", "--from-debezium", &old]);
+    assert!(
+        output.starts_with("error: debezium.source.converters (") && output.contains("--accept-differences"),
+        "{output}"
+    );
+    assert!(!output.contains("hunter2"));
+    let (_, warnings) = run_in(&environment(&[]), &["--from-debezium", &old, "--accept-differences"]);
+    assert!(warnings.iter().any(|warning| warning.contains("custom converters")), "{warnings:?}");
+}
+
+#[test]
+fn check_shows_what_an_old_set_up_means() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, "debezium.source.converters=mine");
+    let task = |arguments: &[&str]| parse_in(&environment(&[]), arguments).unwrap().task;
+    let Task::Check(config) = task(&["check", "--from-debezium", &old]) else { panic!("no check") };
+    assert!(config.report.contains("--slot old_slot") && !config.report.contains("hunter2"));
+    assert!(config.verdict.is_err());
+    let Task::Check(config) = task(&["check", "--from-debezium", &old, "--accept-differences"]) else {
+        panic!("no check")
+    };
+    assert!(config.verdict.is_ok());
+    assert!(refused(&["check"]).contains("check needs --from-debezium"));
 }
 
 proptest! {

@@ -101,6 +101,14 @@ pub enum BadReason {
         /// What it holds.
         value: String,
     },
+    /// A value that Debezium has no form for, or that is not known here.
+    #[error("column \"{column}\" cannot be written as Debezium would: {value}")]
+    Unwritable {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
     /// A logical message's content is no JSON object.
     #[error("the content is no JSON object: {value}")]
     NotJson {
@@ -153,6 +161,7 @@ impl BadReason {
             Self::MissingId { .. } => "missing_id",
             Self::MissingPayload { .. } => "missing_payload",
             Self::NotUtf8 { .. } => "not_utf8",
+            Self::Unwritable { .. } => "unwritable",
             Self::Updated => "updated",
             Self::Refused { label, .. } => label,
         }

@@ -6,6 +6,11 @@
 /// The smallest oid of a type that is not built in: domains, enums, extensions' types.
 const FIRST_CUSTOM: u32 = 16_384;
 
+/// Whether the type is not built in.
+pub(super) const fn is_custom(type_id: u32) -> bool {
+    type_id >= FIRST_CUSTOM
+}
+
 /// What a value of the type may be used for, and how its binary form reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -4,10 +4,11 @@
 //! and columns, as if a table had sent them: a string is its content, any other value its JSON text, null is null. Of a
 //! key that repeats the last counts, as in jsonb. A column that a setting names and the object lacks is null.
 
+use super::connect::Details;
 use super::fault::{BadReason, shown};
 use super::json::{self, Member};
 use super::kind::Kind;
-use super::plan::{self, Plan, PlanColumn, PlanError, Role};
+use super::plan::{self, Connected, Plan, PlanColumn, PlanError, Role};
 use crate::config::mapping::{Mapping, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
 use crate::route::Topic;
@@ -45,7 +46,12 @@ pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
 
 /// The plan for these members.
 pub(super) fn plan(table: String, members: &Members<'_>, mapping: &Mapping, topic: &Topic) -> Result<Plan, BadReason> {
-    Plan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)
+    let plan = Plan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)?;
+    // A message has no types: nothing is to be asked for, and all columns are texts.
+    match plan.connected(None, mapping, &Details::default()).map_err(missing)? {
+        Connected::Plan(plan) => Ok(plan),
+        Connected::Stale(error) => Err(missing(error)),
+    }
 }
 
 fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
@@ -81,6 +87,7 @@ pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<Strin
 fn missing(error: PlanError) -> BadReason {
     match error {
         PlanError::NoColumnForRole { role, tried, .. } => missing_role(role, tried.join(", ")),
+        PlanError::NotAsDebezium { column, why, .. } => BadReason::Unwritable { column, value: why.to_owned() },
         PlanError::NoSuchColumn { flag, column, .. } | PlanError::WrongType { flag, column, .. } => {
             let roles = [Role::Id, Role::Payload];
             missing_role(roles.into_iter().find(|role| role.flag() == flag).unwrap_or(Role::Route), column)

@@ -11,6 +11,7 @@
 //! same record, so that a full destination costs only a retry. A row usually allocates nothing and copies no payload.
 //! Deliberately not here: policies for bad rows, counting rows, positions, sockets, clocks, logs.
 
+mod connect;
 mod fault;
 mod json;
 mod kind;
@@ -20,11 +21,13 @@ mod record;
 mod time;
 mod value;
 
+pub use connect::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadReason, BadRow, RowError};
+use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
 
-use crate::config::TableName;
 use crate::config::mapping::{Mapping, OnUpdate};
+use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
@@ -36,8 +39,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct Outbox {
     mapping: Mapping,
     topic: Topic,
-    /// Empty: every table.
+    /// Empty: every table that `patterns` capture.
     tables: Vec<TableName>,
+    patterns: TablePatterns,
     /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
     /// as partitions of what it names.
     published: HashMap<(String, String), bool>,
@@ -48,6 +52,10 @@ pub struct Outbox {
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
     /// says, and such values may come again.
     text_only: bool,
+    /// What the catalogue said of types and columns, when it was asked last.
+    details: Details,
+    /// Types that it did not know even when asked for them.
+    unknown_types: Vec<u32>,
     scratch: record::Scratch,
 }
 
@@ -124,7 +132,42 @@ impl Outbox {
         let topic = Topic::new(&mapping.topic)?;
         let (published, asked) = (HashMap::new(), BTreeSet::new());
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        Ok(Self { mapping, topic, tables, published, asked, relations, text_only: false, scratch })
+        let patterns = TablePatterns::default();
+        let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
+        Ok(Self {
+            mapping,
+            topic,
+            tables,
+            patterns,
+            published,
+            asked,
+            relations,
+            text_only,
+            details,
+            unknown_types,
+            scratch,
+        })
+    }
+
+    /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
+    pub fn wants_details(&self) -> bool {
+        self.mapping.connect.is_some()
+    }
+
+    /// Takes what the catalogue says of types and columns now.
+    pub fn details(&mut self, details: Details) {
+        self.details = details;
+    }
+
+    /// Restricts it to the tables that are captured; counts only where no table is named.
+    #[must_use]
+    pub fn with_patterns(self, patterns: TablePatterns) -> Self {
+        Self { patterns, ..self }
+    }
+
+    /// Whether any of the tables that the publication is known to hold is published from.
+    pub fn covers_any(&self) -> bool {
+        self.published.values().any(|covered| *covered)
     }
 
     /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
@@ -138,7 +181,7 @@ impl Outbox {
         let plans: Vec<Plan> = tables
             .iter()
             .filter(|table| self.covers(table))
-            .map(|table| Plan::new(&table.relation, &self.mapping, &self.topic))
+            .map(|table| self.catalogued(&table.relation))
             .collect::<Result<_, _>>()?;
         Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
     }
@@ -153,8 +196,19 @@ impl Outbox {
         gone.into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
+    /// The plan of a table as the catalogue has it.
+    fn catalogued(&self, relation: &Relation) -> Result<Plan, PlanError> {
+        match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+            Connected::Plan(plan) => Ok(plan),
+            Connected::Stale(error) => Err(error),
+        }
+    }
+
     fn covers(&self, table: &PublishedTable) -> bool {
-        self.tables.is_empty() || self.tables.iter().any(|filter| filter.covers(table))
+        if self.tables.is_empty() {
+            return self.patterns.capture(&table.relation);
+        }
+        self.tables.iter().any(|filter| filter.covers(table))
     }
 
     /// Takes a table's shape, in place of an earlier one.
@@ -164,22 +218,43 @@ impl Outbox {
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let entry = match self.is_listed(relation) {
-            Some(true) => Entry::Listed(Box::new(Plan::new(relation, &self.mapping, &self.topic)?)),
-            Some(false) => Entry::NotListed,
-            None => {
-                let (schema, name) = relation.full_name();
-                Entry::New(schema, name)
-            }
+        let listed = match self.is_listed(relation) {
+            Some(true) => self.announced(relation)?.map(|plan| Entry::Listed(Box::new(plan))),
+            Some(false) => Some(Entry::NotListed),
+            None => None,
         };
+        let entry = listed.unwrap_or_else(|| {
+            let (schema, name) = relation.full_name();
+            Entry::New(schema, name)
+        });
         self.relations.insert(id, entry);
         Ok(())
+    }
+
+    /// The plan of a table as the stream has it. `None`: it has a type that the catalogue did not know when it was asked last,
+    /// and that may be new. It is asked once more.
+    fn announced(&mut self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
+        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+            Connected::Plan(plan) => return Ok(Some(plan)),
+            Connected::Stale(error) => error,
+        };
+        let types = relation.columns.iter().map(|column| column.type_id);
+        let unknown =
+            types.filter(|id| kind::is_custom(*id) && !self.details.types.contains_key(id)).collect::<Vec<_>>();
+        if unknown.iter().any(|id| self.unknown_types.contains(id)) {
+            return Err(error);
+        }
+        self.unknown_types.extend(unknown);
+        Ok(None)
     }
 
     /// `None`: it is not known, since the publication was last looked at before the table was there. It may be a new
     /// partition of one that `--table` names.
     fn is_listed(&self, relation: &Relation) -> Option<bool> {
-        if self.tables.is_empty() || self.tables.iter().any(|table| table.names(relation)) {
+        if self.tables.is_empty() {
+            return Some(self.patterns.capture(relation));
+        }
+        if self.tables.iter().any(|table| table.names(relation)) {
             return Some(true);
         }
         self.published.get(&relation.full_name()).copied()
@@ -223,7 +298,10 @@ impl Outbox {
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let row = record::Row { plan, columns: &columns, mapping, topic, context };
-        let lent = row.lend(scratch, take);
+        let lent = match &plan.connect {
+            None => row.lend(scratch, take),
+            Some(connect) => row.lend_connect(connect, scratch, take),
+        };
         scratch.return_columns(columns);
         self.text_only |= matches!(lent, Err(RowError::BinaryForm { .. }));
         lent.map(Outcome::Record)
@@ -293,7 +371,11 @@ impl Outbox {
         let plan = message::plan(table.clone(), &members, mapping, topic)
             .map_err(|reason| Box::new(BadRow { table, id: message::shown_id(&members, mapping), reason }))?;
         let row = record::Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        row.lend(scratch, take).map(Outcome::Record)
+        match &plan.connect {
+            None => row.lend(scratch, take),
+            Some(connect) => row.lend_connect(connect, scratch, take),
+        }
+        .map(Outcome::Record)
     }
 }
 

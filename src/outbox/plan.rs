@@ -8,6 +8,7 @@
 //! case and all; a name that a flag gives beats the names tried; an empty one turns an optional role off. A table that
 //! lacks what it needs is an error that says what was tried, what is there and which flag helps. Reads no row.
 
+use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
 use crate::config::mapping::{Mapping, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
@@ -33,7 +34,20 @@ pub struct Plan {
     pub(super) extra_headers: Vec<(String, usize)>,
     /// The member's name as JSON text, and its column.
     pub(super) envelope: Vec<(String, usize)>,
+    /// The same names as they are.
+    pub(super) envelope_names: Vec<String>,
+    /// How Debezium would write it, where that is asked for.
+    pub(super) connect: Option<Box<ConnectPlan>>,
 }
+
+/// A plan, or why the catalogue is to be asked again before there is one.
+pub(super) enum Connected {
+    Plan(Plan),
+    /// The error that it is when the catalogue knows no more.
+    Stale(PlanError),
+}
+
+const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more)";
 
 /// A column as far as records care.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +147,16 @@ pub enum PlanError {
         /// The one of them that comes nearest, if one comes near.
         nearest: Option<String>,
     },
+    /// A column's type has no form that Debezium would give it.
+    #[error("column \"{column}\" of table {table} is {why}")]
+    NotAsDebezium {
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// What it is, and what helps.
+        why: &'static str,
+    },
     /// A column cannot do what a setting wants of it.
     #[error("column \"{column}\" of table {table}, which {flag} names, is {type_name}: {wanted} is wanted")]
     WrongType {
@@ -169,6 +193,9 @@ impl PlanError {
             Self::NoSuchColumn { flag, nearest: None, .. } => {
                 format!("set {flag} to one of the table's columns (generated columns are not sent)")
             }
+            Self::NotAsDebezium { .. } => {
+                "the records would not be Debezium's: change what the message names in its files".to_owned()
+            }
             Self::WrongType { flag, wanted, .. } => format!("set {flag} to a column of type {wanted}"),
         }
     }
@@ -199,6 +226,7 @@ impl Plan {
         topic: &Topic,
     ) -> Result<Self, PlanError> {
         let find = Finder { table: &table, columns: &columns, mapping };
+        let envelope = find.pairs("--envelope", &mapping.envelope)?;
         let timestamp = match &mapping.timestamp {
             Timestamp::Commit => None,
             Timestamp::Column(name) => Some(find.flagged("--timestamp", name)?),
@@ -209,14 +237,53 @@ impl Plan {
             payload: find.needed(Role::Payload)?,
             event_type: find.role(Role::Type)?,
             headers: find.headers()?,
-            partition: find.optional("--partition-column", mapping.partition_column.as_deref())?,
+            partition: find.additional("--partition-column", mapping.partition_column.as_deref())?,
             timestamp,
             topic: topic.names().into_iter().map(|name| find.topic_name(name)).collect::<Result<_, _>>()?,
             extra_headers: find.pairs("--header", &mapping.headers)?,
-            envelope: find.pairs("--envelope", &mapping.envelope)?.into_iter().map(as_json_name).collect(),
+            envelope_names: envelope.iter().map(|(name, _)| name.clone()).collect(),
+            envelope: envelope.into_iter().map(as_json_name).collect(),
+            connect: None,
             table,
             columns,
         })
+    }
+
+    /// As [`Plan::new`], with what is needed to write records as Debezium does.
+    ///
+    /// # Errors
+    /// As [`Plan::new`]; or a column has no form that Debezium would give it.
+    pub(super) fn with_connect(
+        relation: &Relation,
+        mapping: &Mapping,
+        topic: &Topic,
+        details: &Details,
+    ) -> Result<Connected, PlanError> {
+        let plan = Self::new(relation, mapping, topic)?;
+        plan.connected(Some(relation), mapping, details)
+    }
+
+    /// Adds how Debezium would write it, where that is asked for.
+    pub(super) fn connected(
+        mut self,
+        relation: Option<&Relation>,
+        mapping: &Mapping,
+        details: &Details,
+    ) -> Result<Connected, PlanError> {
+        let Some(connect) = &mapping.connect else { return Ok(Connected::Plan(self)) };
+        match ConnectPlan::new(&self, relation, mapping, connect, details) {
+            Ok(plan) => {
+                self.connect = Some(Box::new(plan));
+                Ok(Connected::Plan(self))
+            }
+            Err(NoPlan::Stale { index }) => Ok(Connected::Stale(self.not_as_debezium(index, UNKNOWN_TYPE))),
+            Err(NoPlan::Column { index, why }) => Err(self.not_as_debezium(index, why)),
+        }
+    }
+
+    fn not_as_debezium(&self, index: usize, why: &'static str) -> PlanError {
+        let (table, column) = (self.table.clone(), self.column_name(index).to_owned());
+        PlanError::NotAsDebezium { table, column, why }
     }
 
     fn check_types(&self, mapping: &Mapping) -> Result<(), PlanError> {
@@ -367,8 +434,18 @@ impl Finder<'_> {
         }
     }
 
+    /// Whether a table may lack this column, which a header, an envelope or the partition would be made of.
+    fn may_lack(&self, name: &str) -> bool {
+        self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_missing) && self.named(name).is_none()
+    }
+
+    fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, PlanError> {
+        self.optional(flag, name.filter(|name| !self.may_lack(name)))
+    }
+
     fn pairs(&self, flag: &'static str, pairs: &[(String, String)]) -> Result<Vec<(String, usize)>, PlanError> {
-        pairs.iter().map(|(name, column)| Ok((name.clone(), self.flagged(flag, column)?))).collect()
+        let wanted = pairs.iter().filter(|(_, column)| !self.may_lack(column));
+        wanted.map(|(name, column)| Ok((name.clone(), self.flagged(flag, column)?))).collect()
     }
 
     #[cold]

@@ -30,12 +30,12 @@ const KEPT_BYTES: usize = 1 << 20;
 /// Room that rows use one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    arena: Arena,
-    envelope: Vec<u8>,
+    pub(super) arena: Arena,
+    pub(super) envelope: Vec<u8>,
     topic: LastTopic,
     columns: Vec<Column<'static>>,
-    topic_values: Vec<Piece<'static>>,
-    drafts: Vec<Draft<'static>>,
+    pub(super) topic_values: Vec<Piece<'static>>,
+    pub(super) drafts: Vec<Draft<'static>>,
     headers: Vec<Header<'static>>,
 }
 
@@ -78,9 +78,9 @@ impl Scratch {
 
 /// A header before the arena is at rest.
 #[derive(Debug, Clone)]
-struct Draft<'a> {
-    name: Cow<'a, str>,
-    value: Piece<'a>,
+pub(super) struct Draft<'a> {
+    pub(super) name: Cow<'a, str>,
+    pub(super) value: Piece<'a>,
 }
 
 /// A row with everything that says what becomes of it.
@@ -96,14 +96,27 @@ pub(super) struct Row<'a> {
 impl<'a> Row<'a> {
     /// Lends the row's record to `take`.
     pub(super) fn lend<T>(self, scratch: &mut Scratch, take: impl FnOnce(&Record<'_>) -> T) -> Result<T, RowError> {
-        let Scratch { arena, envelope, topic, topic_values, drafts, headers, .. } = scratch;
-        arena.clear();
-        let mut parts = Parts { topic: std::mem::take(topic_values), headers: std::mem::take(drafts) };
+        let mut parts = scratch.parts();
+        let Scratch { arena, envelope, .. } = &mut *scratch;
         let id = self.id(arena)?;
         self.topic_values(&mut parts.topic, arena)?;
         let key = self.optional(self.plan.key, Booleans::Letters, arena)?;
         let value = self.value(arena, envelope)?;
         self.headers(id, &mut parts.headers, arena)?;
+        self.lend_parts(parts, key, value, scratch, take)
+    }
+
+    /// The rest, which is the same however keys, values and headers are written.
+    #[inline]
+    pub(super) fn lend_parts<T>(
+        self,
+        parts: Parts<'a>,
+        key: Piece<'a>,
+        value: Value<'a>,
+        scratch: &mut Scratch,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<T, RowError> {
+        let Scratch { arena, envelope, topic, topic_values, drafts, headers, .. } = scratch;
         let timestamp_millis = self.timestamp_millis(arena)?;
         let partition = self.partition(arena)?;
 
@@ -125,7 +138,7 @@ impl<'a> Row<'a> {
 
     /// The text of a column; a bytea's bytes.
     #[inline]
-    fn piece(self, index: usize, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+    pub(super) fn piece(self, index: usize, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
         let column = self.columns.get(index).copied().unwrap_or(Column::Null);
         value::piece(column, self.kind(index), booleans, arena).map_err(|error| self.value_error(index, error))
     }
@@ -138,14 +151,14 @@ impl<'a> Row<'a> {
         self.plan.columns.get(index).map_or(Kind::Other, |column| column.kind)
     }
 
-    fn id(self, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+    pub(super) fn id(self, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
         match self.piece(self.plan.id, Booleans::Words, arena)? {
             Piece::Null => Err(self.bad(self.plan.id, |column| BadReason::MissingId { column })),
             id @ (Piece::Borrowed(_) | Piece::Decoded(..)) => Ok(id),
         }
     }
 
-    fn topic_values(self, values: &mut Vec<Piece<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+    pub(super) fn topic_values(self, values: &mut Vec<Piece<'a>>, arena: &mut Arena) -> Result<(), RowError> {
         for &index in &self.plan.topic {
             match self.piece(index, Booleans::Letters, arena)? {
                 Piece::Null => return Err(self.bad(index, |column| BadReason::NullRoute { column })),
@@ -177,7 +190,7 @@ impl<'a> Row<'a> {
     }
 
     /// White space does not count in a text; in a bytea every byte does.
-    fn blank(self, payload: Option<&[u8]>) -> bool {
+    pub(super) fn blank(self, payload: Option<&[u8]>) -> bool {
         let bytes = payload.unwrap_or_default();
         bytes.is_empty() || (self.kind(self.plan.payload) != Kind::Bytea && bytes.iter().all(|&byte| byte <= b' '))
     }
@@ -202,10 +215,14 @@ impl<'a> Row<'a> {
             let value = self.piece(*index, Booleans::Words, arena)?;
             drafts.push(Draft { name: name.into(), value });
         }
+        self.position_header(drafts, arena);
+        Ok(())
+    }
+
+    pub(super) fn position_header(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
         if self.mapping.position_header {
             drafts.push(Draft { name: POSITION_HEADER.into(), value: self.position(arena) });
         }
-        Ok(())
     }
 
     fn position(self, arena: &mut Arena) -> Piece<'static> {
@@ -312,13 +329,14 @@ impl Row<'_> {
 }
 
 /// The lists of one row.
-struct Parts<'a> {
-    topic: Vec<Piece<'a>>,
-    headers: Vec<Draft<'a>>,
+pub(super) struct Parts<'a> {
+    pub(super) topic: Vec<Piece<'a>>,
+    pub(super) headers: Vec<Draft<'a>>,
 }
 
 /// A record's value before the arena is at rest.
-enum Value<'a> {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value<'a> {
     Bare(Piece<'a>),
     /// It lies in the envelope's room.
     Enveloped,

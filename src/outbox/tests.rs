@@ -710,6 +710,8 @@ mod messages {
     }
 }
 
+mod connect;
+
 /// Every setting at once, so that each column is looked at in each way.
 fn everything() -> Mapping {
     Mapping {

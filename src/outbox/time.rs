@@ -65,13 +65,19 @@ fn digits(text: &str) -> Option<i64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar, counted in 400-year eras that begin on the first of March of year 0.
+/// Days from 1970-01-01.
 fn days_since_1970(date: &str) -> Option<i64> {
-    const DAYS_PER_ERA: i64 = 146_097;
-    const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;
     let mut parts = date.split('-');
     let (year, month, day) = (digits(parts.next()?)?, digits(parts.next()?)?, digits(parts.next()?)?);
-    if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year > 300_000 {
+    if parts.next().is_some() { None } else { days_from_civil(year, month, day) }
+}
+
+/// Days from 1970-01-01 in the Gregorian calendar, counted in 400-year eras that begin on the first of March of year 0, the
+/// year before year 1. `None`: no such month or day, or a year that Postgres does not have.
+pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
+    const DAYS_PER_ERA: i64 = 146_097;
+    const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(-5000..=300_000).contains(&year) {
         return None;
     }
     let year = if month <= 2 { year - 1 } else { year };

@@ -209,6 +209,73 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
     Ok(tables)
 }
 
+/// A type that is not built in, as the catalogue has it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct CustomType {
+    /// `pg_type.oid`.
+    pub oid: u32,
+    /// `pg_type.typname`.
+    pub typname: String,
+    /// The type under a domain; 0: it is none.
+    pub typbasetype: u32,
+    /// The modifier that a domain gives it; -1: none.
+    pub typtypmod: i32,
+    /// The type of an array's elements; 0: it is none.
+    pub typelem: u32,
+    /// An enum's labels in their order.
+    pub labels: Option<Vec<String>>,
+}
+
+/// Lists the types that are not built in and may stand in a column: domains, enums, extensions' types, and arrays of these.
+///
+/// # Errors
+/// The connection broke.
+pub fn custom_types(connection: &mut Connection) -> Result<Vec<CustomType>, Error> {
+    let rows = connection.query(
+        "SELECT pg_catalog.jsonb_build_object('oid', t.oid::bigint, 'typname', t.typname, 'typbasetype',
+                t.typbasetype::bigint, 'typtypmod', t.typtypmod, 'typelem', t.typelem::bigint, 'labels',
+                (SELECT pg_catalog.jsonb_agg(e.enumlabel ORDER BY e.enumsortorder)
+                   FROM pg_catalog.pg_enum AS e WHERE e.enumtypid = t.oid))
+           FROM pg_catalog.pg_type AS t
+          WHERE t.oid >= 16384 AND t.typtype IN ('b', 'd', 'e')",
+    )?;
+    Ok(rows.iter().filter_map(|row| serde_json::from_str(row.text(0)?).ok()).collect())
+}
+
+/// A column's constraints, as the catalogue has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnConstraints {
+    /// Schema, table and column.
+    pub name: (String, String, String),
+    /// `NOT NULL`.
+    pub not_null: bool,
+    /// Its `DEFAULT`, as `pg_get_expr` writes it.
+    pub default: Option<String>,
+}
+
+/// Lists the columns of a publication's tables.
+///
+/// # Errors
+/// The connection broke.
+pub fn column_constraints(connection: &mut Connection, publication: &str) -> Result<Vec<ColumnConstraints>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+           FROM pg_catalog.pg_publication_tables AS p
+           JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
+           JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum AND a.attgenerated = ''
+          WHERE p.pubname = {}",
+        literal(publication)
+    ))?;
+    let text = |row: &Row, at| row.text(at).map(str::to_owned);
+    let column = |row: &Row| {
+        let name = (text(row, 0)?, text(row, 1)?, text(row, 2)?);
+        Some(ColumnConstraints { name, not_null: row.text(3) == Some("t"), default: text(row, 4) })
+    };
+    Ok(rows.iter().filter_map(column).collect())
+}
+
 fn table(id: u32, row: &Row) -> PublishedTable {
     let text = |index| row.text(index).unwrap_or_default().to_owned();
     let relation = Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };

@@ -38,6 +38,11 @@ impl JavaRegex {
         Ok(Self { whole, first, replacement })
     }
 
+    /// Matches whole texts alone, in whatever case.
+    pub(super) fn whole_ignoring_case(regex: &str) -> Result<Regex, TopicError> {
+        compile(regex, &format!(r"(?i)\A(?:{})\z", Translation::of(regex)?))
+    }
+
     pub(super) fn render(&self, value: &str, out: &mut String) {
         let found = self.whole.is_match(value).then(|| self.first.captures(value)).flatten();
         let Some((captures, matched)) = found.and_then(|captures| captures.get(0).map(|all| (captures, all.range())))

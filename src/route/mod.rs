@@ -15,11 +15,20 @@ mod template;
 
 use crate::config::mapping;
 use java::JavaRegex;
+use regex::Regex;
 use std::fmt;
 use template::Template;
 
 /// The longest topic name, in bytes: file names on the broker carry it.
 const LONGEST_TOPIC_BYTES: usize = 249;
+
+/// A regular expression in Java's syntax, for whole texts in whatever case.
+///
+/// # Errors
+/// It is not well-formed, or has no counterpart here.
+pub(crate) fn whole_match(java: &str) -> Result<Regex, TopicProblem> {
+    JavaRegex::whole_ignoring_case(java).map_err(|error| error.problem)
+}
 
 /// How topics are made, understood once.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use super::Target;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::Outbox;
+use crate::outbox::{ColumnDetail, Details, Outbox, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
@@ -164,6 +164,9 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
     }
+    if outbox.wants_details() {
+        outbox.details(details(connection, &publication)?);
+    }
     let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
     for table in outbox.take_gone() {
         tracing::warn!(
@@ -171,7 +174,31 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
             "its rows are not published: --table does not name it, and the publication has it no more"
         );
     }
+    if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {
+        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::NothingCaptured { patterns: target.patterns.to_string(), publication, published });
+    }
     Ok(binary)
+}
+
+/// What the catalogue says of types and columns.
+fn details(connection: &mut Connection, publication: &str) -> Result<Details, Error> {
+    let types = server::custom_types(connection)?.into_iter().map(|found| {
+        let detail = TypeDetail {
+            type_id: found.oid,
+            name: found.typname,
+            base: found.typbasetype,
+            base_modifier: found.typtypmod,
+            element: found.typelem,
+            labels: found.labels,
+        };
+        (found.oid, detail)
+    });
+    let types = types.collect();
+    let columns = server::column_constraints(connection, publication)?
+        .into_iter()
+        .map(|found| (found.name, ColumnDetail { not_null: found.not_null, default: found.default }));
+    Ok(Details { types, columns: columns.collect() })
 }
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {

@@ -64,6 +64,16 @@ pub enum RunError {
         /// Its tables.
         published: Vec<String>,
     },
+    /// `table.include.list` fits no table of the publication.
+    #[error("no table of publication \"{publication}\" is captured by {patterns}: it has {}", published.join(", "))]
+    NothingCaptured {
+        /// The expressions.
+        patterns: String,
+        /// The publication.
+        publication: String,
+        /// Its tables.
+        published: Vec<String>,
+    },
     /// A table lacks a column that is needed.
     #[error(transparent)]
     Unmappable(Box<PlanError>),
@@ -178,6 +188,7 @@ impl RunError {
             | Self::NoInserts { .. }
             | Self::NoTables { .. }
             | Self::TableNotPublished { .. }
+            | Self::NothingCaptured { .. }
             | Self::Unmappable(_)
             | Self::NoSlot { .. }
             | Self::SlotOfOtherDatabase { .. }
@@ -212,6 +223,9 @@ impl RunError {
             Self::TableNotPublished { table, publication, .. } => {
                 let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));
                 format!("ALTER PUBLICATION {} ADD TABLE {schema}.{name};", pg::identifier(publication))
+            }
+            Self::NothingCaptured { publication, .. } => {
+                format!("ALTER PUBLICATION {} ADD TABLE …, or name its tables with --table", pg::identifier(publication))
             }
             Self::PublicationTooNew { slot, .. } => format!(
                 "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic"

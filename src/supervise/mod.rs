@@ -10,7 +10,7 @@ mod error;
 pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
-use crate::config::TableName;
+use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
@@ -47,6 +47,8 @@ pub struct Target {
     pub slot: String,
     /// Only these tables; all when empty.
     pub tables: Vec<TableName>,
+    /// Where no table is named: only what is captured.
+    pub patterns: TablePatterns,
     /// Logical messages, too.
     pub messages: bool,
     /// Largest change, in bytes.
@@ -315,8 +317,16 @@ mod tests {
     fn supervisor() -> Supervisor<StdoutSink<Vec<u8>>, SystemClock> {
         let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
         let (slot, publication) = ("s".to_owned(), "p".to_owned());
-        let target =
-            Target { source, publication, slot, tables: vec![], messages: false, max_row: 1, temporary_slot: None };
+        let target = Target {
+            source,
+            publication,
+            slot,
+            tables: vec![],
+            patterns: TablePatterns::default(),
+            messages: false,
+            max_row: 1,
+            temporary_slot: None,
+        };
         let limits = Limits {
             coalesce: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(8),

@@ -1,0 +1,164 @@
+//! Records as a Kafka Connect pipeline with Debezium's outbox router wrote them.
+//!
+//! In: nothing. Out: plain values, which [`debezium`](crate::debezium) reads from the old set-up's files and
+//! [`outbox`](crate::outbox) obeys. There are no flags for these: they are what is left of Java, and go with its files.
+//! Specification: Debezium's "Outbox Event Router" and PostgreSQL connector, Kafka Connect's converters.
+
+/// How keys, values and headers are made of columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connect {
+    /// Makes the record's key.
+    pub key: Converter,
+    /// Makes the record's value.
+    pub value: Converter,
+    /// Makes each header's value.
+    pub header: Converter,
+    /// What columns are before a converter sees them.
+    pub modes: Modes,
+    /// Whether a payload that is a text with a JSON object or array is written as that; `None`: it stays a text.
+    pub expand: Option<Expand>,
+    /// Whether a header or envelope column that a table lacks is left out; else it is an error.
+    pub skip_missing: bool,
+    /// What schemas are called (where a converter writes any).
+    pub schemas: Schemas,
+}
+
+impl Default for Connect {
+    fn default() -> Self {
+        Self {
+            key: Converter::Text,
+            value: Converter::Text,
+            header: Converter::Simple,
+            modes: Modes::default(),
+            expand: None,
+            skip_missing: false,
+            schemas: Schemas::default(),
+        }
+    }
+}
+
+impl Connect {
+    /// Whether a converter writes schemas, which need more of a table than its rows tell.
+    pub fn writes_schemas(&self) -> bool {
+        [&self.key, &self.value, &self.header].into_iter().any(Converter::writes_schemas)
+    }
+}
+
+/// What turns a column's value into bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Converter {
+    /// `StringConverter`: Java's `toString`.
+    Text,
+    /// `SimpleHeaderConverter`: text, with base64 for bytes and JSON's look for lists.
+    Simple,
+    /// `JsonConverter`.
+    Json(Json),
+    /// `ByteArrayConverter`, `BinaryDataConverter`: bytes as they are.
+    Bytes {
+        /// What becomes of values that are no bytes; `None`: there must be none.
+        other: Option<Box<Self>>,
+    },
+}
+
+impl Converter {
+    /// Whether it writes schemas.
+    pub fn writes_schemas(&self) -> bool {
+        match self {
+            Self::Json(json) => json.schemas,
+            Self::Bytes { other: Some(other) } => other.writes_schemas(),
+            Self::Text | Self::Simple | Self::Bytes { other: None } => false,
+        }
+    }
+}
+
+/// `JsonConverter`'s settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Json {
+    /// `schemas.enable`: `{"schema":…,"payload":…}`.
+    pub schemas: bool,
+    /// `decimal.format=NUMERIC`; else decimals are bytes in base64.
+    pub numeric_decimals: bool,
+}
+
+/// What columns become before a converter sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Modes {
+    /// `time.precision.mode`.
+    pub time: TimePrecision,
+    /// `decimal.handling.mode`.
+    pub decimal: DecimalMode,
+    /// `binary.handling.mode`.
+    pub binary: BinaryMode,
+    /// `interval.handling.mode`.
+    pub interval: IntervalMode,
+}
+
+/// `time.precision.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimePrecision {
+    /// Milliseconds for up to three digits of a second, else microseconds; dates are days.
+    #[default]
+    Adaptive,
+    /// The same, but times of day are always microseconds.
+    AdaptiveTimeMicroseconds,
+    /// Kafka Connect's own types: milliseconds.
+    Connect,
+    /// Microseconds.
+    Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// One that is not known here (`isostring`, `structured`).
+    Other,
+}
+
+/// `decimal.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DecimalMode {
+    /// Java's `BigDecimal`, as bytes.
+    #[default]
+    Precise,
+    /// A double.
+    Double,
+    /// A text.
+    Text,
+}
+
+/// `binary.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BinaryMode {
+    /// Bytes.
+    #[default]
+    Bytes,
+    /// A text in base64.
+    Base64,
+    /// A text in base64 with `-` and `_`.
+    Base64UrlSafe,
+    /// A text of hex digits.
+    Hex,
+}
+
+/// `interval.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IntervalMode {
+    /// Microseconds, a month being 30.4375 days.
+    #[default]
+    Numeric,
+    /// `P1Y2M3DT4H5M6.7S`.
+    Text,
+}
+
+/// What to do with members of an expanded JSON payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Expand {
+    /// `table.json.payload.null.behavior=optional_bytes`: members that are null stay.
+    pub keep_nulls: bool,
+}
+
+/// What schemas are called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Schemas {
+    /// `topic.prefix`.
+    pub prefix: String,
+    /// `table.field.event.schema.version`: an integer column with the version of an envelope's schema.
+    pub version_column: Option<String>,
+}

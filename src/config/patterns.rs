@@ -1,0 +1,175 @@
+//! Tables by regular expressions, as Debezium's `table.include.list` and its kin name them.
+//!
+//! In: comma separated expressions in Java's syntax. Out: whether a table is captured. An expression must match the whole
+//! of `schema.table`, in whatever case. A partition counts by its own name alone, as it does there.
+//! Specification: Debezium's PostgreSQL connector properties.
+
+use regex::Regex;
+
+use crate::pgoutput::Relation;
+use crate::route::{self, TopicProblem};
+
+/// Which tables are captured. The default captures every one.
+#[derive(Debug, Clone, Default)]
+pub struct TablePatterns {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    list: List,
+    expressions: Vec<(String, Regex)>,
+}
+
+/// What a list of expressions does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum List {
+    /// `schema.include.list`.
+    IncludeSchemas,
+    /// `schema.exclude.list`.
+    ExcludeSchemas,
+    /// `table.include.list`.
+    IncludeTables,
+    /// `table.exclude.list`.
+    ExcludeTables,
+}
+
+impl List {
+    const fn excludes(self) -> bool {
+        matches!(self, Self::ExcludeSchemas | Self::ExcludeTables)
+    }
+
+    const fn is_of_schemas(self) -> bool {
+        matches!(self, Self::IncludeSchemas | Self::ExcludeSchemas)
+    }
+}
+
+impl TablePatterns {
+    /// Adds a list.
+    ///
+    /// # Errors
+    /// An expression that is not well-formed, with what is wrong with it.
+    pub fn add(&mut self, list: List, text: &str) -> Result<(), (String, TopicProblem)> {
+        let compiled = |expression: String| match route::whole_match(&expression) {
+            Ok(regex) => Ok((expression, regex)),
+            Err(problem) => Err((expression, problem)),
+        };
+        let expressions = split(text).into_iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
+        if !expressions.is_empty() {
+            self.parts.push(Part { list, expressions });
+        }
+        Ok(())
+    }
+
+    /// Whether every table is captured.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Whether a table is captured.
+    pub fn capture(&self, relation: &Relation) -> bool {
+        let table = format!("{}.{}", relation.namespace, relation.name);
+        self.parts.iter().all(|part| {
+            let name = if part.list.is_of_schemas() { &relation.namespace } else { &table };
+            part.expressions.iter().any(|(_, regex)| regex.is_match(name)) != part.list.excludes()
+        })
+    }
+}
+
+impl std::fmt::Display for TablePatterns {
+    /// The expressions, `!` before those that exclude.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = self.parts.iter().flat_map(|part| {
+            let sign = if part.list.excludes() { "!" } else { "" };
+            part.expressions.iter().map(move |(text, _)| format!("{sign}{text}"))
+        });
+        f.write_str(&shown.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// At commas; one behind a backslash is part of the expression.
+fn split(text: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let escapes_comma = character == '\\' && characters.peek() == Some(&',');
+        match (items.last_mut(), character) {
+            (_, ',') => items.push(String::new()),
+            (Some(item), '\\') if escapes_comma => item.extend(characters.next()),
+            (Some(item), '\\') => item.extend(std::iter::once('\\').chain(characters.next())),
+            (Some(item), other) => item.push(other),
+            (None, _) => {}
+        }
+    }
+    items.into_iter().map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn captures(lists: &[(List, &str)], schema: &str, table: &str) -> bool {
+        let mut patterns = TablePatterns::default();
+        for (list, text) in lists {
+            patterns.add(*list, text).unwrap();
+        }
+        patterns.capture(&Relation {
+            id: 1,
+            namespace: schema.to_owned(),
+            name: table.to_owned(),
+            replica_identity: b'd',
+            columns: Vec::new(),
+        })
+    }
+
+    #[track_caller]
+    fn included(text: &str, table: &str, expected: bool) {
+        let (schema, table) = table.split_once('.').unwrap();
+        assert_eq!(captures(&[(List::IncludeTables, text)], schema, table), expected, "{text} of {schema}.{table}");
+    }
+
+    #[test]
+    fn an_expression_matches_the_whole_name_in_any_case() {
+        included("public.outbox", "public.outbox", true);
+        included("public.outbox", "public.outbox_2", false);
+        included("public.outbox", "xpublic.outbox", false);
+        included("PUBLIC.Outbox", "public.outbox", true);
+        included("public.outbox", "public.OUTBOX", true);
+        included(r"public\.outbox", "public.outbox", true);
+        included("public.outbox", "publicxoutbox.a", false);
+    }
+
+    #[test]
+    fn expressions_are_javas_and_stand_between_commas() {
+        included(r"(a|b)\.outbox_\d+, shop.events ", "b.outbox_12", true);
+        included(r"(a|b)\.outbox_\d+, shop.events ", "shop.events", true);
+        included(r".*\.outbox", "any.outbox", true);
+        included(r"a\.x{1\,2}", "a.xx", true);
+        included(r"\Qa.b\E", "a.b", true);
+        included(",", "a.b", true);
+    }
+
+    #[test]
+    fn lists_work_together() {
+        let lists = [(List::IncludeSchemas, "shop"), (List::ExcludeTables, ".*_old")];
+        assert!(captures(&lists, "shop", "outbox"));
+        assert!(!captures(&lists, "shop", "outbox_old"));
+        assert!(!captures(&lists, "other", "outbox"));
+        assert!(!captures(&[(List::ExcludeSchemas, "shop")], "shop", "outbox"));
+        assert!(captures(&[], "any", "thing"));
+    }
+
+    #[test]
+    fn what_is_no_expression_is_named() {
+        let error = TablePatterns::default().add(List::IncludeTables, "a.b, (c").unwrap_err();
+        assert_eq!(error.0, "(c");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[a-c.,*+()\\[\\]{}\\\\d| ]{0,30}") {
+            let _added = TablePatterns::default().add(List::IncludeTables, &text).is_ok();
+        }
+    }
+}

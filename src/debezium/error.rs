@@ -1,0 +1,66 @@
+//! What can be wrong with an old set-up's files before their keys are looked at.
+//!
+//! Invariant: no text here holds a value: any may be a secret.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Files that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum DebeziumError {
+    /// A file cannot be read.
+    #[error("--from-debezium: cannot read {}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A file is neither properties nor a connector's JSON.
+    #[error("{}, line {line}: {message}", file.display())]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// The files are not one old set-up.
+    #[error("--from-debezium: {message}")]
+    Together {
+        /// Why not.
+        message: String,
+        /// What to give instead.
+        hint: &'static str,
+    },
+    /// Keys that cannot be carried over.
+    #[error("{}", counted(problems))]
+    Problems {
+        /// Each with its key, its place and what it would do.
+        problems: Vec<String>,
+        /// Whether `--accept-differences` would let them all pass.
+        acceptable: bool,
+    },
+}
+
+fn counted(problems: &[String]) -> String {
+    match problems {
+        [one] => one.clone(),
+        several => format!("{} keys cannot be carried over: {}", several.len(), several.join("; ")),
+    }
+}
+
+impl DebeziumError {
+    /// What mends it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Together { hint, .. } => Some((*hint).to_owned()),
+            Self::Problems { acceptable: true, .. } => Some(
+                "--accept-differences runs all the same; walrelay check --from-debezium FILE shows it all".to_owned(),
+            ),
+            Self::Problems { .. } => Some("walrelay check --from-debezium FILE shows it all".to_owned()),
+            Self::Unreadable { .. } | Self::Syntax { .. } => None,
+        }
+    }
+}

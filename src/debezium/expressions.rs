@@ -1,0 +1,306 @@
+//! `${…}` in values.
+//!
+//! In: a value, and what surrounds it. Out: the value that the old set-up saw. Kafka Connect's config providers `env`, `file`
+//! and `dir` are asked, under whatever name the worker gives them; in Debezium Server's files also `${NAME}` and
+//! `${NAME:default}` of Quarkus, and `$$` is one `$`. Reads files that values name; contacts nothing.
+//! Specification: Kafka's `ConfigTransformer` and `config.provider` package, SmallRye Config's "Property Expressions".
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::document::Platform;
+use super::keys::Keys;
+use super::properties;
+use crate::pg::source::Environment;
+
+/// Expressions within expressions, at most.
+const DEEPEST: usize = 16;
+
+/// Why an expression has no value. Never holds one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unresolved {
+    #[error("{0} is neither a variable nor a key of the file, and has no default")]
+    Unset(String),
+    #[error("the config provider \"{0}\" is not one of env, file and dir")]
+    Provider(String),
+    #[error("{path} cannot be read: {reason}")]
+    File { path: String, reason: String },
+    #[error("{path} has no key {key}")]
+    NoKey { path: String, key: String },
+    #[error("a ${{ has no }}")]
+    Unclosed,
+    #[error("expressions stand in one another too deep, or in a circle")]
+    TooDeep,
+}
+
+/// What surrounds values.
+pub(super) struct Surroundings<'a> {
+    pub(super) platform: Platform,
+    pub(super) environment: &'a Environment,
+    /// All keys as they are written, for `${other.key}`.
+    pub(super) keys: &'a Keys,
+    /// Names of config providers, and the last part of their classes' names.
+    pub(super) providers: BTreeMap<String, String>,
+}
+
+/// The providers that a worker (or a connector's `config.providers.*`) names.
+pub(super) fn providers(keys: &Keys) -> BTreeMap<String, String> {
+    let mut providers =
+        [("env", "EnvVarConfigProvider"), ("file", "FileConfigProvider"), ("dir", "DirectoryConfigProvider")]
+            .map(|(name, class)| (name.to_owned(), class.to_owned()))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>();
+    for (key, value) in keys.iter() {
+        let name = key.strip_prefix("config.providers.").and_then(|rest| rest.strip_suffix(".class"));
+        if let Some(name) = name {
+            let class = value.text.trim().rsplit('.').next().unwrap_or_default();
+            providers.insert(name.to_owned(), class.to_owned());
+        }
+    }
+    providers
+}
+
+impl Surroundings<'_> {
+    /// The value with its expressions resolved. `literal`: names that stay as they are, groups of a regular expression.
+    pub(super) fn resolve(&self, text: &str, literal: bool) -> Result<String, Unresolved> {
+        match self.platform {
+            Platform::Connect => self.connect(text),
+            Platform::Server => self.server(text, literal, 0),
+        }
+    }
+
+    /// Kafka Connect looks at `${provider:…}` alone; `${name}` is no expression.
+    fn connect(&self, text: &str) -> Result<String, Unresolved> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, inside, after)) = first_expression(rest) {
+            out.push_str(before);
+            match inside.split_once(':') {
+                Some((provider, reference)) => out.push_str(&self.provided(provider, reference)?),
+                None => out.extend(["${", inside, "}"]),
+            }
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    fn server(&self, text: &str, literal: bool, depth: usize) -> Result<String, Unresolved> {
+        if depth > DEEPEST {
+            return Err(Unresolved::TooDeep);
+        }
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once('$') {
+            let escaped = before.strip_suffix('\\').filter(|_| behind.starts_with('{'));
+            out.push_str(escaped.unwrap_or(before));
+            rest = match (behind.strip_prefix('$'), behind.strip_prefix('{'), escaped) {
+                (Some(after), _, _) => {
+                    out.push('$');
+                    after
+                }
+                (None, Some(_), None) => {
+                    let (inside, after) = matching(behind).ok_or(Unresolved::Unclosed)?;
+                    out.push_str(&self.expression(inside, literal, depth)?);
+                    after
+                }
+                _ => {
+                    out.push('$');
+                    behind
+                }
+            };
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
+    /// What stands between `${` and `}`.
+    fn expression(&self, inside: &str, literal: bool, depth: usize) -> Result<String, Unresolved> {
+        if let Some((handler, _)) = inside.split_once("::").filter(|(handler, _)| *handler != "env") {
+            return Err(Unresolved::Provider(handler.to_owned()));
+        }
+        let (name, default) = inside.split_once(':').map_or((inside, None), |(name, default)| (name, Some(default)));
+        let name = self.server(name, false, depth + 1)?;
+        if let Some(value) = self.known(&name, depth) {
+            return value;
+        }
+        match default {
+            Some(reference) if self.is_reference(&name, reference) => self.provided(&name, reference),
+            Some(default) => self.server(default, false, depth + 1),
+            None if literal => Ok(format!("${{{name}}}")),
+            None => Err(Unresolved::Unset(name)),
+        }
+    }
+
+    /// Whether `${name:reference}` asks a provider rather than being `reference` by default.
+    fn is_reference(&self, name: &str, reference: &str) -> bool {
+        let with_key = reference.starts_with('/') && reference.contains(':');
+        self.providers.contains_key(name) && (with_key || name == "env")
+    }
+
+    /// A variable or a key of the files.
+    fn known(&self, name: &str, depth: usize) -> Option<Result<String, Unresolved>> {
+        let underscored = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        let variables = [name.to_owned(), underscored.clone(), underscored.to_ascii_uppercase()];
+        if let Some(value) = variables.iter().find_map(|name| self.environment.variables.get(name)) {
+            return Some(Ok(value.clone()));
+        }
+        self.keys.get(name).map(|value| self.server(&value.text, false, depth + 1))
+    }
+
+    /// `[PATH:]KEY` of a config provider.
+    fn provided(&self, provider: &str, reference: &str) -> Result<String, Unresolved> {
+        let (path, key) = reference.split_once(':').unwrap_or(("", reference));
+        match self.providers.get(provider).map(String::as_str) {
+            Some("EnvVarConfigProvider") => {
+                self.environment.variables.get(key).cloned().ok_or_else(|| Unresolved::Unset(key.to_owned()))
+            }
+            Some("FileConfigProvider") => from_file(path, key),
+            Some("DirectoryConfigProvider") => from_directory(path, key),
+            _ => Err(Unresolved::Provider(provider.to_owned())),
+        }
+    }
+}
+
+fn from_file(path: &str, key: &str) -> Result<String, Unresolved> {
+    let no_key = || Unresolved::NoKey { path: path.to_owned(), key: key.to_owned() };
+    let entries = properties::parse(&properties::decode(&read(Path::new(path))?)).map_err(|_| no_key())?;
+    entries.into_iter().rev().find(|entry| entry.key == key).map(|entry| entry.value).ok_or_else(no_key)
+}
+
+/// A file of a mounted secret; the newline that an editor leaves at its end is not part of it.
+fn from_directory(path: &str, key: &str) -> Result<String, Unresolved> {
+    let bytes = read(&Path::new(path).join(key))?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(text.strip_suffix('\n').map(str::to_owned).unwrap_or(text))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Unresolved> {
+    fs::read(path).map_err(|error| Unresolved::File { path: path.display().to_string(), reason: error.to_string() })
+}
+
+/// What stands before the first `${…}`, in it, and behind it.
+fn first_expression(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, behind) = text.split_once("${")?;
+    let (inside, after) = behind.split_once('}')?;
+    Some((before, inside, after))
+}
+
+/// From the `{` at its beginning: what stands up to the `}` that closes it, and behind that.
+fn matching(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0_usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 1 => return Some((text.get(1..at)?, text.get(at + 1..)?)),
+            '}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::Value;
+    use super::*;
+    use crate::config::Origin;
+    use proptest::prelude::*;
+
+    fn resolve(platform: Platform, text: &str, literal: bool) -> Result<String, String> {
+        let variables = [("HOST", "db"), ("DB_PASS", "hunter2"), ("EMPTY", ""), ("my.prop", "dotted")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let environment = Environment { variables, ..Environment::default() };
+        let mut keys = Keys::default();
+        for (key, text) in [("other.key", "x-${HOST}"), ("circle", "${circle}"), ("config.providers.aws.class", "a.B")]
+        {
+            keys.insert(key.to_owned(), Value { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
+        }
+        let providers = providers(&keys);
+        let surroundings = Surroundings { platform, environment: &environment, keys: &keys, providers };
+        surroundings.resolve(text, literal).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn server(text: &str, expected: &str) {
+        assert_eq!(resolve(Platform::Server, text, false).as_deref(), Ok(expected), "{text}");
+    }
+
+    #[track_caller]
+    fn connect(text: &str, expected: &str) {
+        assert_eq!(resolve(Platform::Connect, text, false).as_deref(), Ok(expected), "{text}");
+    }
+
+    #[test]
+    fn quarkus_reads_variables_keys_and_defaults() {
+        server("${HOST}:5432", "db:5432");
+        server("${db.pass}", "hunter2");
+        server("${NONE:there}", "there");
+        server("${NONE:}", "");
+        server("${NONE:${HOST}}", "db");
+        server("${NONE:a:b}", "a:b");
+        server("${other.key}", "x-db");
+        server("${HOST:unused}${HOST}", "dbdb");
+    }
+
+    #[test]
+    fn a_doubled_dollar_is_one_and_a_lone_one_stays() {
+        server("outbox.$${routedByValue}", "outbox.${routedByValue}");
+        server("$1.$x", "$1.$x");
+        server("a$", "a$");
+        server("$$1", "$1");
+        server(r"\${routedByValue}", "${routedByValue}");
+    }
+
+    #[test]
+    fn a_group_of_a_replacement_stays_where_it_is_not_doubled() {
+        let group = resolve(Platform::Server, "a.${routedByValue}", true);
+        assert_eq!(group.as_deref(), Ok("a.${routedByValue}"));
+        connect("a.${routedByValue}", "a.${routedByValue}");
+    }
+
+    #[test]
+    fn config_providers_are_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("secret"), "from-dir\n").unwrap();
+        fs::write(dir.path().join("p.properties"), "user=app\npassword = a\\u0062 c\n").unwrap();
+        let path = dir.path().display();
+        for check in [connect as fn(&str, &str), server] {
+            check("${env:HOST}", "db");
+            check("x${env::HOST}y", "xdby");
+            check(&format!("${{dir:{path}:secret}}"), "from-dir");
+            check(&format!("${{file:{path}/p.properties:password}}"), "ab c");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_is_named_without_a_value() {
+        let of = |platform, text| resolve(platform, text, false).unwrap_err();
+        assert_eq!(
+            of(Platform::Connect, "${vault:a:b}"),
+            "the config provider \"vault\" is not one of env, file and dir"
+        );
+        assert_eq!(of(Platform::Connect, "${aws:a}"), "the config provider \"aws\" is not one of env, file and dir");
+        assert!(of(Platform::Connect, "${env:NONE}").starts_with("NONE is neither a variable"));
+        assert!(of(Platform::Connect, "${file:/no/such:k}").starts_with("/no/such cannot be read: "));
+        assert!(of(Platform::Server, "${NONE}").starts_with("NONE is neither a variable"));
+        assert_eq!(
+            of(Platform::Server, "${vault::x}"),
+            "the config provider \"vault\" is not one of env, file and dir"
+        );
+        assert_eq!(of(Platform::Server, "${HOST"), "a ${ has no }");
+        assert!(of(Platform::Server, "${circle}").contains("circle"));
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("p"), "a=b").unwrap();
+        assert!(of(Platform::Connect, &format!("${{file:{}/p:c}}", dir.path().display())).ends_with("/p has no key c"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[${}:a-c\\\\H]{0,30}", literal: bool) {
+            let _server = resolve(Platform::Server, &text, literal);
+            let _connect = resolve(Platform::Connect, &text, literal);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Keys with their values and places, and which of them have been looked at.
+
+use std::collections::BTreeMap;
+
+use crate::config::Origin;
+
+/// A key's value, and where it stands. No `Debug`: it may be a secret.
+#[derive(Clone)]
+pub(super) struct Value {
+    pub(super) text: String,
+    pub(super) origin: Origin,
+}
+
+impl Value {
+    /// `true` and `false` in any case, as Java reads them; anything else is false there, and `None` here.
+    pub(super) fn boolean(&self) -> Option<bool> {
+        match self.text.trim().to_ascii_lowercase().as_str() {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// A set of keys. Whoever understands one takes it out: what is left at the end has no counterpart.
+#[derive(Clone, Default)]
+pub(super) struct Keys(BTreeMap<String, Value>);
+
+impl Keys {
+    /// A later value of a key takes an earlier one's place.
+    pub(super) fn insert(&mut self, key: String, value: Value) {
+        self.0.insert(key, value);
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+        self.0.remove(key)
+    }
+
+    /// Takes a key whose empty value means that it is not given.
+    pub(super) fn take_filled(&mut self, key: &str) -> Option<Value> {
+        self.take(key).filter(|value| !value.text.trim().is_empty())
+    }
+
+    /// Takes all that begin with `prefix`, which is left out of their names.
+    pub(super) fn take_below(&mut self, prefix: &str) -> Self {
+        let below = self.0.keys().filter(|key| key.starts_with(prefix)).cloned().collect::<Vec<_>>();
+        let mut taken = Self::default();
+        for key in below {
+            if let (Some(value), Some(rest)) = (self.0.remove(&key), key.strip_prefix(prefix)) {
+                taken.insert(rest.to_owned(), value);
+            }
+        }
+        taken
+    }
+
+    /// Those of `over` take the place of ours.
+    pub(super) fn overlaid(mut self, over: Self) -> Self {
+        self.0.extend(over.0);
+        self
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
+        self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
+    }
+}

@@ -1,0 +1,130 @@
+//! A Debezium set-up read as walrelay's settings.
+//!
+//! ```text
+//!  files, DEBEZIUM_* ──document──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
+//!                                                                                   └─report─► what `check` prints
+//! ```
+//!
+//! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's
+//! properties. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
+//! key that was not carried over. Reads files that are named; contacts nothing.
+//! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed.
+
+mod document;
+mod error;
+mod expressions;
+mod jaas;
+mod keys;
+mod properties;
+mod report;
+mod translate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use document::Platform;
+pub use error::DebeziumError;
+
+use crate::config::connect::Connect;
+use crate::config::{Origin, TablePatterns};
+use crate::pg::source::Environment;
+use document::{Document, Job};
+
+/// What an old set-up means here. No `Debug`: values may be secrets.
+pub struct Translation {
+    /// Settings by the names of flags.
+    pub settings: BTreeMap<&'static str, Setting>,
+    /// librdkafka's properties.
+    pub properties: BTreeMap<String, Setting>,
+    /// How keys, values and headers are made.
+    pub connect: Connect,
+    /// Which tables are captured; empty: all.
+    pub tables: TablePatterns,
+    /// What was not carried over, and what is to be known.
+    pub notes: Vec<Note>,
+    /// What ran the old set-up.
+    pub platform: Platform,
+}
+
+/// A setting's values, and where they come from.
+#[derive(Clone)]
+pub struct Setting {
+    /// One, or several for a list.
+    pub values: Vec<String>,
+    /// Whether it is a list.
+    pub is_list: bool,
+    /// What may be shown of it; `None`: nothing, it is a secret.
+    pub shown: Option<Vec<String>>,
+    /// The key that gave it.
+    pub origin: Origin,
+}
+
+/// What became of a key that has no counterpart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// How much it matters.
+    pub severity: Severity,
+    /// The key with its place.
+    pub origin: String,
+    /// What it would do, and what is done instead.
+    pub text: String,
+}
+
+/// How much a note matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is lost without the key.
+    NotNeeded,
+    /// No record differs, but something else may.
+    Warning,
+    /// A record would differ: an error unless differences are accepted.
+    Differs,
+    /// It cannot run so: always an error.
+    Refused,
+}
+
+/// Reads `files` together.
+///
+/// # Errors
+/// A file cannot be read or understood, or they are not one set-up. What a key asks for is in the notes instead: see
+/// [`Translation::verdict`].
+pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
+    let documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<_, _>>()?;
+    Ok(translate::translate(Job::assemble(documents, environment)?, environment))
+}
+
+fn bytes(file: &Path) -> Result<Vec<u8>, DebeziumError> {
+    fs::read(file).map_err(|source| DebeziumError::Unreadable { file: file.to_owned(), source })
+}
+
+impl Translation {
+    /// Whether it may run; `accept`: even where records differ.
+    ///
+    /// # Errors
+    /// A note says that it may not.
+    pub fn verdict(&self, accept: bool) -> Result<(), DebeziumError> {
+        let least = if accept { Severity::Refused } else { Severity::Differs };
+        let standing = self.notes.iter().filter(|note| note.severity >= least).collect::<Vec<_>>();
+        if standing.is_empty() {
+            return Ok(());
+        }
+        let acceptable = standing.iter().all(|note| note.severity == Severity::Differs);
+        Err(DebeziumError::Problems { problems: standing.into_iter().map(ToString::to_string).collect(), acceptable })
+    }
+
+    /// What to log: notes that matter, and how many do not.
+    pub fn warnings(&self) -> Vec<String> {
+        let matters = |note: &&Note| note.severity > Severity::NotNeeded;
+        self.notes.iter().filter(matters).map(|note| format!("--from-debezium: {note}")).collect()
+    }
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.origin, self.text)
+    }
+}

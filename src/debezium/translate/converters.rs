@@ -1,0 +1,190 @@
+//! What turns columns into bytes.
+//!
+//! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
+
+use super::Translator;
+use crate::config::connect::{Converter, Json};
+use crate::debezium::keys::{Keys, Value};
+
+/// A place that a converter serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Key,
+    Value,
+    Header,
+}
+
+impl Part {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Value => "value",
+            Self::Header => "header",
+        }
+    }
+}
+
+/// Debezium Server's formats, and the converters behind them.
+const FORMATS: [(&str, &str); 5] = [
+    ("json", JSON),
+    ("jsonbytearray", JSON),
+    ("simplestring", "org.apache.kafka.connect.storage.StringConverter"),
+    ("binary", "io.debezium.converters.BinaryDataConverter"),
+    ("clientprovided", ""),
+];
+
+const JSON: &str = "org.apache.kafka.connect.json.JsonConverter";
+
+impl Translator {
+    pub(super) fn converters(&mut self) {
+        for part in [Part::Key, Part::Value, Part::Header] {
+            let converter = if self.is_server() { self.server_converter(part) } else { self.connect_converter(part) };
+            let Some(converter) = converter else { continue };
+            match part {
+                Part::Key => self.out.connect.key = converter,
+                Part::Value => self.out.connect.value = converter,
+                Part::Header => self.out.connect.header = converter,
+            }
+        }
+        self.expanded_value();
+        self.server_headers();
+    }
+
+    /// Debezium's format, or a class that is named beside it.
+    fn server_converter(&mut self, part: Part) -> Option<Converter> {
+        let name = part.name();
+        let mut options = self.job.connector.take_below(&format!("{name}.converter."));
+        let class = options.take_filled("class");
+        let format = self.job.connector.take_filled(&format!("format.{name}"));
+        let Some(format) = format else {
+            let class = class.map_or_else(|| JSON.to_owned(), |class| class.text);
+            return self.converter(part, &class, None, options);
+        };
+        let known = FORMATS.iter().find(|(known, _)| *known == format.text.trim());
+        let headers_take = !matches!((part, known), (Part::Header, Some(("simplestring" | "binary", _))));
+        let Some((_, default)) = known.filter(|_| headers_take) else {
+            self.refuse(&format, format!("records in the format {:?} cannot be written here", format.text.trim()));
+            return None;
+        };
+        let class = class.map_or_else(|| (*default).to_owned(), |class| class.text);
+        if class.is_empty() {
+            self.refuse(&format, format!("clientprovided needs debezium.format.{name}.class"));
+            return None;
+        }
+        self.converter(part, &class, Some(&format), options)
+    }
+
+    /// The connector's own, else the worker's; options belong to the file that names the class.
+    fn connect_converter(&mut self, part: Part) -> Option<Converter> {
+        let key = format!("{}.converter", part.name());
+        let (own, options) = (self.job.connector.take_filled(&key), self.job.connector.take_below(&format!("{key}.")));
+        let (theirs, defaults) = (self.job.worker.take_filled(&key), self.job.worker.take_below(&format!("{key}.")));
+        if let Some(class) = own {
+            return self.converter(part, &class.text, Some(&class), options);
+        }
+        for (_, option) in options.iter() {
+            self.warn(
+                option,
+                format!("Kafka Connect looks at it only beside {key}, which the connector does not name"),
+            );
+        }
+        if let Some(class) = theirs {
+            return self.converter(part, &class.text, Some(&class), defaults);
+        }
+        if part == Part::Header {
+            return Some(Converter::Simple);
+        }
+        let text = if self.job.has_worker {
+            "neither the connector nor the worker names it, so that the bytes of records cannot be known"
+        } else {
+            "the connector does not name it, so that the worker's counts: give the worker's properties with another --from-debezium"
+        };
+        self.refuse_missing(&key, text);
+        None
+    }
+
+    fn converter(&mut self, part: Part, class: &str, named_by: Option<&Value>, mut options: Keys) -> Option<Converter> {
+        let class = class.trim();
+        let converter = match class.rsplit('.').next().unwrap_or_default() {
+            "StringConverter" => self.text(&mut options),
+            "JsonConverter" => Some(Converter::Json(self.json(&mut options))),
+            "SimpleHeaderConverter" if part == Part::Header => Some(Converter::Simple),
+            "ByteArrayConverter" | "BinaryDataConverter" | "ByteBufferConverter" => {
+                let other = self.delegate(part, &mut options);
+                Some(Converter::Bytes { other: other.map(Box::new) })
+            }
+            _ => {
+                let text = format!("what {class} writes cannot be written here");
+                match named_by {
+                    Some(value) => self.refuse(value, text),
+                    None => self.refuse_missing(&format!("debezium.format.{}.class", part.name()), &text),
+                }
+                None
+            }
+        };
+        for (key, option) in options.iter() {
+            if converter.is_some()
+                && !["schemas.cache.size", "replace.null.with.default", "converter.type"].contains(&key)
+            {
+                self.warn(option, format!("{class} knows no such option"));
+            }
+        }
+        converter
+    }
+
+    fn text(&mut self, options: &mut Keys) -> Option<Converter> {
+        for key in ["encoding", "converter.encoding"] {
+            let encoding = options.take(key);
+            let utf8 = |value: &Value| ["utf-8", "utf8"].contains(&value.text.trim().to_ascii_lowercase().as_str());
+            if let Some(encoding) = encoding.filter(|value| !utf8(value)) {
+                self.refuse(&encoding, "texts are written in UTF-8");
+                return None;
+            }
+        }
+        // Shared options of all three converters may stand beside it.
+        options.take("schemas.enable");
+        options.take("decimal.format");
+        Some(Converter::Text)
+    }
+
+    fn json(&mut self, options: &mut Keys) -> Json {
+        let schemas = options.take("schemas.enable");
+        let schemas = schemas.is_none() || self.is_on(schemas);
+        let words = [("base64", false), ("numeric", true)];
+        let decimals = options.take("decimal.format");
+        Json { schemas, numeric_decimals: decimals.and_then(|value| self.one_of(&value, &words)).unwrap_or(false) }
+    }
+
+    fn delegate(&mut self, part: Part, options: &mut Keys) -> Option<Converter> {
+        options.take("schemas.enable");
+        let class = options.take_filled("delegate.converter.type");
+        let inner = options.take_below("delegate.converter.type.");
+        class.and_then(|class| self.converter(part, &class.text, Some(&class), inner))
+    }
+
+    /// An expanded payload is a Java structure: only JSON has a form for it that can be had here.
+    fn expanded_value(&mut self) {
+        if self.out.connect.expand.is_none() {
+            return;
+        }
+        let text = match &self.out.connect.value {
+            Converter::Json(Json { schemas: false, .. }) => return,
+            Converter::Json(_) => {
+                "an expanded payload's schema is made up from each payload, which is not done here; schemas.enable=false has none"
+            }
+            Converter::Text | Converter::Simple | Converter::Bytes { .. } => {
+                "an expanded payload needs value.converter=JsonConverter: others write Java's Struct{…}"
+            }
+        };
+        self.refuse_missing("table.expand.json.payload", text);
+    }
+
+    fn server_headers(&mut self) {
+        let text = "Debezium adds headers __debezium.context.* to each record; they are left out";
+        self.out.notes.push(crate::debezium::Note {
+            severity: crate::debezium::Severity::Warning,
+            origin: "headers".to_owned(),
+            text: text.to_owned(),
+        });
+    }
+}

@@ -1,0 +1,153 @@
+//! Where the rows come from: `database.*`, slot, publication, tables.
+
+use super::Translator;
+use crate::config::{List, Origin};
+use crate::debezium::keys::Value;
+use crate::debezium::{Setting, Severity};
+
+/// Debezium's names of what libpq calls otherwise, and whether it is shown.
+const PARTS: [(&str, &str); 9] = [
+    ("database.hostname", "host"),
+    ("database.port", "port"),
+    ("database.dbname", "dbname"),
+    ("database.user", "user"),
+    ("database.password", "password"),
+    ("database.sslmode", "sslmode"),
+    ("database.sslrootcert", "sslrootcert"),
+    ("database.sslcert", "sslcert"),
+    ("database.sslkey", "sslkey"),
+];
+
+impl Translator {
+    /// One connection string; what it leaves out is asked from the environment, as ever.
+    pub(super) fn database(&mut self) {
+        let mut parts = Vec::new();
+        for (key, keyword) in PARTS {
+            if let Some(value) = self.job.connector.take_filled(key) {
+                parts.push((keyword, value));
+            }
+        }
+        let keepalive = self.job.connector.take("database.tcpKeepAlive");
+        if let Some(off) = keepalive.filter(|value| value.boolean() == Some(false)) {
+            parts.push(("keepalives", Value { text: "0".to_owned(), origin: off.origin }));
+        }
+        self.judge_tls(&parts);
+        let Some(origin) = parts.first().map(|(_, value)| value.origin.clone()) else { return };
+        let pairs = |shown: bool| {
+            let pairs = parts.iter().filter(|(keyword, _)| !shown || *keyword != "password");
+            pairs.map(|(keyword, value)| format!("{keyword}={}", quoted(&value.text))).collect::<Vec<_>>().join(" ")
+        };
+        let setting = Setting {
+            values: vec![pairs(false)],
+            is_list: false,
+            shown: Some(vec![pairs(true)]),
+            origin: origin.clone(),
+        };
+        self.out.settings.insert("source", setting);
+        if parts.iter().any(|(keyword, _)| *keyword == "password") {
+            let text = "the password is taken from the file and not shown; without the file: PGPASSWORD or ~/.pgpass";
+            self.note(Severity::NotNeeded, &origin_of(&parts, "password").unwrap_or(origin), text);
+        }
+    }
+
+    fn judge_tls(&mut self, parts: &[(&str, Value)]) {
+        if let Some((_, key)) = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text)) {
+            self.refuse(key, "Java's drivers read keys in DER, here PEM is wanted: openssl pkcs8 -inform DER -nocrypt");
+        }
+        if let Some(password) = self.job.connector.take_filled("database.sslpassword") {
+            self.refuse(
+                &password,
+                "encrypted keys cannot be read: give an unencrypted one that only this user may read",
+            );
+        }
+        if let Some(factory) = self.job.connector.take_filled("database.sslfactory") {
+            self.warn(&factory, "a Java class that makes TLS connections; TLS is made as sslmode says");
+        }
+    }
+
+    pub(super) fn slot(&mut self) {
+        let connector = &mut self.job.connector;
+        let class = connector.take("connector.class");
+        let plugin = connector.take_filled("plugin.name");
+        let slot = connector.take_filled("slot.name");
+        let publication = connector.take_filled("publication.name");
+        let drop = connector.take("slot.drop.on.stop");
+        if let Some(class) = class.filter(|class| !class.text.trim().ends_with("PostgresConnector")) {
+            self.refuse(&class, "this is no PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)");
+        }
+        match plugin {
+            Some(plugin) if plugin.text.trim() == "pgoutput" => {
+                self.not_needed(&plugin, "the same plugin is read");
+            }
+            Some(plugin) => self.refuse(&plugin, NO_PGOUTPUT),
+            None => self
+                .refuse_missing("plugin.name", &format!("it is missing, so Debezium used decoderbufs: {NO_PGOUTPUT}")),
+        }
+        self.named("slot", slot, "debezium");
+        self.named("publication", publication, "dbz_publication");
+        if let Some(drop) = drop.filter(|value| value.boolean() == Some(true)) {
+            self.refuse(&drop, "Debezium drops the slot when it stops, and with it the place to go on from; set it to false and restart Debezium before it is stopped for good");
+        }
+    }
+
+    /// A name, or Debezium's default.
+    fn named(&mut self, setting: &'static str, given: Option<Value>, default: &str) {
+        match given {
+            Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
+            None => self.set(setting, default, &Origin::Flag(format!("Debezium's default {setting}"))),
+        }
+    }
+
+    /// One plain name per entry becomes `--table`; anything else stays a list of expressions.
+    pub(super) fn tables(&mut self) {
+        let lists = [
+            ("schema.include.list", List::IncludeSchemas),
+            ("schema.exclude.list", List::ExcludeSchemas),
+            ("table.include.list", List::IncludeTables),
+            ("table.exclude.list", List::ExcludeTables),
+            ("schema.whitelist", List::IncludeSchemas),
+            ("schema.blacklist", List::ExcludeSchemas),
+            ("table.whitelist", List::IncludeTables),
+            ("table.blacklist", List::ExcludeTables),
+        ];
+        for (key, list) in lists {
+            let Some(value) = self.job.connector.take_filled(key) else { continue };
+            if let Err((expression, problem)) = self.out.tables.add(list, &value.text) {
+                let problem = problem.to_string();
+                let last = problem.lines().last().unwrap_or_default();
+                self.refuse(&value, format!("{expression:?} is no regular expression: {last}"));
+            }
+            if let Some(tables) = plain_names(&value.text).filter(|_| list == List::IncludeTables) {
+                let text = format!(
+                    "as expressions over the publication's tables; close to --table {}",
+                    tables.join(" --table ")
+                );
+                self.not_needed(&value, text);
+            }
+        }
+    }
+}
+
+const NO_PGOUTPUT: &str = "the slot must be one of the plugin pgoutput: set plugin.name=pgoutput in Debezium, with a new slot, and let it run until the old slot is read";
+
+fn origin_of(parts: &[(&str, Value)], keyword: &str) -> Option<Origin> {
+    parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())
+}
+
+fn is_der(file: &str) -> bool {
+    let file = file.to_ascii_lowercase();
+    [".pk8", ".der"].iter().any(|ending| file.ends_with(ending))
+}
+
+/// As libpq's keyword strings want it.
+fn quoted(text: &str) -> String {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte));
+    if plain { text.to_owned() } else { format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'")) }
+}
+
+/// Names without any sign of an expression but the dot.
+fn plain_names(list: &str) -> Option<Vec<String>> {
+    let names = list.split(',').map(|name| name.trim().replace(r"\.", "."));
+    let plain = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte));
+    names.map(|name| plain(&name).then_some(name)).collect()
+}

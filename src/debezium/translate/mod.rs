@@ -1,0 +1,163 @@
+//! Keys into settings.
+//!
+//! In: a [`Job`]. Out: a [`Translation`]. Each part takes the keys that it understands; what is left over at the end is
+//! looked up among those that are known to have no counterpart, and else named as unknown.
+
+mod converters;
+mod database;
+mod modes;
+mod producer;
+mod rest;
+mod router;
+mod tls;
+
+use std::collections::BTreeMap;
+
+use super::document::{Job, Platform};
+use super::expressions::{self, Surroundings};
+use super::keys::{Keys, Value};
+use super::{Note, Setting, Severity, Translation};
+use crate::config::connect::Connect;
+use crate::config::kafka::is_secret;
+use crate::config::{Origin, TablePatterns};
+use crate::pg::source::Environment;
+
+/// Translates a whole set-up.
+pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
+    let mut translator = Translator {
+        out: Translation {
+            settings: BTreeMap::new(),
+            properties: BTreeMap::new(),
+            connect: Connect::default(),
+            tables: TablePatterns::default(),
+            notes: Vec::new(),
+            platform: job.platform,
+        },
+        job,
+    };
+    translator.resolve(environment);
+    translator.database();
+    translator.slot();
+    translator.tables();
+    translator.router();
+    translator.converters();
+    translator.modes();
+    translator.producer();
+    translator.rest();
+    translator.out.notes.sort_by_key(|note| std::cmp::Reverse(note.severity));
+    translator.out
+}
+
+/// A set-up on its way.
+struct Translator {
+    job: Job,
+    out: Translation,
+}
+
+impl Translator {
+    /// Replaces every `${…}`. A key whose value cannot be had is taken out and noted.
+    fn resolve(&mut self, environment: &Environment) {
+        let all = self.all_keys();
+        let providers = expressions::providers(&all);
+        let surroundings = Surroundings { platform: self.job.platform, environment, keys: &all, providers };
+        let mut notes = Vec::new();
+        let Job { connector, producer, worker, server, .. } = &mut self.job;
+        for keys in [connector, producer, worker, server] {
+            let mut failed = Vec::new();
+            for (key, value) in keys.values_mut() {
+                match surroundings.resolve(&value.text, key.ends_with("route.topic.replacement")) {
+                    Ok(text) => value.text = text,
+                    Err(error) => failed.push((key.to_owned(), value.origin.to_string(), error.to_string())),
+                }
+            }
+            for (key, origin, text) in failed {
+                keys.take(&key);
+                notes.push(Note { severity: Severity::Refused, origin, text });
+            }
+        }
+        self.out.notes.extend(notes);
+    }
+
+    /// By the names that the files have, so that one may refer to another.
+    fn all_keys(&self) -> Keys {
+        let mut all = Keys::default();
+        for keys in [&self.job.worker, &self.job.connector, &self.job.producer, &self.job.server] {
+            for (key, value) in keys.iter() {
+                let written = match &value.origin {
+                    Origin::Translated(place) | Origin::Key(place) => place.name.clone(),
+                    Origin::Flag(_) | Origin::Variable(_) => key.to_owned(),
+                };
+                all.insert(written, value.clone());
+                all.insert(key.to_owned(), value.clone());
+            }
+        }
+        all
+    }
+
+    fn note(&mut self, severity: Severity, origin: &Origin, text: impl Into<String>) {
+        self.out.notes.push(Note { severity, origin: origin.to_string(), text: text.into() });
+    }
+
+    fn not_needed(&mut self, value: &Value, text: impl Into<String>) {
+        self.note(Severity::NotNeeded, &value.origin, text);
+    }
+
+    fn warn(&mut self, value: &Value, text: impl Into<String>) {
+        self.note(Severity::Warning, &value.origin, text);
+    }
+
+    fn differs(&mut self, value: &Value, text: impl Into<String>) {
+        self.note(Severity::Differs, &value.origin, text);
+    }
+
+    fn refuse(&mut self, value: &Value, text: impl Into<String>) {
+        self.note(Severity::Refused, &value.origin, text);
+    }
+
+    /// A key that is missing altogether.
+    fn refuse_missing(&mut self, key: &str, text: &str) {
+        self.out.notes.push(Note { severity: Severity::Refused, origin: key.to_owned(), text: text.to_owned() });
+    }
+
+    /// A setting with one value, which is no secret.
+    fn set(&mut self, name: &'static str, text: impl Into<String>, origin: &Origin) {
+        let text = text.into();
+        let shown = Some(vec![text.clone()]);
+        let setting = Setting { values: vec![text], is_list: false, shown, origin: origin.clone() };
+        self.out.settings.insert(name, setting);
+    }
+
+    fn set_list(&mut self, name: &'static str, values: Vec<String>, origin: &Origin) {
+        if !values.is_empty() {
+            let shown = Some(values.clone());
+            self.out.settings.insert(name, Setting { values, is_list: true, shown, origin: origin.clone() });
+        }
+    }
+
+    /// A property of librdkafka.
+    fn property(&mut self, name: &str, text: impl Into<String>, origin: &Origin) {
+        let text = text.into();
+        let shown = (!is_secret(name)).then(|| vec![text.clone()]);
+        let setting = Setting { values: vec![text], is_list: false, shown, origin: origin.clone() };
+        self.out.properties.insert(name.to_owned(), setting);
+    }
+
+    /// One of some words, in any case. Another one is refused.
+    fn one_of<T: Copy>(&mut self, value: &Value, words: &[(&str, T)]) -> Option<T> {
+        let text = value.text.trim();
+        let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meant)| *meant);
+        if found.is_none() {
+            let words = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+            self.refuse(value, format!("\"{text}\" is none of {words}"));
+        }
+        found
+    }
+
+    fn is_on(&mut self, value: Option<Value>) -> bool {
+        value.is_some_and(|value| self.one_of(&value, &[("true", true), ("false", false)]).unwrap_or(false))
+    }
+
+    fn is_server(&self) -> bool {
+        self.job.platform == Platform::Server
+    }
+}

@@ -1,0 +1,50 @@
+//! How Debezium reads columns, before a converter sees them.
+
+use super::Translator;
+use crate::config::connect::{BinaryMode, DecimalMode, IntervalMode, TimePrecision};
+
+impl Translator {
+    pub(super) fn modes(&mut self) {
+        self.mode("time.precision.mode", &TIMES, |this, mode| this.out.connect.modes.time = mode);
+        self.mode("decimal.handling.mode", &DECIMALS, |this, mode| this.out.connect.modes.decimal = mode);
+        self.mode("binary.handling.mode", &BINARIES, |this, mode| this.out.connect.modes.binary = mode);
+        self.mode("interval.handling.mode", &INTERVALS, |this, mode| this.out.connect.modes.interval = mode);
+        let prefix = self.job.connector.take_filled("topic.prefix");
+        let old = self.job.connector.take_filled("database.server.name");
+        if let Some(prefix) = prefix.or(old) {
+            prefix.text.trim().clone_into(&mut self.out.connect.schemas.prefix);
+            self.not_needed(&prefix, "the router names topics without it; it shows only in the names of schemas");
+        }
+    }
+
+    fn mode<T: Copy>(&mut self, key: &str, words: &[(&str, T)], set: impl FnOnce(&mut Self, T)) {
+        let Some(value) = self.job.connector.take_filled(key) else { return };
+        if let Some(mode) = self.one_of(&value, words) {
+            set(self, mode);
+            self.not_needed(&value, "honoured in keys, headers and envelopes; it has no flag");
+        }
+    }
+}
+
+const TIMES: [(&str, TimePrecision); 8] = [
+    ("adaptive", TimePrecision::Adaptive),
+    ("adaptive_time_microseconds", TimePrecision::AdaptiveTimeMicroseconds),
+    ("connect", TimePrecision::Connect),
+    ("microseconds", TimePrecision::Microseconds),
+    ("nanoseconds", TimePrecision::Nanoseconds),
+    ("isostring", TimePrecision::Other),
+    ("structured", TimePrecision::Other),
+    ("iso_string", TimePrecision::Other),
+];
+
+const DECIMALS: [(&str, DecimalMode); 3] =
+    [("precise", DecimalMode::Precise), ("double", DecimalMode::Double), ("string", DecimalMode::Text)];
+
+const BINARIES: [(&str, BinaryMode); 4] = [
+    ("bytes", BinaryMode::Bytes),
+    ("base64", BinaryMode::Base64),
+    ("base64-url-safe", BinaryMode::Base64UrlSafe),
+    ("hex", BinaryMode::Hex),
+];
+
+const INTERVALS: [(&str, IntervalMode); 2] = [("numeric", IntervalMode::Numeric), ("string", IntervalMode::Text)];

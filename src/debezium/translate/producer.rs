@@ -1,0 +1,237 @@
+//! The Kafka producer's properties, in librdkafka's names.
+//!
+//! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
+
+use super::Translator;
+use crate::debezium::jaas::{self, Jaas};
+use crate::debezium::keys::Value;
+
+/// What becomes of a property.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// librdkafka has the same under this name.
+    Becomes(&'static str),
+    /// Nothing is lost without it, for this reason.
+    NotNeeded(&'static str),
+    /// Records stay the same, but this is lost.
+    Lost(&'static str),
+}
+
+use Fate::{Becomes, Lost, NotNeeded};
+
+const FIXED: &str = "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried for ever";
+const PACE: &str = "the relay has a pace of its own (--max-in-flight, --disconnect-after)";
+const METRICS: &str = "walrelay has its own metrics";
+const TLS: &str = "a setting of Java's TLS; OpenSSL's default counts";
+
+/// Java's names. One that ends with a dot stands for all that begin with it.
+const PROPERTIES: [(&str, Fate); 62] = [
+    ("acks", NotNeeded(FIXED)),
+    ("enable.idempotence", NotNeeded(FIXED)),
+    ("retries", NotNeeded(FIXED)),
+    ("delivery.timeout.ms", NotNeeded(FIXED)),
+    ("max.in.flight.requests.per.connection", NotNeeded(FIXED)),
+    ("transactional.id", NotNeeded("Debezium begins no transactions, and neither does walrelay")),
+    ("transaction.timeout.ms", NotNeeded("there are no transactions")),
+    ("transaction.two.phase.commit.enable", NotNeeded("there are no transactions")),
+    ("request.timeout.ms", Becomes("request.timeout.ms")),
+    ("max.block.ms", NotNeeded(PACE)),
+    ("buffer.memory", NotNeeded(PACE)),
+    ("linger.ms", Becomes("linger.ms")),
+    ("batch.size", Becomes("batch.size")),
+    ("compression.type", Becomes("compression.type")),
+    ("compression.gzip.level", Becomes("compression.level")),
+    ("compression.lz4.level", Becomes("compression.level")),
+    ("compression.zstd.level", Becomes("compression.level")),
+    ("max.request.size", Becomes("message.max.bytes")),
+    ("client.id", Becomes("client.id")),
+    ("client.rack", Becomes("client.rack")),
+    ("client.dns.lookup", Becomes("client.dns.lookup")),
+    ("connections.max.idle.ms", Becomes("connections.max.idle.ms")),
+    ("reconnect.backoff.ms", Becomes("reconnect.backoff.ms")),
+    ("reconnect.backoff.max.ms", Becomes("reconnect.backoff.max.ms")),
+    ("retry.backoff.ms", Becomes("retry.backoff.ms")),
+    ("retry.backoff.max.ms", Becomes("retry.backoff.max.ms")),
+    ("socket.connection.setup.timeout.ms", Becomes("socket.connection.setup.timeout.ms")),
+    ("socket.connection.setup.timeout.max.ms", NotNeeded(PACE)),
+    ("send.buffer.bytes", Becomes("socket.send.buffer.bytes")),
+    ("receive.buffer.bytes", Becomes("socket.receive.buffer.bytes")),
+    ("metadata.max.age.ms", Becomes("topic.metadata.refresh.interval.ms")),
+    ("metadata.max.idle.ms", NotNeeded(PACE)),
+    ("metadata.recovery.strategy", Becomes("metadata.recovery.strategy")),
+    ("metadata.recovery.rebootstrap.trigger.ms", Becomes("metadata.recovery.rebootstrap.trigger.ms")),
+    (
+        "partitioner.adaptive.partitioning.enable",
+        Lost("it concerns records without a key: librdkafka spreads them in its own way"),
+    ),
+    (
+        "partitioner.availability.timeout.ms",
+        Lost("it concerns records without a key: librdkafka spreads them in its own way"),
+    ),
+    ("metric.reporters", NotNeeded(METRICS)),
+    ("metrics.", NotNeeded(METRICS)),
+    ("auto.include.jmx.reporter", NotNeeded(METRICS)),
+    ("enable.metrics.push", Becomes("enable.metrics.push")),
+    ("security.providers", Lost(TLS)),
+    ("security.protocol", Becomes("security.protocol")),
+    ("sasl.kerberos.service.name", Becomes("sasl.kerberos.service.name")),
+    ("sasl.login.connect.timeout.ms", NotNeeded(PACE)),
+    ("sasl.login.read.timeout.ms", NotNeeded(PACE)),
+    ("sasl.login.retry.", NotNeeded(PACE)),
+    ("sasl.login.refresh.", NotNeeded("librdkafka renews tokens when 80 % of their time is over")),
+    ("sasl.oauthbearer.token.endpoint.url", Becomes("sasl.oauthbearer.token.endpoint.url")),
+    ("sasl.oauthbearer.scope.claim.name", NotNeeded("librdkafka does not look into tokens")),
+    ("sasl.oauthbearer.sub.claim.name", NotNeeded("librdkafka does not look into tokens")),
+    ("ssl.cipher.suites", Lost("Java's names of cipher suites are not OpenSSL's: -X ssl.cipher.suites=… names those")),
+    ("ssl.enabled.protocols", Lost(TLS)),
+    ("ssl.protocol", Lost(TLS)),
+    ("ssl.provider", Lost(TLS)),
+    ("ssl.keymanager.algorithm", Lost(TLS)),
+    ("ssl.trustmanager.algorithm", Lost(TLS)),
+    ("ssl.secure.random.implementation", Lost(TLS)),
+    ("config.providers", NotNeeded("asked already")),
+    ("config.providers.", NotNeeded("asked already")),
+    ("schema.registry.url", NotNeeded("no converter here asks a registry")),
+    ("key.converter.", NotNeeded("the producer does not look at converters")),
+    ("value.converter.", NotNeeded("the producer does not look at converters")),
+];
+
+impl Translator {
+    pub(super) fn producer(&mut self) {
+        match self.job.producer.take_filled("bootstrap.servers") {
+            Some(brokers) => {
+                let list = brokers.text.split(',').map(|broker| broker.trim().to_owned()).filter(|b| !b.is_empty());
+                self.set_list("brokers", list.collect(), &brokers.origin);
+            }
+            None => self.no_brokers(),
+        }
+        self.partitioner();
+        self.serializers();
+        self.sasl();
+        self.tls();
+        let rest = std::mem::take(&mut self.job.producer);
+        for (key, value) in rest.iter() {
+            self.plain_property(key, value);
+        }
+    }
+
+    fn no_brokers(&mut self) {
+        let text = if self.is_server() {
+            "debezium.sink.kafka.producer.bootstrap.servers is missing: --brokers says where Kafka is"
+        } else {
+            "a connector does not say where Kafka is, its worker does: --brokers says it, or the worker's properties with another --from-debezium"
+        };
+        self.out.notes.push(crate::debezium::Note {
+            severity: crate::debezium::Severity::Warning,
+            origin: "bootstrap.servers".to_owned(),
+            text: text.to_owned(),
+        });
+    }
+
+    fn plain_property(&mut self, key: &str, value: &Value) {
+        let fate = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
+        match fate.map(|(_, fate)| *fate) {
+            Some(Becomes(name)) => self.property(name, value.text.trim(), &value.origin),
+            Some(NotNeeded(text)) => self.not_needed(value, text),
+            Some(Lost(text)) => self.warn(value, text),
+            None => self.warn(value, "the producer of today knows no such property"),
+        }
+    }
+
+    fn partitioner(&mut self) {
+        if let Some(class) = self.job.producer.take_filled("partitioner.class") {
+            let class_name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
+            if class_name == "DefaultPartitioner" {
+                self.not_needed(&class, "records go by their keys here, too");
+            } else {
+                self.differs(
+                    &class,
+                    format!("{class_name} may choose other partitions; here records go by murmur2 of their keys"),
+                );
+            }
+        }
+        if let Some(ignore) =
+            self.job.producer.take("partitioner.ignore.keys").filter(|value| value.boolean() == Some(true))
+        {
+            self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
+        }
+        if let Some(classes) = self.job.producer.take_filled("interceptor.classes") {
+            self.differs(&classes, "interceptors may change records; none is applied");
+        }
+    }
+
+    /// They get what the converter made; these two leave it as it is.
+    fn serializers(&mut self) {
+        for key in ["key.serializer", "value.serializer"] {
+            let Some(class) = self.job.producer.take_filled(key) else { continue };
+            let name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
+            if ["StringSerializer", "ByteArraySerializer", "ByteBufferSerializer"].contains(&name.as_str()) {
+                self.not_needed(&class, "it leaves what the converter made as it is");
+            } else {
+                self.differs(&class, format!("{name} may write other bytes than the converter made"));
+            }
+        }
+    }
+
+    fn sasl(&mut self) {
+        let producer = &mut self.job.producer;
+        let mechanism = producer.take_filled("sasl.mechanism");
+        let config = producer.take_filled("sasl.jaas.config");
+        let classes = ["sasl.login.callback.handler.class", "sasl.client.callback.handler.class", "sasl.login.class"];
+        let callbacks = classes.map(|key| producer.take_filled(key));
+        for class in callbacks.into_iter().flatten() {
+            if class.text.trim().ends_with("OAuthBearerLoginCallbackHandler") {
+                self.property("sasl.oauthbearer.method", "oidc", &class.origin);
+            } else {
+                self.refuse(&class, "a Java class that logs in: librdkafka has sasl.mechanism, sasl.username, sasl.password and sasl.oauthbearer.*");
+            }
+        }
+        if let Some(mechanism) = &mechanism {
+            self.property("sasl.mechanism", mechanism.text.trim(), &mechanism.origin);
+        }
+        if let Some(config) = config {
+            match jaas::parse(&config.text) {
+                Some(parsed) => self.log_in(parsed, mechanism.is_some(), &config),
+                None => self
+                    .refuse(&config, "this is no JAAS configuration; librdkafka has sasl.username and sasl.password"),
+            }
+        }
+    }
+
+    fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &Value) {
+        let (names, mechanism) = match jaas.module.as_str() {
+            "PlainLoginModule" => {
+                ([("username", "sasl.username"), ("password", "sasl.password")].as_slice(), Some("PLAIN"))
+            }
+            "ScramLoginModule" => ([("username", "sasl.username"), ("password", "sasl.password")].as_slice(), None),
+            "OAuthBearerLoginModule" => (
+                [
+                    ("clientId", "sasl.oauthbearer.client.id"),
+                    ("clientSecret", "sasl.oauthbearer.client.secret"),
+                    ("scope", "sasl.oauthbearer.scope"),
+                ]
+                .as_slice(),
+                Some("OAUTHBEARER"),
+            ),
+            module => {
+                let text = format!(
+                    "{module} has no counterpart: librdkafka has sasl.mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with sasl.username and sasl.password"
+                );
+                return self.refuse(config, text);
+            }
+        };
+        for (option, property) in names {
+            if let Some(text) = jaas.options.remove(*option) {
+                self.property(property, text, &config.origin);
+            }
+        }
+        match (has_mechanism, mechanism) {
+            (false, Some(mechanism)) => self.property("sasl.mechanism", mechanism, &config.origin),
+            (false, None) => self.refuse(config, "sasl.mechanism is missing: SCRAM-SHA-256 or SCRAM-SHA-512"),
+            (true, _) => {}
+        }
+        for option in jaas.options.keys() {
+            self.warn(config, format!("its option {option} is not carried over"));
+        }
+    }
+}

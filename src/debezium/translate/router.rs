@@ -1,0 +1,314 @@
+//! The outbox `EventRouter`'s options.
+//!
+//! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
+
+use super::Translator;
+use crate::config::Origin;
+use crate::config::connect::Expand;
+use crate::debezium::keys::{Keys, Value};
+use crate::nearest::nearest;
+use crate::route;
+
+const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
+
+const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
+const DEFAULT_REPLACEMENT: &str = "outbox.event.${routedByValue}";
+
+/// Columns by the router's options, old names behind new ones, with their defaults and settings.
+const COLUMNS: [(&str, &str, &str, &str); 4] = [
+    ("table.field.event.id", "", "id", "id-column"),
+    ("table.field.event.key", "", "aggregateid", "key-column"),
+    ("table.field.event.payload", "table.field.payload", "payload", "payload-column"),
+    ("route.by.field", "", "aggregatetype", "route-column"),
+];
+
+/// Every option that is known, to find the one that a misspelt one was meant as.
+const OPTIONS: [&str; 16] = [
+    "table.field.event.id",
+    "table.field.event.key",
+    "table.field.event.type",
+    "table.field.event.payload",
+    "table.field.event.timestamp",
+    "table.field.event.schema.version",
+    "table.fields.additional.placement",
+    "table.field.additional.missing",
+    "table.fields.additional.error.on.missing",
+    "table.expand.json.payload",
+    "table.json.payload.null.behavior",
+    "table.op.invalid.behavior",
+    "route.by.field",
+    "route.topic.regex",
+    "route.topic.replacement",
+    "route.tombstone.on.empty.payload",
+];
+
+/// Where an additional column goes.
+#[derive(Clone, Copy)]
+enum Placement {
+    Header,
+    Envelope,
+    Partition,
+}
+
+impl Translator {
+    pub(super) fn router(&mut self) {
+        let names = self.job.connector.take_filled("transforms");
+        let Some(names) = names else {
+            let text = format!(
+                "there is no transform of type {ROUTER}, so that records are change events, which walrelay does not write"
+            );
+            return self.refuse_missing("transforms", &text);
+        };
+        let mut router = None;
+        for name in names.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let options = self.job.connector.take_below(&format!("transforms.{name}."));
+            match options.get("type").map(|kind| kind.text.trim()) {
+                Some(ROUTER) if router.is_none() => router = Some(options),
+                _ => self.other_transform(name, &names, options),
+            }
+        }
+        self.unused_transforms();
+        match router {
+            Some(options) => self.options(options),
+            None => self.refuse(&names, format!("none of them is of type {ROUTER}")),
+        }
+    }
+
+    fn other_transform(&mut self, name: &str, names: &Value, mut options: Keys) {
+        let Some(kind) = options.take("type") else {
+            return self.refuse(names, format!("\"{name}\" has no transforms.{name}.type"));
+        };
+        let class = kind.text.trim().to_owned();
+        self.differs(&kind, format!("the transform {class} may change, drop or reroute records; it is not applied"));
+        for (_, option) in options.iter() {
+            self.not_needed(option, format!("an option of {class}"));
+        }
+    }
+
+    fn unused_transforms(&mut self) {
+        for (_, option) in self.job.connector.take_below("transforms.").iter() {
+            self.not_needed(option, "an option of a transform that transforms does not name");
+        }
+        for (_, option) in self.job.connector.take_below("predicates.").iter() {
+            self.not_needed(option, "a predicate's option: see the transform that names it");
+        }
+        if let Some(names) = self.job.connector.take("predicates") {
+            self.not_needed(&names, "predicates do nothing by themselves: see the transforms that name one");
+        }
+    }
+
+    fn options(&mut self, mut options: Keys) {
+        options.take("type");
+        self.columns(&mut options);
+        self.route(&mut options);
+        self.timestamp(&mut options);
+        self.placements(&mut options);
+        self.payload(&mut options);
+        self.updates(&mut options);
+        self.applied_to_some(&mut options);
+        for (key, option) in options.iter() {
+            if key.starts_with("tracing.") {
+                self.warn(
+                    option,
+                    "tracing adds headers to records where OpenTelemetry's agent runs beside Debezium; none are added",
+                );
+            } else {
+                let meant = nearest(key, OPTIONS).map(|meant| format!("; {meant} is")).unwrap_or_default();
+                self.warn(
+                    option,
+                    format!(
+                        "the router of today knows no such option{meant}: Debezium ignores it, and so does walrelay"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Named one by one: by the names that are found else, a table might have others.
+    fn columns(&mut self, options: &mut Keys) {
+        let default = Origin::Flag("the router's default".to_owned());
+        for (key, old, column, setting) in COLUMNS {
+            let old = if old.is_empty() { None } else { options.take_filled(old) };
+            match options.take_filled(key).or(old) {
+                Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
+                None => self.set(setting, column, &default),
+            }
+        }
+        self.set("type-column", "", &default);
+        self.set("headers-column", "", &default);
+        if let Some(event_type) = options.take("table.field.event.type") {
+            let text =
+                "the router makes nothing of it: a header eventType comes from table.fields.additional.placement";
+            self.not_needed(&event_type, text);
+        }
+        if let Some(payload_id) =
+            options.take("table.field.payload.id").or_else(|| options.take("table.field.event.payload.id"))
+        {
+            self.warn(
+                &payload_id,
+                "an option of old releases, the key where the key's column is missing; today's router does not know it",
+            );
+        }
+        if let Some(version) = options
+            .take_filled("table.field.event.schema.version")
+            .or_else(|| options.take_filled("table.field.schema.version"))
+        {
+            self.out.connect.schemas.version_column = Some(version.text.trim().to_owned());
+            self.not_needed(
+                &version,
+                "the version of an envelope's schema: it shows only where a JsonConverter writes schemas",
+            );
+        }
+    }
+
+    /// The usual forms as a template, which reads better; others as they are.
+    fn route(&mut self, options: &mut Keys) {
+        let regex = options.take("route.topic.regex");
+        let replacement = options.take("route.topic.replacement");
+        let Some(origin) = replacement.as_ref().or(regex.as_ref()).map(|value| value.origin.clone()) else {
+            return self.set("topic", "outbox.event.{route}", &Origin::Flag("the router's default".to_owned()));
+        };
+        let regex_text = regex.as_ref().map_or(DEFAULT_REGEX, |value| &value.text).to_owned();
+        let replacement_text = replacement.map_or_else(|| DEFAULT_REPLACEMENT.to_owned(), |value| value.text);
+        if let Some(template) = template(&regex_text, &replacement_text) {
+            return self.set("topic", template, &origin);
+        }
+        let setting =
+            crate::config::mapping::Topic::Regex { regex: regex_text.clone(), replacement: replacement_text.clone() };
+        if let Err(error) = route::Topic::new(&setting) {
+            let origin = regex.filter(|_| error.flag == "--topic-regex").map_or(origin, |regex| regex.origin);
+            let text = error.problem.to_string();
+            return self.note(
+                crate::debezium::Severity::Refused,
+                &origin,
+                format!("{:?}: {}", error.text, text.lines().last().unwrap_or_default()),
+            );
+        }
+        self.set("topic-regex", regex_text, &regex.map_or_else(|| origin.clone(), |regex| regex.origin));
+        self.set("topic-replacement", replacement_text, &origin);
+    }
+
+    fn timestamp(&mut self, options: &mut Keys) {
+        let Some(column) = options.take_filled("table.field.event.timestamp") else { return };
+        let name = column.text.trim().to_owned();
+        if self.is_server() {
+            return self.warn(&column, format!("Debezium Server's Kafka sink drops the router's timestamp; records carry their commit's, and --timestamp {name} gives them the column's"));
+        }
+        self.set("timestamp", name, &column.origin);
+    }
+
+    fn placements(&mut self, options: &mut Keys) {
+        self.missing_columns(options);
+        let Some(list) = options.take_filled("table.fields.additional.placement") else { return };
+        let (mut headers, mut envelope) = (Vec::new(), Vec::new());
+        for item in list.text.split(',').map(str::trim) {
+            let Some((placement, column, alias)) = self.placement(&list, item) else { continue };
+            let pair = format!("{alias}={column}");
+            match placement {
+                Placement::Header => headers.push(pair),
+                Placement::Envelope => envelope.push(pair),
+                Placement::Partition => self.partition(&list, column),
+            }
+        }
+        self.set_list("header", headers, &list.origin);
+        self.set_list("envelope", envelope, &list.origin);
+    }
+
+    /// `COLUMN:PLACEMENT` or `COLUMN:PLACEMENT:ALIAS`.
+    fn placement<'i>(&mut self, list: &Value, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
+        let parts = item.split(':').map(str::trim).collect::<Vec<_>>();
+        let (column, placement, alias) = match parts.as_slice() {
+            [column, placement] | [column, placement, ""] => (*column, *placement, *column),
+            [column, placement, alias] => (*column, *placement, *alias),
+            _ => ("", "", ""),
+        };
+        if column.is_empty() || alias.contains('=') {
+            self.refuse(list, format!("\"{item}\" is not COLUMN:PLACEMENT or COLUMN:PLACEMENT:ALIAS"));
+            return None;
+        }
+        let words =
+            [("header", Placement::Header), ("envelope", Placement::Envelope), ("partition", Placement::Partition)];
+        let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(placement));
+        if found.is_none() {
+            let text = format!(
+                "\"{placement}\" is no placement: header, envelope and partition are (Debezium dies of it at the first event)"
+            );
+            self.refuse(list, text);
+        }
+        found.map(|(_, placement)| (*placement, column, alias))
+    }
+
+    fn partition(&mut self, list: &Value, column: &str) {
+        if self.is_server() {
+            return self.warn(list, format!("Debezium Server's Kafka sink drops the router's partition, so that records went by their keys; they still do, and --partition-column {column} obeys the column"));
+        }
+        self.set("partition-column", column, &list.origin);
+    }
+
+    fn missing_columns(&mut self, options: &mut Keys) {
+        let new = options.take("table.field.additional.missing");
+        let old = options.take("table.fields.additional.error.on.missing");
+        let words = [("error", false), ("ignore", true), ("true", false), ("false", true)];
+        if let Some(value) = new.or(old) {
+            self.out.connect.skip_missing = self.one_of(&value, &words).unwrap_or(false);
+        }
+    }
+
+    fn payload(&mut self, options: &mut Keys) {
+        let tombstone = options.take("route.tombstone.on.empty.payload");
+        if let Some(origin) = tombstone.as_ref().map(|value| value.origin.clone()) {
+            let on = self.is_on(tombstone);
+            self.set("tombstone-on-empty-payload", on.to_string(), &origin);
+        }
+        let nulls = options.take("table.json.payload.null.behavior");
+        let keep_nulls =
+            nulls.as_ref().and_then(|value| self.one_of(value, &[("ignore", false), ("optional_bytes", true)]));
+        let expand = options.take("table.expand.json.payload");
+        let Some(value) = expand.filter(|value| value.boolean() != Some(false)) else {
+            if let Some(nulls) = nulls {
+                self.not_needed(&nulls, "it counts only with table.expand.json.payload");
+            }
+            return;
+        };
+        if self.is_on(Some(value.clone())) {
+            self.out.connect.expand = Some(Expand { keep_nulls: keep_nulls.unwrap_or(false) });
+            self.differs(&value, EXPANDED);
+        }
+    }
+
+    fn updates(&mut self, options: &mut Keys) {
+        let value = options.take("table.op.invalid.behavior").or_else(|| options.take("debezium.op.invalid.behavior"));
+        let Some(value) = value else { return };
+        if let Some(what) = self.one_of(&value, &[("warn", "warn"), ("error", "warn"), ("fatal", "stop")]) {
+            self.set("on-update", what, &value.origin);
+        }
+    }
+
+    fn applied_to_some(&mut self, options: &mut Keys) {
+        let negated = options.take("negate");
+        if let Some(predicate) = options.take("predicate") {
+            let text = "the router takes only records that the predicate lets through, and others stay change events; here it takes every row of the tables";
+            self.differs(&predicate, text);
+        }
+        if let Some(negated) = negated {
+            self.not_needed(&negated, "it belongs to the predicate");
+        }
+    }
+}
+
+const EXPANDED: &str = "a payload is expanded as Java 19 and later does it, from 1.50 to 1.5; what depends on each payload cannot be \
+                        known at the start: an older Java writes some doubles in another way, and the members of unlike objects in \
+                        one array may come in another order";
+
+/// `prefix.{route}.suffix`, when the expressions say no more than that.
+fn template(regex: &str, replacement: &str) -> Option<String> {
+    if ![DEFAULT_REGEX, "(.*)"].contains(&regex) {
+        return None;
+    }
+    let group = if regex == DEFAULT_REGEX && replacement.contains("${") { "${routedByValue}" } else { "$1" };
+    let (prefix, suffix) = replacement.split_once(group)?;
+    let literal = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    // A digit behind `$1` may be part of the group's number.
+    let ambiguous = group == "$1" && suffix.starts_with(|c: char| c.is_ascii_digit());
+    (literal(prefix) && literal(suffix) && !ambiguous).then(|| format!("{prefix}{{route}}{suffix}"))
+}

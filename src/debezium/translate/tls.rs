@@ -1,0 +1,106 @@
+//! The producer's `ssl.*`.
+//!
+//! Java keeps certificates in stores of its own formats; librdkafka reads PEM, and PKCS#12 for the client's own key.
+//! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
+
+use super::Translator;
+use crate::debezium::keys::Value;
+
+/// A store's format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Pem,
+    Pkcs12,
+    Jks,
+}
+
+/// By its declared type, else by its name: Java opens both of its formats as `JKS`.
+fn format(kind: Option<&Value>, file: &str) -> Format {
+    let file = file.to_ascii_lowercase();
+    let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
+    match kind.map(|kind| kind.text.trim().to_ascii_uppercase()).as_deref() {
+        Some("PEM") => Format::Pem,
+        Some("PKCS12") => Format::Pkcs12,
+        _ if ends(&[".p12", ".pfx"]) => Format::Pkcs12,
+        _ if ends(&[".pem", ".crt", ".cer"]) => Format::Pem,
+        _ => Format::Jks,
+    }
+}
+
+impl Translator {
+    pub(super) fn tls(&mut self) {
+        self.trust_store();
+        self.key_store();
+        let producer = &mut self.job.producer;
+        if let Some(algorithm) = producer.take("ssl.endpoint.identification.algorithm") {
+            let name = if algorithm.text.trim().is_empty() { "none" } else { "https" };
+            self.property("ssl.endpoint.identification.algorithm", name, &algorithm.origin);
+        }
+        if let Some(engine) = self.job.producer.take_filled("ssl.engine.factory.class") {
+            self.refuse(&engine, "a Java class that makes TLS connections: librdkafka has ssl.ca.location, ssl.certificate.location and ssl.key.location");
+        }
+    }
+
+    fn trust_store(&mut self) {
+        let producer = &mut self.job.producer;
+        let kind = producer.take_filled("ssl.truststore.type");
+        let location = producer.take_filled("ssl.truststore.location");
+        let inline = producer.take_filled("ssl.truststore.certificates");
+        let password = producer.take_filled("ssl.truststore.password");
+        if let Some(pem) = inline {
+            self.property("ssl.ca.pem", pem.text, &pem.origin);
+        }
+        if let Some(location) = location {
+            match format(kind.as_ref(), &location.text) {
+                Format::Pem => self.property("ssl.ca.location", location.text.trim(), &location.origin),
+                Format::Jks | Format::Pkcs12 => self.refuse(&location, NO_STORE),
+            }
+        }
+        if let Some(password) = password {
+            self.not_needed(&password, "certificates in PEM have no password");
+        }
+    }
+
+    fn key_store(&mut self) {
+        let producer = &mut self.job.producer;
+        let kind = producer.take_filled("ssl.keystore.type");
+        let location = producer.take_filled("ssl.keystore.location");
+        let password = producer.take_filled("ssl.keystore.password");
+        let key_password = producer.take_filled("ssl.key.password");
+        for (key, property) in
+            [("ssl.keystore.key", "ssl.key.pem"), ("ssl.keystore.certificate.chain", "ssl.certificate.pem")]
+        {
+            if let Some(pem) = self.job.producer.take_filled(key) {
+                self.property(property, pem.text, &pem.origin);
+            }
+        }
+        if let Some(location) = location {
+            self.key_store_file(kind.as_ref(), &location, password);
+        }
+        if let Some(password) = key_password {
+            self.property("ssl.key.password", password.text, &password.origin);
+        }
+    }
+
+    fn key_store_file(&mut self, kind: Option<&Value>, location: &Value, password: Option<Value>) {
+        let file = location.text.trim();
+        match format(kind, file) {
+            Format::Pem => {
+                // Java keeps key and chain in one file; OpenSSL finds each in it.
+                self.property("ssl.certificate.location", file, &location.origin);
+                self.property("ssl.key.location", file, &location.origin);
+            }
+            Format::Pkcs12 => {
+                self.property("ssl.keystore.location", file, &location.origin);
+                if let Some(password) = password {
+                    self.property("ssl.keystore.password", password.text, &password.origin);
+                }
+            }
+            Format::Jks => self.refuse(location, NO_KEY_STORE),
+        }
+    }
+}
+
+const NO_STORE: &str = "librdkafka reads no Java trust store: write its certificates as PEM (keytool -exportcert -rfc) and give -X ssl.ca.location=FILE";
+
+const NO_KEY_STORE: &str = "librdkafka reads no Java key store: make it PKCS#12 (keytool -importkeystore -deststoretype PKCS12) and give -X ssl.keystore.location=FILE";

@@ -1,0 +1,344 @@
+//! A payload's JSON text as the structure that Debezium makes of it.
+//!
+//! In: a text. Out: JSON as `JsonConverter` writes that structure: one line, no nulls, no empty arrays, the last of a
+//! repeated name in the place of the first, objects of one array with the members of all of them. Or that the text stays a
+//! string, or that Debezium's task would end.
+//! Specification: Debezium's `JsonSchemaData`, `EventRouterDelegate`.
+
+use super::number;
+use super::value::push_string;
+use crate::config::connect::Expand;
+use serde::de::IgnoredAny;
+
+/// What becomes of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Expanded {
+    Json(Vec<u8>),
+    /// It is written as a string.
+    String,
+    /// Debezium infers one structure and finds another.
+    Broken,
+}
+
+/// A parsed text.
+#[derive(Debug, Clone, PartialEq)]
+enum Node {
+    Null,
+    Boolean(bool),
+    Int(i32),
+    Long(i64),
+    Double(f64),
+    /// More than 64 bits.
+    Huge,
+    String(String),
+    List(Vec<Self>),
+    Object(Vec<(String, Self)>),
+}
+
+/// What is inferred from a node.
+#[derive(Debug, Clone, PartialEq)]
+enum Shape {
+    Boolean,
+    Int,
+    Long,
+    Double,
+    String,
+    /// Of null, where nulls are kept.
+    Bytes,
+    List(Box<Self>),
+    Object(Vec<(String, Self)>),
+}
+
+/// The text stays a string.
+struct StaysString;
+
+/// A node does not fit the shape.
+struct Misfit;
+
+/// Expands a text that is not empty.
+pub(super) fn expand(text: &str, how: Expand) -> Expanded {
+    if !text.starts_with(['{', '[']) {
+        return Expanded::String;
+    }
+    // What follows reads well-formed text alone; the depth is bounded here, too.
+    if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        return Expanded::String;
+    }
+    let Some(node) = (Parser { rest: text }).node() else { return Expanded::String };
+    let Ok(Some(shape)) = infer(&node, how) else { return Expanded::String };
+    let mut out = Vec::new();
+    match write(&node, &shape, &mut out) {
+        Ok(()) => Expanded::Json(out),
+        Err(Misfit) => Expanded::Broken,
+    }
+}
+
+/// Reads text that is well-formed.
+struct Parser<'a> {
+    rest: &'a str,
+}
+
+impl Parser<'_> {
+    fn node(&mut self) -> Option<Node> {
+        self.blanks();
+        match self.rest.bytes().next()? {
+            b'{' => self.object(),
+            b'[' => self.list(),
+            b'"' => self.string().map(Node::String),
+            b't' => self.word("true", Node::Boolean(true)),
+            b'f' => self.word("false", Node::Boolean(false)),
+            b'n' => self.word("null", Node::Null),
+            _ => self.number(),
+        }
+    }
+
+    fn blanks(&mut self) {
+        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r']);
+    }
+
+    /// Whether the next character is this one, which is then taken.
+    fn takes(&mut self, character: char) -> bool {
+        self.blanks();
+        let after = self.rest.strip_prefix(character);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
+    }
+
+    fn word(&mut self, word: &str, node: Node) -> Option<Node> {
+        self.rest = self.rest.strip_prefix(word)?;
+        Some(node)
+    }
+
+    fn number(&mut self) -> Option<Node> {
+        let end = self.rest.find(|c: char| !c.is_ascii_digit() && !"+-.eE".contains(c)).unwrap_or(self.rest.len());
+        let (text, after) = self.rest.split_at_checked(end)?;
+        self.rest = after;
+        if text.contains(['.', 'e', 'E']) {
+            return text.parse().ok().map(Node::Double);
+        }
+        Some(match (text.parse(), text.parse()) {
+            (Ok(int), _) => Node::Int(int),
+            (_, Ok(long)) => Node::Long(long),
+            _ => Node::Huge,
+        })
+    }
+
+    fn string(&mut self) -> Option<String> {
+        let mut escaped = false;
+        let end = self.rest.char_indices().skip(1).find(|&(_, character)| {
+            let ends = character == '"' && !escaped;
+            escaped = character == '\\' && !escaped;
+            ends
+        });
+        let (text, after) = self.rest.split_at_checked(end?.0 + 1)?;
+        self.rest = after;
+        serde_json::from_str(text).ok()
+    }
+
+    fn list(&mut self) -> Option<Node> {
+        let mut items = Vec::new();
+        self.rest = self.rest.strip_prefix('[')?;
+        while !self.takes(']') {
+            items.push(self.node()?);
+            self.takes(',');
+        }
+        Some(Node::List(items))
+    }
+
+    fn object(&mut self) -> Option<Node> {
+        let mut members = Vec::<(String, Node)>::new();
+        self.rest = self.rest.strip_prefix('{')?;
+        while !self.takes('}') {
+            let name = self.string()?;
+            self.takes(':');
+            let value = self.node()?;
+            match members.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, earlier)) => *earlier = value,
+                None => members.push((name, value)),
+            }
+            self.takes(',');
+            self.blanks();
+        }
+        Some(Node::Object(members))
+    }
+}
+
+/// `None`: a member of this kind is left out.
+fn infer(node: &Node, how: Expand) -> Result<Option<Shape>, StaysString> {
+    Ok(Some(match node {
+        Node::Null => return Ok(how.keep_nulls.then_some(Shape::Bytes)),
+        Node::Boolean(_) => Shape::Boolean,
+        Node::Int(_) => Shape::Int,
+        Node::Long(_) => Shape::Long,
+        Node::Double(_) | Node::Huge => Shape::Double,
+        Node::String(_) => Shape::String,
+        Node::List(items) if items.is_empty() => return Ok(None),
+        Node::List(items) => Shape::List(Box::new(infer_items(items, how)?)),
+        Node::Object(members) => {
+            let mut shapes = Vec::new();
+            for (name, member) in members {
+                shapes.extend(infer(member, how)?.map(|shape| (name.clone(), shape)));
+            }
+            Shape::Object(shapes)
+        }
+    }))
+}
+
+/// Items must be of one kind, numbers of one width; objects are taken together.
+fn infer_items(items: &[Node], how: Expand) -> Result<Shape, StaysString> {
+    let present = || items.iter().filter(|item| **item != Node::Null);
+    let Some(first) = present().next() else {
+        return infer(&Node::Null, how)?.ok_or(StaysString);
+    };
+    if present().any(|item| kind(item) != kind(first)) {
+        return Err(StaysString);
+    }
+    if !matches!(first, Node::Object(_)) {
+        return infer(first, how)?.ok_or(StaysString);
+    }
+    let mut merged = Vec::<(String, Shape)>::new();
+    for item in present() {
+        let Some(Shape::Object(members)) = infer(item, how)? else { continue };
+        for (name, shape) in members {
+            match merged.iter_mut().find(|(known, _)| *known == name) {
+                None => merged.push((name, shape)),
+                Some((_, known)) if *known == Shape::Bytes => *known = shape,
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(Shape::Object(merged))
+}
+
+/// Kinds that may not stand in one array.
+const fn kind(node: &Node) -> u8 {
+    match node {
+        Node::Null => 0,
+        Node::Boolean(_) => 1,
+        Node::Int(_) => 2,
+        Node::Long(_) => 3,
+        Node::Double(_) | Node::Huge => 4,
+        Node::String(_) => 5,
+        Node::List(_) => 6,
+        Node::Object(_) => 7,
+    }
+}
+
+fn write(node: &Node, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit> {
+    match (node, shape) {
+        (Node::Null, _) => out.extend(b"null"),
+        (Node::Boolean(value), Shape::Boolean) => out.extend(value.to_string().as_bytes()),
+        (Node::Int(value), Shape::Int) => out.extend(value.to_string().as_bytes()),
+        (Node::Long(value), Shape::Long) => out.extend(value.to_string().as_bytes()),
+        (Node::Double(value), Shape::Double) => out.extend(number::float(*value).as_bytes()),
+        (Node::String(text), Shape::String) => push_string(out, text),
+        (Node::List(items), Shape::List(shape)) => {
+            out.push(b'[');
+            for (at, item) in items.iter().enumerate() {
+                out.extend(if at > 0 { b",".as_slice() } else { b"" });
+                write(item, shape, out)?;
+            }
+            out.push(b']');
+        }
+        (Node::Object(members), Shape::Object(shapes)) => write_object(members, shapes, out)?,
+        _ => return Err(Misfit),
+    }
+    Ok(())
+}
+
+/// Members that the shape does not have are left out, those that the object lacks are null.
+fn write_object(members: &[(String, Node)], shapes: &[(String, Shape)], out: &mut Vec<u8>) -> Result<(), Misfit> {
+    out.push(b'{');
+    for (at, (name, shape)) in shapes.iter().enumerate() {
+        out.extend(if at > 0 { b",".as_slice() } else { b"" });
+        push_string(out, name);
+        out.push(b':');
+        let member = members.iter().find(|(known, _)| known == name).map_or(&Node::Null, |(_, member)| member);
+        write(member, shape, out)?;
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DROPPED: Expand = Expand { keep_nulls: false };
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(expand(text, DROPPED), Expanded::Json(expected.as_bytes().to_vec()), "{text}");
+    }
+
+    #[test]
+    fn an_object_is_one_line_without_nulls_and_empty_arrays() {
+        check(r#"{ "b" : 1 , "a" : [ ] , "n" : null, "t": true, "o": { "x": null } }"#, r#"{"b":1,"t":true,"o":{}}"#);
+        check("{}", "{}");
+        check(r#"{"a":null}"#, "{}");
+        check(r#"{"big":9223372036854775807,"s":"A\u00e9\/\n"}"#, r#"{"big":9223372036854775807,"s":"Aé/\n"}"#);
+    }
+
+    #[test]
+    fn numbers_with_a_point_are_javas() {
+        check(r#"{"a":1.50,"b":1e3,"c":1E10,"d":-0.0}"#, r#"{"a":1.5,"b":1000.0,"c":1.0E10,"d":-0.0}"#);
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_name_stands_in_the_place_of_the_first() {
+        check(r#"{"a":1,"b":2,"a":3}"#, r#"{"a":3,"b":2}"#);
+    }
+
+    #[test]
+    fn arrays_hold_one_kind() {
+        check("[1, 2]", "[1,2]");
+        check(r#"{"a":["x",null]}"#, r#"{"a":["x",null]}"#);
+        check(r#"{"a":[[1],[2]]}"#, r#"{"a":[[1],[2]]}"#);
+        for text in ["[1,\"a\"]", "[1,1.5]", "[1,10000000000]", "[null]", "{\"a\":[null]}", "[[]]", "[]"] {
+            assert_eq!(expand(text, DROPPED), Expanded::String, "{text}");
+        }
+    }
+
+    #[test]
+    fn objects_of_one_array_have_the_members_of_all() {
+        check(r#"[{"a":1},{"b":"x"}]"#, r#"[{"a":1,"b":null},{"a":null,"b":"x"}]"#);
+        check(r#"[{"o":{"x":1}},{"o":{"x":2,"y":3}}]"#, r#"[{"o":{"x":1}},{"o":{"x":2}}]"#);
+        check(r#"[{"a":1},null]"#, r#"[{"a":1},null]"#);
+    }
+
+    #[test]
+    fn what_is_no_object_or_array_stays_a_string() {
+        for text in ["x", " {}", "1", "\"a\"", "{", "{a:1}", "{} x"] {
+            assert_eq!(expand(text, DROPPED), Expanded::String, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_ends_debeziums_task_is_broken() {
+        for text in [r#"[{"a":1},{"a":"x"}]"#, "[[1],[\"a\"]]", r#"{"a":123456789012345678901234567890}"#] {
+            assert_eq!(expand(text, DROPPED), Expanded::Broken, "{text}");
+        }
+    }
+
+    #[test]
+    fn nulls_can_be_kept() {
+        let kept = |text| expand(text, Expand { keep_nulls: true });
+        assert_eq!(kept(r#"{"a":null,"b":[]}"#), Expanded::Json(br#"{"a":null}"#.to_vec()));
+        assert_eq!(kept(r#"[{"a":null},{"a":1}]"#), Expanded::Json(br#"[{"a":null},{"a":1}]"#.to_vec()));
+        assert_eq!(kept("[null]"), Expanded::Json(b"[null]".to_vec()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in r#"[\[{][{}\[\]":,a-cnulltre0-9.eE\\ -]{0,40}"#, keep_nulls: bool) {
+            let _expanded = expand(&text, Expand { keep_nulls });
+        }
+
+        #[test]
+        fn what_comes_out_is_json(text in r#"\{("[a-c]":(1|"x"|null|\[\]|\[1\]|\{\}),){0,4}"z":1\.5\}"#) {
+            let Expanded::Json(json) = expand(&text, DROPPED) else { panic!("{text}") };
+            prop_assert!(serde_json::from_slice::<IgnoredAny>(&json).is_ok());
+        }
+    }
+}

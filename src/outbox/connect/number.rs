@@ -1,0 +1,275 @@
+//! Numbers as Java writes them.
+//!
+//! In: floats, doubles, decimals in Postgres' text. Out: what `Double.toString`, `Float.toString` and `BigDecimal` give.
+//! Specification: `java.lang.Double.toString` (since JDK 19: the shortest text that reads back as the same number, of two
+//! digits at least), `java.math.BigDecimal.toString`.
+
+use std::fmt::{Display, LowerExp};
+use std::str::FromStr;
+
+/// As `Double.toString` or `Float.toString` writes it.
+pub(super) fn float<F>(value: F) -> String
+where
+    F: Display + LowerExp + FromStr + PartialEq + Copy + Into<f64>,
+{
+    let wide: f64 = value.into();
+    if wide.is_nan() {
+        return "NaN".to_owned();
+    }
+    if wide.is_infinite() {
+        return if wide > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    let shortest = format!("{value:e}");
+    let two = format!("{value:.1e}");
+    // Where one digit would do, Java takes the nearest text of two.
+    let one_digit = !shortest.contains('.');
+    let text = if one_digit && two.parse().is_ok_and(|read: F| read == value) { two } else { shortest };
+    scientific(&text)
+}
+
+/// From `-1.5e10` to Java's form: plain from 10^-3 up to below 10^7.
+fn scientific(text: &str) -> String {
+    let (sign, text) = text.strip_prefix('-').map_or(("", text), |text| ("-", text));
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+    let exponent = exponent.parse::<i32>().unwrap_or(0);
+    let digits = mantissa.replace('.', "");
+    if digits.bytes().all(|digit| digit == b'0') {
+        return format!("{sign}0.0");
+    }
+    let digits = digits.trim_end_matches('0');
+    if (-3..=6).contains(&exponent) {
+        return format!("{sign}{}", plain(digits, exponent));
+    }
+    let (first, rest) = digits.split_at_checked(1).unwrap_or((digits, ""));
+    format!("{sign}{first}.{}E{exponent}", if rest.is_empty() { "0" } else { rest })
+}
+
+/// Digits with a point behind the first `exponent + 1`, and one digit on each side of it at least.
+fn plain(digits: &str, exponent: i32) -> String {
+    let Ok(before) = usize::try_from(exponent + 1) else {
+        return format!("0.{}{digits}", zeros(exponent + 1));
+    };
+    if before == 0 {
+        return format!("0.{digits}");
+    }
+    let padded = format!("{digits:0<before$}");
+    let (whole, fraction) = padded.split_at_checked(before).unwrap_or((&padded, ""));
+    format!("{whole}.{}", if fraction.is_empty() { "0" } else { fraction })
+}
+
+fn zeros(count: i32) -> String {
+    "0".repeat(count.unsigned_abs() as usize)
+}
+
+/// A decimal: `unscaled × 10^-scale`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Decimal {
+    negative: bool,
+    /// Digits without leading zeros; `0` for zero.
+    digits: String,
+    scale: i32,
+}
+
+impl Decimal {
+    /// From Postgres' text; `None` for `NaN` and infinities.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let all = format!("{whole}{fraction}");
+        if all.is_empty() || !all.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let digits = all.trim_start_matches('0');
+        let zero = digits.is_empty();
+        let digits = if zero { "0".to_owned() } else { digits.to_owned() };
+        Some(Self { negative: negative && !zero, digits, scale: i32::try_from(fraction.len()).ok()? })
+    }
+
+    pub(super) const fn scale(&self) -> i32 {
+        self.scale
+    }
+
+    /// Without zeros at the end of the fraction.
+    pub(super) fn stripped(mut self) -> Self {
+        while self.scale > 0 && self.digits.ends_with('0') && self.digits.len() > 1 {
+            self.digits.pop();
+            self.scale -= 1;
+        }
+        if self.digits == "0" {
+            self.scale = 0;
+        }
+        self
+    }
+
+    /// As `BigDecimal.toString` writes it: with an exponent when there are more than six zeros behind the point.
+    pub(super) fn text(&self) -> String {
+        let sign = if self.negative { "-" } else { "" };
+        let length = i32::try_from(self.digits.len()).unwrap_or(i32::MAX);
+        let exponent = length - 1 - self.scale;
+        if self.scale == 0 {
+            return format!("{sign}{}", self.digits);
+        }
+        if exponent < -6 {
+            let (first, rest) = self.digits.split_at_checked(1).unwrap_or((&self.digits, ""));
+            let point = if rest.is_empty() { "" } else { "." };
+            return format!("{sign}{first}{point}{rest}E{exponent}");
+        }
+        let width = usize::try_from(self.scale).unwrap_or(0) + 1;
+        let padded = format!("{:0>width$}", self.digits);
+        let at = padded.len() + 1 - width;
+        let (whole, fraction) = padded.split_at_checked(at).unwrap_or((&padded, ""));
+        format!("{sign}{whole}.{fraction}")
+    }
+
+    /// The unscaled number as `BigInteger.toByteArray` gives it: two's complement, highest byte first, as few as can be.
+    pub(super) fn unscaled_bytes(&self) -> Vec<u8> {
+        let mut bytes = magnitude(&self.digits);
+        if self.negative {
+            negate(&mut bytes);
+        }
+        bytes
+    }
+}
+
+/// Decimal digits in base 256, with a sign bit that is 0.
+fn magnitude(digits: &str) -> Vec<u8> {
+    // Lowest byte first while it grows.
+    let mut bytes = vec![0_u8];
+    for digit in digits.bytes() {
+        let mut carry = u16::from(digit.saturating_sub(b'0'));
+        for byte in &mut bytes {
+            let [high, low] = (u16::from(*byte) * 10 + carry).to_be_bytes();
+            *byte = low;
+            carry = u16::from(high);
+        }
+        if let Ok(carry @ 1..) = u8::try_from(carry) {
+            bytes.push(carry);
+        }
+    }
+    if bytes.last().is_some_and(|byte| *byte >= 0x80) {
+        bytes.push(0);
+    }
+    bytes.reverse();
+    bytes
+}
+
+/// The two's complement, highest byte first, shortened where the sign stays.
+fn negate(bytes: &mut Vec<u8>) {
+    let mut carry = true;
+    for byte in bytes.iter_mut().rev() {
+        let (negated, carries) = (!*byte).overflowing_add(u8::from(carry));
+        *byte = negated;
+        carry = carries;
+    }
+    if matches!(bytes.as_slice(), [0xFF, 0x80..=0xFF, ..]) {
+        bytes.remove(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn double(value: f64, expected: &str) {
+        assert_eq!(float(value), expected);
+    }
+
+    #[test]
+    fn doubles_are_javas() {
+        double(0.0, "0.0");
+        double(-0.0, "-0.0");
+        double(1.0, "1.0");
+        double(1.5, "1.5");
+        double(100.0, "100.0");
+        double(0.001, "0.001");
+        double(0.0015, "0.0015");
+        double(0.00099, "9.9E-4");
+        double(9_999_999.0, "9999999.0");
+        double(9_999_999.5, "9999999.5");
+        double(1e7, "1.0E7");
+        double(12_345_678.9, "1.23456789E7");
+        double(-2.5e-10, "-2.5E-10");
+        double(1e23, "1.0E23");
+        double(4.9e-324, "4.9E-324");
+        double(1.797_693_134_862_315_7e308, "1.7976931348623157E308");
+        double(f64::NAN, "NaN");
+        double(f64::NEG_INFINITY, "-Infinity");
+        double(0.1 + 0.2, "0.30000000000000004");
+    }
+
+    #[test]
+    fn floats_are_javas() {
+        assert_eq!(float(0.1_f32), "0.1");
+        assert_eq!(float(16_777_216_f32), "1.6777216E7");
+        assert_eq!(float(3.402_823_5e38_f32), "3.4028235E38");
+        assert_eq!(float(1.4e-45_f32), "1.4E-45");
+    }
+
+    #[track_caller]
+    fn decimal(text: &str, expected: &str, bytes: &[u8]) {
+        let decimal = Decimal::parse(text).unwrap();
+        assert_eq!((decimal.text().as_str(), decimal.unscaled_bytes().as_slice()), (expected, bytes), "{text}");
+    }
+
+    #[test]
+    fn decimals_keep_their_scale() {
+        decimal("0", "0", &[0]);
+        decimal("1.50", "1.50", &[0x00, 0x96]);
+        decimal("-1.50", "-1.50", &[0xFF, 0x6A]);
+        decimal("127", "127", &[0x7F]);
+        decimal("128", "128", &[0, 0x80]);
+        decimal("-128", "-128", &[0x80]);
+        decimal("-129", "-129", &[0xFF, 0x7F]);
+        decimal("255", "255", &[0, 0xFF]);
+        decimal("256", "256", &[1, 0]);
+        decimal("-256", "-256", &[0xFF, 0]);
+        decimal("-1", "-1", &[0xFF]);
+        decimal("0.000001", "0.000001", &[1]);
+        decimal("0.0000001", "1E-7", &[1]);
+        decimal("0.00000012", "1.2E-7", &[12]);
+        decimal("0.00", "0.00", &[0]);
+        decimal("12345678901234567890", "12345678901234567890", &[0, 0xAB, 0x54, 0xA9, 0x8C, 0xEB, 0x1F, 0x0A, 0xD2]);
+    }
+
+    #[test]
+    fn decimals_of_any_scale_lose_zeros_at_the_end() {
+        let stripped = |text: &str| {
+            let decimal = Decimal::parse(text).unwrap().stripped();
+            (decimal.text(), decimal.scale())
+        };
+        assert_eq!(stripped("1.500"), ("1.5".to_owned(), 1));
+        assert_eq!(stripped("100"), ("100".to_owned(), 0));
+        assert_eq!(stripped("0.00"), ("0".to_owned(), 0));
+        assert_eq!(stripped("2.00"), ("2".to_owned(), 0));
+    }
+
+    #[test]
+    fn what_is_no_decimal_is_none() {
+        for text in ["NaN", "Infinity", "", "-", ".", "1e5"] {
+            assert_eq!(Decimal::parse(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_doubles_text_reads_back_as_the_same(value: f64) {
+            if value.is_finite() {
+                prop_assert_eq!(float(value).parse::<f64>().unwrap().to_bits(), value.to_bits());
+            }
+        }
+
+        #[test]
+        fn unscaled_bytes_are_the_number(value: i64) {
+            let bytes = Decimal::parse(&value.to_string()).unwrap().unscaled_bytes();
+            let sign = if value < 0 { 0xFF } else { 0 };
+            let mut wide = [sign; 8];
+            for (to, from) in wide.iter_mut().rev().zip(bytes.iter().rev()) {
+                *to = *from;
+            }
+            prop_assert_eq!(i64::from_be_bytes(wide), value);
+            prop_assert!(bytes.len() <= 8);
+        }
+    }
+}

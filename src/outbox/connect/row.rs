@@ -1,0 +1,266 @@
+//! One row into one record, as Debezium's router and the converters made it.
+//!
+//! As in [`record`](super::super::record): first every part becomes a [`Piece`], then the record is lent out; nothing is kept
+//! but room.
+
+use super::super::fault::{BadReason, RowError, shown};
+use super::super::record::{Draft, Parts, Row, Scratch};
+use super::super::value::{Arena, Booleans, Piece};
+use super::expand::{self, Expanded};
+use super::value::Unwritable;
+use super::{ConnectPlan, Encoder, EnvelopeSchema, Null, ValuePlan, Way};
+use crate::config::connect::Expand;
+use crate::sink::Record;
+
+/// Why a column's value has no bytes.
+pub(super) enum Fault {
+    Row(RowError),
+    Unreadable,
+    NotUtf8,
+}
+
+impl From<RowError> for Fault {
+    fn from(error: RowError) -> Self {
+        Self::Row(error)
+    }
+}
+
+impl From<Unwritable> for Fault {
+    fn from(unwritable: Unwritable) -> Self {
+        match unwritable {
+            Unwritable::NotUtf8 => Self::NotUtf8,
+            Unwritable::NoForm => Self::Unreadable,
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Lends the row's record to `take`.
+    pub(in crate::outbox) fn lend_connect<T>(
+        self,
+        connect: &'a ConnectPlan,
+        scratch: &mut Scratch,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<T, RowError> {
+        let mut parts = scratch.parts();
+        let Scratch { arena, envelope, .. } = &mut *scratch;
+        self.id(arena)?;
+        let id = self.encoded(self.plan.id, &connect.id, arena)?;
+        self.topic_values(&mut parts.topic, arena)?;
+        let key = self.encoded_or_absent(self.plan.key, &connect.key, arena)?;
+        let value = self.connect_value(connect, arena, envelope)?;
+        parts.headers.push(Draft { name: "id".into(), value: id });
+        for ((name, index), encoder) in self.plan.extra_headers.iter().zip(&connect.headers) {
+            let value = self.encoded(*index, encoder, arena)?;
+            parts.headers.push(Draft { name: name.into(), value });
+        }
+        self.position_header(&mut parts.headers, arena);
+        self.lend_parts(parts, key, value, scratch, take)
+    }
+
+    /// A column's bytes by its encoder.
+    fn encoded(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+        self.encode(index, encoder, arena).map_err(|fault| self.unwritable(index, fault))
+    }
+
+    fn encoded_or_absent(
+        self,
+        index: Option<usize>,
+        encoder: &Encoder,
+        arena: &mut Arena,
+    ) -> Result<Piece<'a>, RowError> {
+        match (index, encoder) {
+            (Some(index), _) => self.encoded(index, encoder, arena),
+            (None, Encoder::Absent { null }) => Ok(null_piece(null, arena)),
+            (None, Encoder::AsIs { .. } | Encoder::Write { .. }) => Ok(Piece::Null),
+        }
+    }
+
+    fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, Fault> {
+        let piece = self.piece(index, Booleans::Words, arena)?;
+        let (reader, way, null) = match encoder {
+            Encoder::Write { reader, way, null } => (reader, way, null),
+            Encoder::AsIs { null } | Encoder::Absent { null } if piece == Piece::Null => {
+                return Ok(null_piece(null, arena));
+            }
+            Encoder::AsIs { .. } | Encoder::Absent { .. } => return Ok(piece),
+        };
+        let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null, arena)) };
+        let mut out = Vec::new();
+        write(reader, way, bytes, &mut out)?;
+        Ok(Piece::written(arena, |arena| arena.extend(&out)))
+    }
+
+    /// `Ok(true)`: the value lies in `envelope`; else in the piece.
+    fn connect_value(
+        self,
+        connect: &ConnectPlan,
+        arena: &mut Arena,
+        envelope: &mut Vec<u8>,
+    ) -> Result<super::super::record::Value<'a>, RowError> {
+        use super::super::record::Value;
+        let payload = self.plan.payload;
+        let piece = self.piece(payload, Booleans::Words, arena)?;
+        let bytes = piece.bytes(arena).or(connect.payload_default.as_deref().map(str::as_bytes));
+        if self.mapping.tombstone_on_empty_payload && (bytes.is_none() || (connect.blank_counts && self.blank(bytes))) {
+            return Ok(Value::Bare(Piece::Null));
+        }
+        match &connect.value {
+            ValuePlan::Payload { encoder, expand } => {
+                if let Some(json) = self.expanded(connect, *expand, arena)? {
+                    return Ok(Value::Bare(Piece::written(arena, |arena| arena.extend(&json))));
+                }
+                Ok(Value::Bare(self.encoded(payload, encoder, arena)?))
+            }
+            ValuePlan::Json { members, expand, schema } => {
+                let json = self.expanded(connect, *expand, arena)?;
+                self.push_json_envelope(members, json, schema.as_ref(), arena, envelope)?;
+                Ok(Value::Enveloped)
+            }
+            ValuePlan::Java { members } => {
+                self.push_java_envelope(members, arena, envelope)?;
+                Ok(Value::Enveloped)
+            }
+        }
+    }
+
+    /// The payload as JSON; `None`: it stays what it is.
+    fn expanded(
+        self,
+        connect: &ConnectPlan,
+        expand: Option<Expand>,
+        arena: &mut Arena,
+    ) -> Result<Option<Vec<u8>>, RowError> {
+        let Some(how) = expand else { return Ok(None) };
+        let payload = self.plan.payload;
+        let piece = self.piece(payload, Booleans::Words, arena)?;
+        let default = connect.payload_default.as_deref().map(str::as_bytes);
+        let Some(bytes) = piece.bytes(arena).or(default) else { return Ok(None) };
+        let text = std::str::from_utf8(bytes).map_err(|_| self.unwritable(payload, Fault::NotUtf8))?;
+        match expand::expand(text, how) {
+            Expanded::Json(json) => Ok(Some(json)),
+            Expanded::String => Ok(None),
+            Expanded::Broken => Err(self.unwritable(payload, Fault::Unreadable)),
+        }
+    }
+
+    /// The columns of an envelope, the payload first.
+    fn member_indexes(self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.plan.payload).chain(self.plan.envelope.iter().map(|(_, index)| *index))
+    }
+
+    fn push_json_envelope(
+        self,
+        members: &[(String, Encoder)],
+        expanded: Option<Vec<u8>>,
+        schema: Option<&EnvelopeSchema>,
+        arena: &mut Arena,
+        envelope: &mut Vec<u8>,
+    ) -> Result<(), RowError> {
+        envelope.clear();
+        if let Some(schema) = schema {
+            self.push_schema(schema, arena, envelope)?;
+        }
+        let mut expanded = expanded;
+        let mut before = b'{';
+        for ((name, encoder), index) in members.iter().zip(self.member_indexes()) {
+            envelope.push(before);
+            envelope.extend(name.as_bytes());
+            before = b',';
+            match expanded.take() {
+                Some(json) => envelope.extend(json),
+                None => envelope.extend(self.encoded(index, encoder, arena)?.bytes(arena).unwrap_or(b"null")),
+            }
+        }
+        envelope.push(b'}');
+        if schema.is_some() {
+            envelope.push(b'}');
+        }
+        Ok(())
+    }
+
+    /// From `{"schema":` up to and with `"payload":`.
+    fn push_schema(self, schema: &EnvelopeSchema, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<(), RowError> {
+        let route = self.piece(schema.route, Booleans::Words, arena)?;
+        let route = std::str::from_utf8(route.bytes(arena).unwrap_or_default())
+            .map_err(|_| self.unwritable(schema.route, Fault::NotUtf8))?;
+        let route = super::schema::quoted(route);
+        envelope.extend(schema.before_route.as_bytes());
+        envelope.extend(route.get(1..route.len() - 1).unwrap_or_default().as_bytes());
+        envelope.extend(b".Value\"");
+        let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
+        if let Some(version) = version.bytes(arena) {
+            envelope.extend(b",\"version\":");
+            envelope.extend(version);
+        }
+        envelope.extend(b"},\"payload\":");
+        Ok(())
+    }
+
+    fn push_java_envelope(
+        self,
+        members: &[(String, Encoder)],
+        arena: &mut Arena,
+        envelope: &mut Vec<u8>,
+    ) -> Result<(), RowError> {
+        envelope.clear();
+        envelope.extend(b"Struct{");
+        let mut first = true;
+        for ((name, encoder), index) in members.iter().zip(self.member_indexes()) {
+            let piece = self.encoded(index, encoder, arena)?;
+            let Some(bytes) = piece.bytes(arena) else { continue };
+            if !std::mem::take(&mut first) {
+                envelope.push(b',');
+            }
+            envelope.extend(name.as_bytes());
+            envelope.push(b'=');
+            envelope.extend(bytes);
+        }
+        envelope.push(b'}');
+        Ok(())
+    }
+
+    #[cold]
+    fn unwritable(self, index: usize, fault: Fault) -> RowError {
+        let mut arena = Arena::new();
+        let piece = self.piece(index, Booleans::Words, &mut arena).unwrap_or(Piece::Null);
+        let value = shown(piece.bytes(&arena).unwrap_or_default());
+        let column = self.plan.column_name(index).to_owned();
+        match fault {
+            Fault::Row(error) => error,
+            Fault::Unreadable => self.bad_row(BadReason::Unwritable { column, value }),
+            Fault::NotUtf8 => self.bad_row(BadReason::NotUtf8 { column, value }),
+        }
+    }
+}
+
+fn null_piece<'a>(null: &Null, arena: &mut Arena) -> Piece<'a> {
+    match null {
+        Null::Nothing => Piece::Null,
+        Null::Text(text) => Piece::written(arena, |arena| arena.extend(text.as_bytes())),
+    }
+}
+
+pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let value = reader.read(bytes).ok_or(Fault::Unreadable)?;
+    match way {
+        Way::Java => value.push_java(out)?,
+        Way::Simple => value.push_simple(out, false)?,
+        Way::Json(json) => value.push_json(out, *json)?,
+        Way::JsonWithSchema { json, before } => {
+            out.extend(before.as_bytes());
+            value.push_json(out, *json)?;
+            out.push(b'}');
+        }
+    }
+    Ok(())
+}
+
+/// What both kinds of rows give to be lent out.
+impl Scratch {
+    /// Room for a row's lists, with the arena emptied.
+    pub(in crate::outbox) fn parts<'a>(&mut self) -> Parts<'a> {
+        self.arena.clear();
+        Parts { topic: std::mem::take(&mut self.topic_values), headers: std::mem::take(&mut self.drafts) }
+    }
+}

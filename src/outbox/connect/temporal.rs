@@ -1,0 +1,280 @@
+//! Dates, times and intervals as Debezium reads them from Postgres' text.
+//!
+//! In: text with `DateStyle=ISO`, `IntervalStyle=postgres`, `TimeZone=UTC`, which the connection pins. Out: numbers since the
+//! epoch or midnight, ISO 8601 texts. `None` for what Debezium cannot read either, or what is not known here.
+//! Specification: Debezium's PostgreSQL connector, "Temporal types"; PostgreSQL manual, section 8.5.
+
+use super::super::time;
+use super::number;
+
+/// Digits of a second, as a power of ten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Millis,
+    Micros,
+    Nanos,
+}
+
+impl Unit {
+    /// Microseconds in this unit; finer ones are cut off.
+    fn of_micros(self, micros: i64) -> Option<i64> {
+        match self {
+            Self::Millis => Some(micros.div_euclid(1000)),
+            Self::Micros => Some(micros),
+            Self::Nanos => micros.checked_mul(1000),
+        }
+    }
+}
+
+/// Java's driver has these for infinity, in microseconds since 1970.
+const INFINITY_MICROS: i64 = 9_223_372_036_825_200_000;
+const MINUS_INFINITY_MICROS: i64 = -9_223_372_036_832_400_000;
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// A date as days since 1970.
+pub(super) fn days(text: &str) -> Option<i64> {
+    let (date, before_christ) = era(text);
+    let mut parts = date.split('-').map(digits);
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let year = if before_christ { 1 - year } else { year };
+    parts.next().is_none().then(|| time::days_from_civil(year, month, day)).flatten()
+}
+
+/// Without the ` BC` at its end, and whether it was there.
+fn era(text: &str) -> (&str, bool) {
+    text.strip_suffix(" BC").map_or((text, false), |text| (text, true))
+}
+
+fn digits(text: &str) -> Option<i64> {
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+/// A time of day since midnight.
+pub(super) fn time_of_day(text: &str, unit: Unit) -> Option<i64> {
+    unit.of_micros(clock_micros(text)?)
+}
+
+/// `HH:MM:SS` with up to six digits of a second, in microseconds.
+fn clock_micros(text: &str) -> Option<i64> {
+    let (clock, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let mut parts = clock.split(':').map(digits);
+    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
+    if parts.next().is_some() || hours > 24 || minutes > 59 || seconds > 60 || fraction.len() > 6 {
+        return None;
+    }
+    let fraction = digits(&format!("{fraction:0<6}"))?;
+    Some(((hours * 60 + minutes) * 60 + seconds) * MICROS_PER_SECOND + fraction)
+}
+
+/// A timestamp without a zone since 1970, taken as UTC.
+pub(super) fn timestamp(text: &str, unit: Unit) -> Option<i64> {
+    let micros = match text {
+        "infinity" => INFINITY_MICROS,
+        "-infinity" => MINUS_INFINITY_MICROS,
+        _ => {
+            let (text, before_christ) = era(text);
+            let (date, clock) = text.split_once(' ')?;
+            let days = if before_christ { days(&format!("{date} BC"))? } else { days(date)? };
+            days.checked_mul(SECONDS_PER_DAY * MICROS_PER_SECOND)?.checked_add(clock_micros(clock)?)?
+        }
+    };
+    unit.of_micros(micros)
+}
+
+/// A timestamp with a zone in ISO 8601, with as many digits of a second as its column has; 0: as many as it needs.
+pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<String> {
+    if ["infinity", "-infinity"].contains(&text) {
+        return Some(text.to_owned());
+    }
+    let (text, before_christ) = era(text);
+    let (date, clock) = text.strip_suffix("+00")?.split_once(' ')?;
+    clock_micros(clock)?;
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let fraction = match fraction_digits {
+        0 => fraction.to_owned(),
+        width => format!("{fraction:0<width$}"),
+    };
+    let point = if fraction.is_empty() { "" } else { "." };
+    Some(format!("{}T{clock}{point}{fraction}Z", iso_date(date, before_christ)?))
+}
+
+/// With a sign where the year has another number of digits than four, or lies before year 1.
+fn iso_date(date: &str, before_christ: bool) -> Option<String> {
+    let (year, rest) = date.split_once('-')?;
+    let year = digits(year)?;
+    days(date)?;
+    Some(match if before_christ { 1 - year } else { year } {
+        year @ 0..=9999 => format!("{year:04}-{rest}"),
+        year @ 10_000.. => format!("+{year}-{rest}"),
+        year => format!("-{:04}-{rest}", year.abs()),
+    })
+}
+
+/// A time of day with a zone, in UTC: `13:51:30.123Z`.
+pub(super) fn zoned_time(text: &str) -> Option<String> {
+    let at = text.find(['+', '-'])?;
+    let (clock, offset) = text.split_at_checked(at)?;
+    let micros = clock_micros(clock)?;
+    // Midnight as 24:00 has no place in Java's times.
+    if micros >= SECONDS_PER_DAY * MICROS_PER_SECOND {
+        return None;
+    }
+    let sign = if offset.starts_with('-') { -1 } else { 1 };
+    let mut parts = offset.get(1..)?.split(':').map(digits);
+    let seconds = parts.next()?? * 3600 + parts.next().unwrap_or(Some(0))? * 60 + parts.next().unwrap_or(Some(0))?;
+    let utc = (micros - sign * seconds * MICROS_PER_SECOND).rem_euclid(SECONDS_PER_DAY * MICROS_PER_SECOND);
+    let (second, fraction) = (utc / MICROS_PER_SECOND, utc % MICROS_PER_SECOND);
+    let fraction = format!("{fraction:06}");
+    let fraction = fraction.trim_end_matches('0');
+    let point = if fraction.is_empty() { "" } else { "." };
+    Some(format!("{:02}:{:02}:{:02}{point}{fraction}Z", second / 3600, second / 60 % 60, second % 60))
+}
+
+/// An interval's parts; each may be negative.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Interval {
+    years: i64,
+    months: i64,
+    days: i64,
+    hours: i64,
+    minutes: i64,
+    seconds: f64,
+}
+
+impl Interval {
+    /// `1 year 2 mons -3 days +04:05:06.7`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut interval = Self::default();
+        let mut words = text.split_whitespace();
+        while let Some(word) = words.next() {
+            if word.contains(':') {
+                interval.clock(word)?;
+                continue;
+            }
+            let number = word.parse().ok()?;
+            match words.next()?.trim_end_matches('s') {
+                "year" => interval.years = number,
+                "mon" => interval.months = number,
+                "day" => interval.days = number,
+                _ => return None,
+            }
+        }
+        Some(interval)
+    }
+
+    fn clock(&mut self, word: &str) -> Option<()> {
+        let negative = word.starts_with('-');
+        let mut parts = word.trim_start_matches(['-', '+']).split(':');
+        let (hours, minutes) = (digits(parts.next()?)?, digits(parts.next()?)?);
+        let seconds = parts.next()?.parse::<f64>().ok()?;
+        let sign = if negative { -1 } else { 1 };
+        (self.hours, self.minutes) = (sign * hours, sign * minutes);
+        self.seconds = if negative { -seconds } else { seconds };
+        Some(())
+    }
+}
+
+/// An interval in microseconds, with months of 30.4375 days, in Java's arithmetic.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "Java's own arithmetic, in doubles")]
+pub(super) fn interval_micros(text: &str) -> Option<i64> {
+    const DAYS_PER_MONTH: f64 = 365.25 / 12.0;
+    let Interval { years, months, days, hours, minutes, seconds } = Interval::parse(text)?;
+    let days = (years * 12 + months) as f64 * DAYS_PER_MONTH + days as f64;
+    let seconds = ((days * 24.0 + hours as f64) * 60.0 + minutes as f64) * 60.0 + seconds;
+    Some((seconds * 1e6) as i64)
+}
+
+/// `P1Y2M-3DT4H5M6.7S`.
+pub(super) fn interval_text(text: &str) -> Option<String> {
+    let Interval { years, months, days, hours, minutes, seconds } = Interval::parse(text)?;
+    let seconds = number::Decimal::parse(&format!("{seconds:.6}"))?.stripped().text();
+    Some(format!("P{years}Y{months}M{days}DT{hours}H{minutes}M{seconds}S"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn dates_are_days() {
+        for (text, expected) in [
+            ("1970-01-01", Some(0)),
+            ("2025-11-21", Some(20_413)),
+            ("1969-12-31", Some(-1)),
+            ("0001-01-01", Some(-719_162)),
+            ("0001-12-31 BC", Some(-719_163)),
+            ("infinity", None),
+            ("2025-13-01", None),
+            ("x", None),
+        ] {
+            assert_eq!(days(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_of_day_are_since_midnight() {
+        assert_eq!(time_of_day("13:51:30.123456", Unit::Micros), Some(49_890_123_456));
+        assert_eq!(time_of_day("13:51:30.123", Unit::Millis), Some(49_890_123));
+        assert_eq!(time_of_day("00:00:01", Unit::Nanos), Some(1_000_000_000));
+        assert_eq!(time_of_day("24:00:00", Unit::Micros), Some(86_400_000_000));
+        assert_eq!(time_of_day("1:2", Unit::Micros), None);
+    }
+
+    #[test]
+    fn timestamps_are_since_the_epoch() {
+        assert_eq!(timestamp("2025-11-21 09:08:07.654321", Unit::Micros), Some(1_763_716_087_654_321));
+        assert_eq!(timestamp("2025-11-21 09:08:07.654", Unit::Millis), Some(1_763_716_087_654));
+        assert_eq!(timestamp("1969-12-31 23:59:59.5", Unit::Millis), Some(-500));
+        assert_eq!(timestamp("infinity", Unit::Micros), Some(9_223_372_036_825_200_000));
+        assert_eq!(timestamp("-infinity", Unit::Millis), Some(-9_223_372_036_832_400));
+        assert_eq!(timestamp("infinity", Unit::Nanos), None);
+    }
+
+    #[test]
+    fn timestamps_with_a_zone_are_iso_8601_with_their_columns_digits() {
+        let of = |text, digits| zoned_timestamp(text, digits);
+        assert_eq!(of("2025-11-21 09:08:07.65+00", 6).as_deref(), Some("2025-11-21T09:08:07.650000Z"));
+        assert_eq!(of("2025-11-21 09:08:07+00", 6).as_deref(), Some("2025-11-21T09:08:07.000000Z"));
+        assert_eq!(of("2025-11-21 09:08:07.654+00", 3).as_deref(), Some("2025-11-21T09:08:07.654Z"));
+        assert_eq!(of("2025-11-21 09:08:07+00", 0).as_deref(), Some("2025-11-21T09:08:07Z"));
+        assert_eq!(of("12345-01-01 00:00:00+00", 0).as_deref(), Some("+12345-01-01T00:00:00Z"));
+        assert_eq!(of("0044-03-15 00:00:00+00 BC", 0).as_deref(), Some("-0043-03-15T00:00:00Z"));
+        assert_eq!(of("infinity", 6).as_deref(), Some("infinity"));
+        assert_eq!(of("2025-11-21 09:08:07+01", 6), None);
+    }
+
+    #[test]
+    fn times_with_a_zone_are_in_utc() {
+        assert_eq!(zoned_time("13:51:30.5+02").as_deref(), Some("11:51:30.5Z"));
+        assert_eq!(zoned_time("00:30:00+05:30").as_deref(), Some("19:00:00Z"));
+        assert_eq!(zoned_time("23:00:00-03").as_deref(), Some("02:00:00Z"));
+        assert_eq!(zoned_time("24:00:00+00"), None);
+    }
+
+    #[test]
+    fn intervals_are_microseconds_or_iso_8601() {
+        for (text, micros, iso) in [
+            ("00:00:00", 0, "P0Y0M0DT0H0M0S"),
+            ("1 day", 86_400_000_000, "P0Y0M1DT0H0M0S"),
+            ("1 year 2 mons 3 days 04:05:06.789", 37_091_106_789_000, "P1Y2M3DT4H5M6.789S"),
+            ("-1 days +02:03:00", -79_020_000_000, "P0Y0M-1DT2H3M0S"),
+            ("-00:00:01.5", -1_500_000, "P0Y0M0DT0H0M-1.5S"),
+            ("1 mon", 2_629_800_000_000, "P0Y1M0DT0H0M0S"),
+        ] {
+            assert_eq!(interval_micros(text), Some(micros), "{text}");
+            assert_eq!(interval_text(text).as_deref(), Some(iso), "{text}");
+        }
+        assert_eq!(interval_micros("1 fortnight"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[-+0-9:. BCTdaysmonye]{0,30}") {
+            let _read = (days(&text), time_of_day(&text, Unit::Nanos), timestamp(&text, Unit::Nanos));
+            let _read = (zoned_timestamp(&text, 6), zoned_time(&text), interval_micros(&text), interval_text(&text));
+        }
+    }
+}

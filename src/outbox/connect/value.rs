@@ -1,0 +1,241 @@
+//! A column's value as Debezium has it, and the ways in which Java and Kafka Connect write one.
+//!
+//! In: a [`Value`]. Out: bytes. Three ways: Java's `toString` (`StringConverter`), `Values.convertToString`
+//! (`SimpleHeaderConverter`), and JSON (`JsonConverter`, by Jackson).
+
+use super::super::json::push_base64;
+use super::number::{self, Decimal};
+use crate::config::connect::Json;
+use std::borrow::Cow;
+use std::io::Write;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value<'a> {
+    Boolean(bool),
+    Integer(i64),
+    Float(f32),
+    Double(f64),
+    /// A string; bytes that are no UTF-8 may stand in it where a database has another encoding.
+    Text(Cow<'a, [u8]>),
+    Bytes(Cow<'a, [u8]>),
+    /// Of the scale that its schema names.
+    Decimal(Decimal),
+    /// With its scale beside it.
+    VariableDecimal(Decimal),
+    List(Vec<Option<Self>>),
+}
+
+/// A text that must be UTF-8 and is not, or a value that the way has no form for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwritable {
+    NotUtf8,
+    NoForm,
+}
+
+type Written = Result<(), Unwritable>;
+
+impl Value<'_> {
+    /// As `toString` writes it.
+    pub(super) fn push_java(&self, out: &mut Vec<u8>) -> Written {
+        match self {
+            Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
+            // Java shows where an array lies, not what is in it.
+            Self::Bytes(_) | Self::VariableDecimal(_) => return Err(Unwritable::NoForm),
+            Self::List(items) => push_list(out, items, b", ", |out, item| item.push_java(out))?,
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) | Self::Text(_) => {
+                self.push_scalar(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// As `Values.convertToString` writes it.
+    pub(super) fn push_simple(&self, out: &mut Vec<u8>, embedded: bool) -> Written {
+        match self {
+            Self::Text(text) if embedded => push_simple_string(out, text),
+            Self::Bytes(bytes) if embedded => push_base64(out, bytes),
+            Self::Bytes(bytes) => {
+                let mut quoted = Vec::new();
+                push_base64(&mut quoted, bytes);
+                out.extend(quoted.get(1..quoted.len() - 1).unwrap_or_default());
+            }
+            Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
+            Self::VariableDecimal(decimal) => push_variable(out, decimal),
+            Self::List(items) => push_list(out, items, b",", |out, item| item.push_simple(out, true))?,
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) | Self::Text(_) => {
+                self.push_scalar(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// As JSON.
+    pub(super) fn push_json(&self, out: &mut Vec<u8>, json: Json) -> Written {
+        match self {
+            Self::Text(text) => push_string(out, std::str::from_utf8(text).map_err(|_| Unwritable::NotUtf8)?),
+            Self::Bytes(bytes) => push_base64(out, bytes),
+            Self::Decimal(decimal) if json.numeric_decimals => out.extend(decimal.text().as_bytes()),
+            Self::Decimal(decimal) => push_base64(out, &decimal.unscaled_bytes()),
+            Self::VariableDecimal(decimal) => push_variable(out, decimal),
+            Self::Float(value) if !value.is_finite() => push_string(out, &number::float(*value)),
+            Self::Double(value) if !value.is_finite() => push_string(out, &number::float(*value)),
+            Self::List(items) => push_list(out, items, b",", |out, item| item.push_json(out, json))?,
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) => self.push_scalar(out),
+        }
+        Ok(())
+    }
+
+    /// What all ways write alike.
+    fn push_scalar(&self, out: &mut Vec<u8>) {
+        // Writing to a vector does not fail.
+        match self {
+            Self::Boolean(value) => write!(out, "{value}").unwrap_or_default(),
+            Self::Integer(value) => write!(out, "{value}").unwrap_or_default(),
+            Self::Float(value) => out.extend(number::float(*value).as_bytes()),
+            Self::Double(value) => out.extend(number::float(*value).as_bytes()),
+            Self::Text(text) => out.extend(text.iter()),
+            Self::Bytes(_) | Self::Decimal(_) | Self::VariableDecimal(_) | Self::List(_) => {}
+        }
+    }
+}
+
+/// In brackets; a null is `null` in all ways.
+fn push_list<'a>(
+    out: &mut Vec<u8>,
+    items: &[Option<Value<'a>>],
+    separator: &[u8],
+    push: impl Fn(&mut Vec<u8>, &Value<'a>) -> Written,
+) -> Written {
+    out.push(b'[');
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            out.extend(separator);
+        }
+        match item {
+            Some(item) => push(out, item)?,
+            None => out.extend(b"null"),
+        }
+    }
+    out.push(b']');
+    Ok(())
+}
+
+/// A structure with scale and unscaled value; both ways write it alike.
+fn push_variable(out: &mut Vec<u8>, decimal: &Decimal) {
+    write!(out, "{{\"scale\":{},\"value\":", decimal.scale()).unwrap_or_default();
+    push_base64(out, &decimal.unscaled_bytes());
+    out.push(b'}');
+}
+
+/// Backslashes and quotes alone are escaped.
+fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for &byte in text {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// As Jackson writes a string: what must be escaped and no more, hex digits in capitals.
+pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+    const HEX: [u8; 16] = *b"0123456789ABCDEF";
+    let hex = |half: u8| HEX.get(usize::from(half)).copied().unwrap_or(b'0');
+    out.push(b'"');
+    for byte in text.bytes() {
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            0x08 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            0x0C => b'f',
+            b'\r' => b'r',
+            0..=0x1F => {
+                out.extend([b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 15)]);
+                continue;
+            }
+            _ => {
+                out.push(byte);
+                continue;
+            }
+        };
+        out.extend([b'\\', short]);
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Json = Json { schemas: false, numeric_decimals: false };
+
+    fn text(text: &str) -> Value<'_> {
+        Value::Text(Cow::Borrowed(text.as_bytes()))
+    }
+
+    /// Java's text, the simple text and JSON; `-`: there is none.
+    #[track_caller]
+    fn check(value: &Value<'_>, expected: [&str; 3]) {
+        let written = |write: &dyn Fn(&mut Vec<u8>) -> Written| {
+            let mut out = Vec::new();
+            write(&mut out).map_or_else(|_| "-".to_owned(), |()| String::from_utf8(out).unwrap())
+        };
+        let ways = [
+            written(&|out| value.push_java(out)),
+            written(&|out| value.push_simple(out, false)),
+            written(&|out| value.push_json(out, PLAIN)),
+        ];
+        assert_eq!(ways, expected);
+    }
+
+    #[test]
+    fn each_way_writes_each_value() {
+        check(&Value::Boolean(true), ["true"; 3]);
+        check(&Value::Integer(-5), ["-5"; 3]);
+        check(&Value::Float(0.1), ["0.1"; 3]);
+        check(&Value::Double(1e7), ["1.0E7"; 3]);
+        check(&Value::Double(f64::NAN), ["NaN", "NaN", "\"NaN\""]);
+        check(&text("a\"b"), ["a\"b", "a\"b", "\"a\\\"b\""]);
+        check(&Value::Bytes(Cow::Borrowed(b"foo\xFF")), ["-", "Zm9v/w==", "\"Zm9v/w==\""]);
+        check(&Value::Bytes(Cow::Borrowed(b"")), ["-", "", "\"\""]);
+        let decimal = Decimal::parse("1.50").unwrap();
+        check(&Value::Decimal(decimal.clone()), ["1.50", "1.50", "\"AJY=\""]);
+        check(
+            &Value::VariableDecimal(decimal),
+            ["-", r#"{"scale":2,"value":"AJY="}"#, r#"{"scale":2,"value":"AJY="}"#],
+        );
+    }
+
+    #[test]
+    fn each_way_writes_lists() {
+        let list = Value::List(vec![Some(text("a\\\"\n")), None, Some(Value::Integer(1))]);
+        check(&list, ["[a\\\"\n, null, 1]", "[\"a\\\\\\\"\n\",null,1]", "[\"a\\\\\\\"\\n\",null,1]"]);
+        check(&Value::List(vec![]), ["[]"; 3]);
+    }
+
+    #[test]
+    fn decimals_are_numbers_where_that_is_asked_for() {
+        let mut out = Vec::new();
+        let json = Json { numeric_decimals: true, ..PLAIN };
+        Value::Decimal(Decimal::parse("1.50").unwrap()).push_json(&mut out, json).unwrap();
+        assert_eq!(out, b"1.50");
+    }
+
+    #[test]
+    fn strings_are_escaped_as_jackson_does() {
+        let mut out = Vec::new();
+        push_string(&mut out, "\u{8}\t\n\u{C}\r\u{1}\u{1F}\u{7F}/ü😀\u{2028}");
+        assert_eq!(String::from_utf8(out).unwrap(), "\"\\b\\t\\n\\f\\r\\u0001\\u001F\u{7F}/ü😀\u{2028}\"");
+    }
+
+    #[test]
+    fn text_that_is_no_utf8_has_no_json() {
+        let latin1 = Value::Text(Cow::Borrowed(b"\xE9"));
+        assert_eq!(latin1.push_json(&mut Vec::new(), PLAIN), Err(Unwritable::NotUtf8));
+        assert_eq!(latin1.push_java(&mut Vec::new()), Ok(()));
+    }
+}
