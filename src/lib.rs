@@ -35,7 +35,7 @@
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
 //! | [`sink`] | records | delivery reports | knows an LSN |
-//! | [`tracker`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, and when | reads a clock |
+//! | [`tracker`], [`resume`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, when, and what is in hand already | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
