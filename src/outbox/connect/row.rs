@@ -101,7 +101,7 @@ impl<'a> Row<'a> {
         use super::super::record::Value;
         let payload = self.plan.payload;
         let piece = self.piece(payload, Booleans::Words, arena)?;
-        let bytes = piece.bytes(arena).or(connect.payload_default.as_deref().map(str::as_bytes));
+        let bytes = piece.bytes(arena).or_else(|| connect.payload_default.as_deref().map(str::as_bytes));
         if self.mapping.tombstone_on_empty_payload && (bytes.is_none() || (connect.blank_counts && self.blank(bytes))) {
             return Ok(Value::Bare(Piece::Null));
         }
