@@ -243,7 +243,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             // A topic is waited for, and only a row tells which: look again now and then.
             return self.idle(BLOCKED_LOOK);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
+        while self.relay.in_flight() > 0 && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
         }
         Ok(())

@@ -195,7 +195,7 @@ impl Process {
         if waiting == 0 {
             return self.wait(BACKOFF);
         }
-        while self.relay.in_flight() >= waiting && !self.relay.may_stop() {
+        while self.relay.in_flight() > 0 && !self.relay.may_stop() {
             match self.wait(STALLED_LOOK) {
                 Outcome::Lost => {}
                 outcome @ (Outcome::Stopped | Outcome::Failed { .. } | Outcome::BadRow(_) | Outcome::Killed) => {
