@@ -59,6 +59,12 @@ pub enum Error {
         /// The server's `wal_sender_timeout`.
         seconds: u64,
     },
+    /// A standby is where the primary was.
+    #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
+    NotPromoted {
+        /// What it cannot do.
+        refusal: String,
+    },
     /// TLS is wanted and the server has none, or it cannot be set up.
     #[error("TLS to Postgres at {host}: {reason}")]
     Tls {
@@ -174,9 +180,12 @@ impl Error {
     /// What to do about it.
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Connect { .. } | Self::Io { .. } | Self::Ended | Self::Silent { .. } | Self::WrongSession { .. } => {
-                Recovery::Reconnect
-            }
+            Self::Connect { .. }
+            | Self::Io { .. }
+            | Self::Ended
+            | Self::Silent { .. }
+            | Self::NotPromoted { .. }
+            | Self::WrongSession { .. } => Recovery::Reconnect,
             Self::Server { error, .. } => error.recovery(),
             Self::Tls { .. }
             | Self::File { .. }
@@ -195,6 +204,7 @@ impl Error {
             | Self::Io { .. }
             | Self::Ended
             | Self::Silent { .. }
+            | Self::NotPromoted { .. }
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }

@@ -12,7 +12,7 @@ use crate::outbox::{ColumnDetail, Details, Outbox, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
-use crate::pg::{Connection, Error, PluginOptions, Purpose, ReplicationStream, identifier, sqlstate};
+use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
@@ -65,6 +65,30 @@ pub(super) trait Positions {
 
 /// Takes the slot.
 pub(super) fn acquire(
+    target: &Target,
+    known: &mut Known,
+    positions: &mut impl Positions,
+    metrics: &Metrics,
+) -> Result<Acquired, NotAcquired> {
+    take(target, known, positions, metrics).map_err(|failure| match failure {
+        NotAcquired::Failed(error) if known.slot_seen && is_failing_over(target, &error) => {
+            Error::NotPromoted { refusal: error.to_string() }.into()
+        }
+        failure @ (NotAcquired::Failed(_) | NotAcquired::Stopped) => failure,
+    })
+}
+
+/// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
+/// not its own yet, or cannot decode at all.
+fn is_failing_over(target: &Target, error: &RunError) -> bool {
+    let refused =
+        matches!(error, RunError::Postgres(Error::Server { error, .. }) if error.recovery() == Recovery::Stop);
+    let by_standby = refused || matches!(error, RunError::NoSlot { .. });
+    let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
+    by_standby && in_recovery().unwrap_or(false)
+}
+
+fn take(
     target: &Target,
     known: &mut Known,
     positions: &mut impl Positions,

@@ -17,6 +17,7 @@ mod dry_run;
 mod idle;
 mod older_copy;
 mod pages;
+mod promotion;
 mod reconnects;
 mod records;
 mod refusals;

@@ -128,6 +128,14 @@ impl KafkaSink {
         self.in_flight.records == 0 || held + bytes + RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
     }
 
+    /// Why the producer takes nothing any more, which the refusal of a record does not say.
+    #[cold]
+    fn fatal(&self) -> Option<Enqueue> {
+        let (code, text) = self.producer.client().fatal_error()?;
+        let text = format!("the Kafka producer has failed: {text}");
+        Some(Enqueue::Blocked(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text }))
+    }
+
     fn send(&mut self, record: &Record<'_>, token: Token) -> Result<(), KafkaError> {
         #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
         let mut message =
@@ -175,7 +183,7 @@ impl Sink for KafkaSink {
                 self.in_flight.bytes += bytes;
                 Enqueue::Taken
             }
-            Err(error) => failure::of_send(record, &error),
+            Err(error) => self.fatal().unwrap_or_else(|| failure::of_send(record, &error)),
         }
     }
 
@@ -235,6 +243,7 @@ impl Sink for KafkaSink {
 mod tests {
     use super::*;
     use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
     use std::time::Instant;
 
     fn record(topic: &str) -> Record<'_> {
@@ -258,5 +267,24 @@ mod tests {
             taken = matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
         }
         assert!(taken, "{:?}", sink.trouble());
+    }
+
+    #[test]
+    fn a_producer_that_has_failed_says_why() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+        cluster.request_errors(RDKafkaApiKey::InitProducerId, &[forbidden; 20]);
+        let mut sink = sink(&cluster.bootstrap_servers());
+        let token = Token { transaction: 0, tick: 0, topic: 0 };
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut text = String::new();
+        while text.is_empty() && Instant::now() < until {
+            match sink.try_enqueue(&record("orders"), token) {
+                Enqueue::Blocked(failure) if failure.class == FailureClass::Client => text = failure.text,
+                Enqueue::Blocked(_) | Enqueue::Taken | Enqueue::Full | Enqueue::Bad(_) => sink.poll(&mut |_| {}),
+            }
+        }
+        assert!(text.contains("authoriz"), "{text:?}");
     }
 }
