@@ -216,8 +216,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.sink.restart(self.careful.pace())?;
-        // Nothing is in flight, so nothing is alone there: a refusal in front of the suspects must not name the last one that was.
-        drop(self.careful.guilty());
         self.careful.settled();
         self.tracker.forget();
         self.resume.forget(self.tracker.flush_lsn());
