@@ -65,7 +65,8 @@ impl Settings {
         max_in_flight: u64,
     ) -> Result<Self, SettingsError> {
         let mut client = ClientConfig::new();
-        client.set_log_level(RDKafkaLogLevel::Info);
+        let debug = properties.iter().any(|(key, _)| key == "debug");
+        client.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
         client.set("bootstrap.servers", brokers).set("client.id", client_id);
         for (key, value) in DEFAULTS {
             client.set(key, value);
