@@ -33,16 +33,25 @@ const FIXED: [(&str, &str); 6] = [
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
 
-/// librdkafka refuses a setting.
+/// librdkafka refuses the settings.
 #[derive(Debug, thiserror::Error)]
-#[error("Kafka property {key} = {value}: {reason}")]
-pub struct SettingsError {
-    /// The property.
-    pub key: String,
-    /// Its value; secrets are left out.
-    pub value: String,
-    /// librdkafka's words.
-    pub reason: String,
+pub enum SettingsError {
+    /// A property is unknown, or its value is not allowed.
+    #[error("Kafka property {key} = {value}: {reason}")]
+    Property {
+        /// The property.
+        key: String,
+        /// Its value; secrets are left out.
+        value: String,
+        /// librdkafka's words.
+        reason: String,
+    },
+    /// Each is right by itself, and together they are not; or a file that one names cannot be used.
+    #[error("the Kafka properties cannot be used: {reason}")]
+    Together {
+        /// librdkafka's words.
+        reason: String,
+    },
 }
 
 /// Everything a producer is made from.
@@ -107,9 +116,10 @@ fn refused(error: KafkaError) -> SettingsError {
             // An unknown property may be a misspelt secret.
             let secret = refusal == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN
                 || ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
-            SettingsError { key, value: if secret { "***".to_owned() } else { value }, reason }
+            SettingsError::Property { key, value: if secret { "***".to_owned() } else { value }, reason }
         }
-        other => SettingsError { key: "(together)".to_owned(), value: String::new(), reason: other.to_string() },
+        KafkaError::ClientCreation(reason) => SettingsError::Together { reason },
+        other => SettingsError::Together { reason: other.to_string() },
     }
 }
 
@@ -125,6 +135,15 @@ mod tests {
     fn a_property_that_librdkafka_does_not_know_is_named() {
         let error = settings("linger.msec", "5").err().unwrap();
         assert!(error.to_string().contains("linger.msec"), "{error}");
+    }
+
+    #[test]
+    fn properties_that_cannot_be_used_together_say_why() {
+        let pairs = [("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere/ca.pem")];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let settings = Settings::new("127.0.0.1:1", "walrelay", &pairs, 1 << 20).unwrap();
+        let error = settings.producer(Pace::Full).err().unwrap().to_string();
+        assert!(error.starts_with("the Kafka properties cannot be used: ") && error.contains("ca.location"), "{error}");
     }
 
     #[test]
