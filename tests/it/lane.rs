@@ -122,11 +122,17 @@ impl Lane {
     /// Waits until everything that is committed now is confirmed.
     #[track_caller]
     pub(crate) fn wait_confirmed(&self) {
+        self.wait_confirmed_of(&self.name);
+    }
+
+    /// As [`Lane::wait_confirmed`], for a slot of another name.
+    #[track_caller]
+    pub(crate) fn wait_confirmed_of(&self, slot: &str) {
         let mut client = self.connect();
         let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
         let sql = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
         wait_until(LONG, &format!("{end} to be confirmed"), || {
-            Ok(client.query_one(sql, &[&end, &self.name])?.get::<_, Option<bool>>(0) == Some(true))
+            Ok(client.query_one(sql, &[&end, &slot])?.get::<_, Option<bool>>(0) == Some(true))
         })
         .unwrap();
     }

@@ -25,3 +25,4 @@ mod shapes;
 mod silent;
 mod standby;
 mod stops;
+mod tables;
