@@ -19,6 +19,7 @@ pub mod process;
 pub mod provision;
 pub mod relay;
 pub mod run_dir;
+pub mod secure;
 pub mod shop;
 pub mod stage;
 pub mod tap;

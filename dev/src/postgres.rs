@@ -26,6 +26,9 @@ use crate::{account, run_dir};
 /// Names a Postgres of the user's own for tests and demo: a connection URI.
 pub const SOURCE_VARIABLE: &str = "WALRELAY_TEST_SOURCE";
 
+/// Names the major version of servers of our own that none is said for, so that the same tests run on each.
+pub const MAJOR_VARIABLE: &str = "WALRELAY_TEST_POSTGRES";
+
 /// What logical replication needs, and room for many tests at once.
 const SETTINGS: [(&str, &str); 5] = [
     ("wal_level", "logical"),
@@ -64,13 +67,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            major: provision::DEFAULT_POSTGRES,
-            settings: Vec::new(),
-            hba: Vec::new(),
-            tls: None,
-            another_cluster: false,
-        }
+        Self { major: default_major(), settings: Vec::new(), hba: Vec::new(), tls: None, another_cluster: false }
     }
 }
 
@@ -101,6 +98,12 @@ impl Mode {
             Self::Immediate => Signal::QUIT,
         }
     }
+}
+
+/// The version of `WALRELAY_TEST_POSTGRES` if that is set, else the usual one. What is no number is 0, which no server has.
+pub fn default_major() -> u32 {
+    let named = std::env::var(MAJOR_VARIABLE).ok().filter(|text| !text.is_empty());
+    named.map_or(provision::DEFAULT_POSTGRES, |text| text.parse().unwrap_or_default())
 }
 
 /// A server: our own, or one that the user has.
