@@ -3,6 +3,7 @@
 //! Nothing here knows what a row means. Only this folder names sockets and TLS.
 
 pub mod catalog;
+mod certificate;
 pub mod connection;
 pub mod error;
 pub mod frame;

@@ -8,8 +8,12 @@
 //! | `verify-ca` | yes | yes | no |
 //! | `verify-full` | yes | yes | yes |
 //!
+//! A certificate that is its own authority, and one whose name stands in its subject alone, are taken as libpq takes them: see
+//! [`certificate`].
+//!
 //! Specification: PostgreSQL manual, section 33.19 "SSL Support"; RFC 5929, section 4, for the channel binding.
 
+use super::certificate;
 use super::error::Error;
 use super::source::{ClientCertificate, RootCert, Source, Verification};
 use super::stream::{Socket, wait_readable};
@@ -169,23 +173,39 @@ fn tls_setup(error: &rustls::Error) -> Error {
 fn verifier(source: &Source, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     let algorithms = provider.signature_verification_algorithms;
     let verification = source.verification();
-    let roots = if verification == Verification::None { None } else { Some(root_store(&source.sslrootcert)?) };
+    let roots = if verification == Verification::None { None } else { Some(Roots::of(&source.sslrootcert)?) };
     Ok(Arc::new(Verifier { roots, name_too: verification == Verification::ChainAndName, algorithms }))
 }
 
-fn root_store(root: &RootCert) -> Result<RootCertStore, Error> {
-    let mut store = RootCertStore::empty();
-    match root {
-        RootCert::File(path) => {
-            for certificate in certificates(path, "root certificate")? {
-                store.add(certificate).map_err(|error| unusable("root certificate", path, &error))?;
+/// Whom to trust.
+#[derive(Debug)]
+struct Roots {
+    authorities: RootCertStore,
+    /// The certificates of a file: a server may show one of them itself.
+    given: Vec<CertificateDer<'static>>,
+}
+
+impl Roots {
+    fn of(root: &RootCert) -> Result<Self, Error> {
+        let (mut authorities, mut given) = (RootCertStore::empty(), Vec::new());
+        match root {
+            RootCert::File(path) => {
+                given = certificates(path, "root certificate")?;
+                for certificate in given.iter().cloned() {
+                    authorities.add(certificate).map_err(|error| unusable("root certificate", path, &error))?;
+                }
+            }
+            RootCert::System | RootCert::None => {
+                authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
-        RootCert::System | RootCert::None => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+        Ok(Self { authorities, given })
     }
-    Ok(store)
+
+    /// Whether the server's certificate is, byte for byte, one that the user trusts, and nobody else's work.
+    fn name_themselves(&self, end_entity: &CertificateDer<'_>) -> bool {
+        self.given.iter().any(|given| given == end_entity) && certificate::is_its_own_authority(end_entity)
+    }
 }
 
 fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -210,7 +230,7 @@ fn unusable(what: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
 #[derive(Debug)]
 struct Verifier {
     /// `None`: the chain is not checked.
-    roots: Option<RootCertStore>,
+    roots: Option<Roots>,
     name_too: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -225,16 +245,20 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         if let Some(roots) = &self.roots {
-            let certificate = rustls::server::ParsedCertificate::try_from(end_entity)?;
-            rustls::client::verify_server_cert_signed_by_trust_anchor(
-                &certificate,
-                roots,
-                intermediates,
-                now,
-                self.algorithms.all,
-            )?;
-            if self.name_too {
-                rustls::client::verify_server_name(&certificate, server_name)?;
+            let parsed = rustls::server::ParsedCertificate::try_from(end_entity)?;
+            if roots.name_themselves(end_entity) {
+                certificate::in_force(end_entity, now)?;
+            } else {
+                rustls::client::verify_server_cert_signed_by_trust_anchor(
+                    &parsed,
+                    &roots.authorities,
+                    intermediates,
+                    now,
+                    self.algorithms.all,
+                )?;
+            }
+            if self.name_too && !certificate::common_name_covers(end_entity, server_name) {
+                rustls::client::verify_server_name(&parsed, server_name)?;
             }
         }
         Ok(ServerCertVerified::assertion())

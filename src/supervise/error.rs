@@ -253,6 +253,9 @@ impl RunError {
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
                 "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
             }
+            Self::Sink(failure) if failure.reason == "authentication" => {
+                "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
+            }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
     }

@@ -1,13 +1,12 @@
 //! Ways in: authentication, and TLS with an authority of one's own.
 
 use std::fs;
-use std::path::Path;
 use std::sync::OnceLock;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres, TlsFiles, shared_postgres};
 use walrelay_dev::relay::Relay;
+use walrelay_dev::secure::Authority;
 
 use crate::lane::{LONG, Lane, OUTBOX, binary, ended};
 
@@ -19,32 +18,15 @@ struct Guarded {
     folder: tempfile::TempDir,
 }
 
-fn issuer(name: &str) -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-/// A certificate and its key, in `folder`.
-fn issue(issuer: &CertifiedIssuer<'static, KeyPair>, folder: &Path, file: &str, name: &str) {
-    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, issuer).unwrap();
-    fs::write(folder.join(format!("{file}.crt")), certificate.pem()).unwrap();
-    fs::write(folder.join(format!("{file}.key")), key.serialize_pem()).unwrap();
-}
-
 fn guarded() -> &'static Guarded {
     static SHARED: OnceLock<Guarded> = OnceLock::new();
     SHARED.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let (right, wrong) = (issuer("right authority"), issuer("wrong authority"));
+        let (right, wrong) = (Authority::new("right authority").unwrap(), Authority::new("wrong authority").unwrap());
         fs::write(folder.path().join("right.pem"), right.pem()).unwrap();
         fs::write(folder.path().join("wrong.pem"), wrong.pem()).unwrap();
-        issue(&right, folder.path(), "server", "localhost");
-        issue(&right, folder.path(), "client", "by_certificate");
+        right.issue("localhost", &["localhost"]).unwrap().write(folder.path(), "server").unwrap();
+        right.issue("by_certificate", &["by_certificate"]).unwrap().write(folder.path(), "client").unwrap();
         let file = |name: &str| folder.path().join(name);
         let rules = [
             "hostssl all by_certificate 127.0.0.1/32 cert",
@@ -276,4 +258,33 @@ fn a_server_without_tls_is_refused_where_tls_is_wanted_and_taken_where_it_is_pre
     }
     let source = format!("postgres://postgres@localhost:{port}/{}?sslmode=prefer", lane.name);
     let _relay = lane.streaming(&["--source", &source]);
+}
+
+/// The manual's shortest recipe: one certificate for everything, with the name in its subject alone.
+#[test]
+fn a_certificate_that_is_its_own_authority_and_names_its_host_in_the_subject_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (own, same_name) = (Authority::new("localhost").unwrap(), Authority::new("localhost").unwrap());
+    own.as_issued().write(folder.path(), "server").unwrap();
+    fs::write(file("other.pem"), same_name.pem()).unwrap();
+    let tls = TlsFiles { certificate: file("server.crt"), key: file("server.key"), client_authority: None };
+    let server = Postgres::start(&postgres::Options { tls: Some(tls), ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
+    let at = |host: &str, mode: &str, root: &str| {
+        let (port, root) = (server.port().unwrap(), file(root).display().to_string());
+        format!("postgres://postgres@{host}:{port}/{}?sslmode={mode}&sslrootcert={root}", lane.name)
+    };
+    for (host, mode) in [("localhost", "verify-full"), ("127.0.0.1", "verify-ca")] {
+        let mut relay = lane.streaming(&["--source", &at(host, mode, "server.crt")]);
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
+    for (host, mode, root) in [
+        ("127.0.0.1", "verify-full", "server.crt"),
+        ("localhost", "verify-full", "other.pem"),
+        ("localhost", "verify-ca", "other.pem"),
+    ] {
+        let (code, log) = ended(&mut lane.relay(&["--source", &at(host, mode, root)]));
+        assert!(code == 2 && log.contains("TLS"), "{host} {mode} {root}: {code} {log}");
+    }
 }

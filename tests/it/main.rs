@@ -21,6 +21,7 @@ mod promotion;
 mod reconnects;
 mod records;
 mod refusals;
+mod secure;
 mod shapes;
 mod silent;
 mod standby;
