@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::commands::TypedFlags;
 use crate::nearest::nearest;
 
 const AFTER_HELP: &str = "\
@@ -20,6 +21,13 @@ and a key of the TOML file given by --config. A flag beats a variable, a variabl
 
 Exit codes: 0 stopped on request, 1 failed and a restart may cure it, 2 an operator must act, \
 64 the settings are wrong.";
+
+const CHECK_HELP: &str = "\
+Takes the flags of `run`, looks at everything that run will need and at what bites later, and changes nothing. Each line is \
+ok, warn or fail, with why it matters and what mends it. With one side away it looks at the other. With --from-debezium it \
+contacts nothing, and shows what that set-up means here: the same as flags and as TOML, and what has no counterpart.
+
+Exit codes: 0 nothing fails (warnings are no failure), 2 something fails, 64 the settings are wrong.";
 
 /// Relay rows of a Postgres outbox table to Kafka: from the WAL, in order, at least once.
 #[derive(Parser)]
@@ -38,7 +46,8 @@ pub enum Typed {
     Run(Box<RunArgs>),
     /// Print the SQL that the database needs: publication and slot.
     Setup(SetupArgs),
-    /// Show what a Debezium set-up means: the same as flags and as TOML, and what has no counterpart.
+    /// Look at Postgres and Kafka, and list what is wrong with the SQL or command that mends it.
+    #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Show the slot: who reads it, what it has confirmed, what it holds back.
     Status(StatusArgs),
@@ -145,16 +154,16 @@ pub struct DebeziumArgs {
     pub accept_differences: Option<String>,
 }
 
-/// What `check` takes.
+/// What `check` takes: what `run` takes, since that is what it looks after.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// An old set-up.
-    #[command(flatten)]
-    pub debezium: DebeziumArgs,
+    /// Print JSON: `verdict`, `findings` (side, check, level, finding, why, mend), `tables`
+    #[arg(long)]
+    pub json: bool,
 
-    /// Settings that every command has.
+    /// The run that is looked after.
     #[command(flatten)]
-    pub common: CommonArgs,
+    pub run: Box<RunArgs>,
 }
 
 /// Where records go.
@@ -363,6 +372,22 @@ pub struct TeardownArgs {
     /// Settings that every command has.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+impl Typed {
+    /// What was typed of the flags that say where a command is pointed at.
+    pub fn place(&self) -> TypedFlags {
+        let (common, source) = match self {
+            Self::Run(args) => (&args.common, &args.source),
+            Self::Check(args) => (&args.run.common, &args.run.source),
+            Self::Setup(args) => (&args.common, &args.source),
+            Self::Status(args) => (&args.common, &args.source),
+            Self::Teardown(args) => (&args.common, &args.source),
+            Self::Completions { .. } => return TypedFlags::default(),
+        };
+        let SourceArgs { source, publication, slot } = source;
+        TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
+    }
 }
 
 /// Why there is nothing to run.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
-use walrelay::commands::{self, CommandError, setup, status, teardown};
+use walrelay::commands::{self, CommandError, check, setup, status, teardown};
 use walrelay::config::{self, Exit, HttpAddress, Invocation, LogConfig, LogFormat, Task};
 use walrelay::config::{SetupConfig, StatusConfig, TeardownConfig};
 use walrelay::pg::source::Environment;
@@ -31,9 +31,15 @@ fn main() -> ExitCode {
 }
 
 fn perform(invocation: Invocation) -> ExitCode {
+    let typed = invocation.typed;
+    let hint = |hint: Option<String>| hint.map(|hint| typed.complete(&hint));
     let ended = match invocation.task {
-        Task::Run(config) => return end_run(commands::run::run(*config)),
-        Task::Check(config) => return end_check(commands::check::check(*config)),
+        Task::Run(config) => match commands::run::run(*config) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
+        },
+        Task::CheckDebezium(config) => return end_check(commands::check::debezium::check(*config)),
+        Task::Check(request) => check::check(&request, &mut io::stdout(), &|mend| typed.complete(mend)),
         Task::Setup(config) => set_up(*config),
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
@@ -43,15 +49,8 @@ fn perform(invocation: Invocation) -> ExitCode {
     match ended {
         // Whoever read the output has seen enough, as `head` does.
         Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(&error, error.hint(), error.exit_code()),
+        Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
         Ok(()) => ExitCode::SUCCESS,
-    }
-}
-
-fn end_run(ended: Result<(), commands::run::Error>) -> ExitCode {
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, error.hint(), error.exit_code()),
     }
 }
 

@@ -3,6 +3,8 @@
 use super::EXIT_SETTINGS;
 use super::output::session;
 use crate::pg::{self, catalog, sqlstate};
+use crate::route::TopicError;
+use crate::sink::kafka::SettingsError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 use std::io;
 
@@ -91,6 +93,18 @@ pub enum CommandError {
         #[source]
         source: io::Error,
     },
+    /// `check` found what stands in the way of a run.
+    #[error("{count} of the checks fail")]
+    CheckFailed {
+        /// How many.
+        count: usize,
+    },
+    /// The topic setting.
+    #[error(transparent)]
+    Topic(#[from] Box<TopicError>),
+    /// A Kafka property.
+    #[error(transparent)]
+    Kafka(#[from] SettingsError),
     /// What was found cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
@@ -107,11 +121,17 @@ impl CommandError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),
-            Self::FlagNeeded { .. } | Self::NoFailoverSlots { .. } | Self::NobodyToAsk { .. } => EXIT_SETTINGS,
+            Self::FlagNeeded { .. }
+            | Self::NoFailoverSlots { .. }
+            | Self::NobodyToAsk { .. }
+            | Self::Topic(_)
+            | Self::Kafka(_) => EXIT_SETTINGS,
             Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
-            Self::NoTable { .. } | Self::Refused { .. } | Self::NotMarkable { .. } | Self::SlotInUse { .. } => {
-                EXIT_OPERATOR
-            }
+            Self::NoTable { .. }
+            | Self::Refused { .. }
+            | Self::NotMarkable { .. }
+            | Self::SlotInUse { .. }
+            | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::Interrupted | Self::NotReady { .. } | Self::NoRelay { .. } | Self::Output(_) => EXIT_RESTART,
         }
     }
@@ -134,7 +154,8 @@ impl CommandError {
             Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
-            Self::NotReady { .. } | Self::Output(_) => return None,
+            Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Kafka(_) => return None,
+            Self::CheckFailed { .. } => "each line above says what mends it".to_owned(),
             Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),
         })
     }

@@ -11,9 +11,14 @@ pub mod run;
 pub mod setup;
 pub mod status;
 pub mod teardown;
+mod typed;
 
 pub use error::CommandError;
 pub use output::shown_source;
+pub use typed::TypedFlags;
+
+/// Columns that say how old a row is, in the order in which they are tried.
+const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurred_at"];
 
 /// The settings are wrong; nothing was contacted, or nothing was changed.
 pub const EXIT_SETTINGS: u8 = 64;

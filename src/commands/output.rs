@@ -94,7 +94,7 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
 }
 
 /// A table as `--table` takes it: as SQL, which folds what is not quoted to lower case.
-fn typed(table: &TableName) -> String {
+pub(super) fn typed(table: &TableName) -> String {
     let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let part = |name: &str| if plain(name) { name.to_owned() } else { identifier(name) };
     format!("{}.{}", part(&table.schema), part(&table.name))

@@ -270,13 +270,16 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
         (voice.say)(&step.done())?;
     }
     let rows = rows_before(&mut connection, request, &plan)?;
+    let mut since = None;
     if let Some(step) = plan.step(Kind::Slot) {
+        since = catalog::oldest_running(&mut connection)?;
         let (back, lsn) = slot::make(connection, &request.source, step, voice)?;
         connection = back;
         (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
     }
     if let Some(step) = plan.step(Kind::Mark) {
-        execute(&mut connection, step)?;
+        let sql = since.map(|xid| plan::mark_since_sql(request, &facts, xid));
+        connection.query(sql.as_ref().unwrap_or(&step.sql)).map_err(|error| step.refused(error))?;
         (voice.say)(&step.done())?;
     }
     if plan.steps.is_empty() {

@@ -35,6 +35,7 @@ pub use patterns::{List, TablePatterns};
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
+use crate::commands::{TypedFlags, check};
 use crate::debezium::DebeziumError;
 use crate::pg::source::{Environment, Source};
 
@@ -47,6 +48,8 @@ pub struct Invocation {
     pub log: LogConfig,
     /// To be logged once logging works.
     pub warnings: Vec<String>,
+    /// What was typed of the flags that say where a command is pointed at: hints repeat them.
+    pub typed: TypedFlags,
 }
 
 /// A command with its settings.
@@ -63,7 +66,9 @@ pub enum Task {
     /// Drop the slot.
     Teardown(Box<TeardownConfig>),
     /// Show what an old set-up means.
-    Check(Box<CheckConfig>),
+    CheckDebezium(Box<CheckConfig>),
+    /// Look at what a run needs.
+    Check(Box<check::Request>),
     /// Print completions; see [`cli::completions`].
     Completions(Shell),
 }
@@ -189,7 +194,7 @@ pub struct TeardownConfig {
     pub typed_source: Option<String>,
 }
 
-/// What `check` shows.
+/// What `check --from-debezium` shows.
 #[derive(Debug)]
 pub struct CheckConfig {
     /// For stdout; no secret is in it.
@@ -231,21 +236,28 @@ pub enum LogFormat {
 /// Help or version was asked for, or a setting is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
     let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read_with(common, &[], environment, task);
-    match cli::parse(arguments)? {
+    let typed = cli::parse(arguments)?;
+    let place = typed.place();
+    let invocation = match typed {
         Typed::Run(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
             Ok(Task::Run(reader.run(&args)?.into()))
         }),
-        Typed::Check(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
-            Ok(Task::Check(reader.check(&args)?.into()))
-        }),
+        Typed::Check(args) => {
+            let run = &args.run;
+            read_with(&run.common, &run.debezium.from_debezium, environment, &|reader| reader.check(&args))
+        }
         Typed::Setup(args) => read(&args.common, &|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
         Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
         Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
         Typed::Teardown(args) => read(&args.common, &|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
-        Typed::Completions { shell } => {
-            Ok(Invocation { task: Task::Completions(shell), log: LogConfig::default(), warnings: Vec::new() })
-        }
-    }
+        Typed::Completions { shell } => Ok(Invocation {
+            task: Task::Completions(shell),
+            log: LogConfig::default(),
+            warnings: Vec::new(),
+            typed: TypedFlags::default(),
+        }),
+    };
+    invocation.map(|invocation| Invocation { typed: place, ..invocation })
 }
 
 fn read_with(
@@ -258,7 +270,7 @@ fn read_with(
     let mut reader = Reader { layers: &layers, environment, warnings: Vec::new() };
     let log = reader.log(common)?;
     let task = task(&mut reader)?;
-    Ok(Invocation { task, log, warnings: reader.warnings })
+    Ok(Invocation { task, log, warnings: reader.warnings, typed: TypedFlags::default() })
 }
 
 #[cfg(test)]

@@ -11,12 +11,13 @@ use super::error::{ConfigError, Origin};
 use super::layers::{Given, Layers};
 use super::names::{self, HttpAddress, TableName};
 use super::{
-    CheckConfig, Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TablePatterns,
+    CheckConfig, Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
     TeardownConfig, kafka, units,
 };
 use crate::cli::{
     CheckArgs, CommonArgs, KafkaArgs, OperationArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs, TeardownArgs,
 };
+use crate::commands::check;
 use crate::nearest::nearest;
 use crate::pg::source::{Environment, Source};
 
@@ -83,17 +84,16 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What `walrelay check --from-debezium` is to print, and whether `run` would take it.
-    pub(super) fn check(&self, args: &CheckArgs) -> Result<CheckConfig, ConfigError> {
-        let accept = self.layers.is_on("accept-differences", args.debezium.accept_differences.as_deref())?;
-        let files = self.layers.debezium_files(&args.debezium.from_debezium);
+    /// What `walrelay check --from-debezium` is to print, and whether `run` would take it; else what `run` would need.
+    pub(super) fn check(&mut self, args: &CheckArgs) -> Result<Task, ConfigError> {
+        let debezium = &args.run.debezium;
         let Some(translation) = self.layers.translation() else {
-            return Err(ConfigError::Usage {
-                message: "check needs --from-debezium".to_owned(),
-                hint: "walrelay check --from-debezium application.properties".to_owned(),
-            });
+            return Ok(Task::Check(Box::new(check::Request { config: self.run(&args.run)?, json: args.json })));
         };
-        Ok(CheckConfig { report: translation.report(&files, accept), verdict: translation.verdict(accept) })
+        let accept = self.layers.is_on("accept-differences", debezium.accept_differences.as_deref())?;
+        let files = self.layers.debezium_files(&debezium.from_debezium);
+        let (report, verdict) = (translation.report(&files, accept), translation.verdict(accept));
+        Ok(Task::CheckDebezium(Box::new(CheckConfig { report, verdict })))
     }
 
     /// Tables that are named one by one count instead.

@@ -476,14 +476,15 @@ fn check_shows_what_an_old_set_up_means() {
     let dir = tempfile::tempdir().unwrap();
     let old = old_set_up(&dir, "debezium.source.converters=mine");
     let task = |arguments: &[&str]| parse_in(&environment(&[]), arguments).unwrap().task;
-    let Task::Check(config) = task(&["check", "--from-debezium", &old]) else { panic!("no check") };
+    let Task::CheckDebezium(config) = task(&["check", "--from-debezium", &old]) else { panic!("no check") };
     assert!(config.report.contains("--slot old_slot") && !config.report.contains("hunter2"));
     assert!(config.verdict.is_err());
-    let Task::Check(config) = task(&["check", "--from-debezium", &old, "--accept-differences"]) else {
+    let Task::CheckDebezium(config) = task(&["check", "--from-debezium", &old, "--accept-differences"]) else {
         panic!("no check")
     };
     assert!(config.verdict.is_ok());
-    assert!(refused(&["check"]).contains("check needs --from-debezium"));
+    let Task::Check(request) = task(&["check", "--json", "--slot", "s"]) else { panic!("no check") };
+    assert_eq!((request.json, request.config.slot.as_str()), (true, "s"));
 }
 
 proptest! {

@@ -278,6 +278,14 @@ impl Outbox {
         }
     }
 
+    /// The topic with `<column>` in the place of values: what a table's rows will go to, as long as none is there.
+    pub fn topic_example(&self, plan: &Plan) -> String {
+        let names: Vec<String> = plan.topic_columns().map(|name| format!("<{name}>")).collect();
+        let mut topic = String::new();
+        self.topic.render(|at| names.get(at).map_or("", String::as_str), &mut topic);
+        topic
+    }
+
     /// Lends the record of an inserted row to `take`.
     ///
     /// # Errors

@@ -317,6 +317,40 @@ impl Plan {
         &self.table
     }
 
+    /// The column of a role; `None`: no column plays it, or it is the route, for which [`Plan::topic_columns`] stands.
+    pub fn column(&self, role: Role) -> Option<&str> {
+        let index = match role {
+            Role::Id => Some(self.id),
+            Role::Key => self.key,
+            Role::Payload => Some(self.payload),
+            Role::Type => self.event_type,
+            Role::Headers => self.headers,
+            Role::Route => None,
+        };
+        index.map(|index| self.column_name(index))
+    }
+
+    /// The columns that the topic is made of, in the order of [`Topic::names`].
+    pub fn topic_columns(&self) -> impl Iterator<Item = &str> {
+        self.topic.iter().map(|index| self.column_name(*index))
+    }
+
+    /// What each column is for, for people: roles first, then what settings ask for.
+    pub fn roles(&self) -> Vec<(String, String)> {
+        let roles = [Role::Id, Role::Key, Role::Payload, Role::Type, Role::Headers];
+        let found = roles.into_iter().filter_map(|role| Some((role.to_string(), self.column(role)?.to_owned())));
+        let topic = self.topic_columns().map(|name| ("topic".to_owned(), name.to_owned()));
+        let named = |name: &str, index: Option<usize>| Some((name.to_owned(), self.column_name(index?).to_owned()));
+        let more = [named("partition", self.partition), named("timestamp", self.timestamp)].into_iter().flatten();
+        let paired = |kind: &'static str, pairs: Vec<(String, usize)>| {
+            pairs.into_iter().map(move |(name, index)| (format!("{kind} {name}"), index))
+        };
+        let envelope = self.envelope_names.iter().cloned().zip(self.envelope.iter().map(|(_, index)| *index)).collect();
+        let pairs = paired("header", self.extra_headers.clone()).chain(paired("envelope", envelope));
+        let pairs = pairs.map(|(name, index)| (name, self.column_name(index).to_owned()));
+        found.chain(topic).chain(more).chain(pairs).collect()
+    }
+
     /// Whether the binary form of every column that is used is understood, so that the connection may ask for it.
     pub fn binary_safe(&self) -> bool {
         self.used().filter_map(|index| self.columns.get(index)).all(|column| binary_safe(column.type_id))

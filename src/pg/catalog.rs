@@ -87,6 +87,34 @@ pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: 
     Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
 }
 
+/// Counts the rows of `table` (as SQL names it) that transactions before `xid` (64 bits: with its epoch) have left, but no further than
+/// `limit`. `None`: so long ago that the 32 bits in a row cannot tell.
+///
+/// # Errors
+/// The role may not read the table, or the connection broke.
+pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u64) -> Result<Option<u64>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint - {xid} < 2000000000,
+                (SELECT count(*) FROM (SELECT FROM {table} WHERE {} LIMIT {limit}) AS counted)",
+        older_than(xid)
+    ))?;
+    Ok(rows.first().filter(|row| row.is_true(0)).and_then(|row| row.parse(1)))
+}
+
+/// The oldest transaction that runs, or the next one (64 bits: with its epoch): all before it have ended.
+///
+/// # Errors
+/// The connection broke.
+pub fn oldest_running(connection: &mut Connection) -> Result<Option<u64>, Error> {
+    let rows = connection.query("SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")?;
+    Ok(rows.first().and_then(|row| row.parse(0)))
+}
+
+/// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch).
+pub(crate) fn older_than(xid: u64) -> String {
+    format!("age(xmin) > age('{}'::xid)", xid & 0xFFFF_FFFF)
+}
+
 /// The comment on a publication, and whether our role may change it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublicationMark {
@@ -200,6 +228,21 @@ pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Session>, E
     Ok(rows.iter().filter_map(parse_session).collect())
 }
 
+/// The sessions, oldest first, whose transaction has written and has been open for longer than `age`. What a slot gives back of the log
+/// ends before them.
+///
+/// # Errors
+/// The connection broke.
+pub fn writers_older_than(connection: &mut Connection, age: Duration) -> Result<Vec<Session>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a
+          WHERE a.backend_xid IS NOT NULL AND a.xact_start < pg_catalog.clock_timestamp() - interval '{} s'
+          ORDER BY a.xact_start LIMIT 5",
+        age.as_secs()
+    ))?;
+    Ok(rows.iter().filter_map(parse_session).collect())
+}
+
 fn parse_session(row: &Row) -> Option<Session> {
     let text = |index| row.text(index).map(str::to_owned);
     let age = |index| row.parse::<i64>(index).map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
@@ -238,12 +281,27 @@ pub fn prepared_blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Pr
            JOIN pg_catalog.pg_locks AS l ON l.locktype = 'transactionid' AND l.transactionid = x.transaction
           WHERE l.pid = {pid} AND NOT l.granted"
     ))?;
-    let text = |row: &Row, index| row.text(index).unwrap_or_default().to_owned();
-    let parse = |row: &Row| PreparedTransaction {
-        gid: text(row, 0),
-        owner: text(row, 1),
-        database: text(row, 2),
+    Ok(rows.iter().map(parse_prepared).collect())
+}
+
+/// The prepared transactions of the cluster, oldest first.
+///
+/// # Errors
+/// The connection broke.
+pub fn prepared(connection: &mut Connection) -> Result<Vec<PreparedTransaction>, Error> {
+    let rows = connection.query(
+        "SELECT gid, owner, database, extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::bigint
+           FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 5",
+    )?;
+    Ok(rows.iter().map(parse_prepared).collect())
+}
+
+fn parse_prepared(row: &Row) -> PreparedTransaction {
+    let text = |index| row.text(index).unwrap_or_default().to_owned();
+    PreparedTransaction {
+        gid: text(0),
+        owner: text(1),
+        database: text(2),
         age: Duration::from_secs(row.parse::<i64>(3).and_then(|seconds| seconds.try_into().ok()).unwrap_or(0)),
-    };
-    Ok(rows.iter().map(parse).collect())
+    }
 }

@@ -139,6 +139,11 @@ impl Connection {
         if fits { Ok(self) } else { Err(Error::WrongSession { hosts: self.host, wanted }) }
     }
 
+    /// Host and port that are tried first, for messages.
+    pub fn first_host(source: &Source) -> String {
+        source.hosts.first().map_or_else(String::new, host_name)
+    }
+
     /// Host and port, for messages.
     pub fn host(&self) -> &str {
         &self.host

@@ -1,10 +1,14 @@
 //! The mark that a slot was made: a line in the comment on its publication.
 //!
 //! In and out: the comment's text. Other lines, a user's own or other slots' marks, are kept. The comment lives in the
-//! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost.
+//! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost. A second line says which
+//! transactions had ended before the slot was made: rows that they left are in no slot.
 
 /// What a mark's line begins with.
 const PREFIX: &str = "walrelay slot: ";
+
+/// What a line begins with that says since when a slot is there.
+const SINCE: &str = "walrelay since: ";
 
 /// Whether `slot` is marked.
 pub(crate) fn is_set(comment: Option<&str>, slot: &str) -> bool {
@@ -26,10 +30,23 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
     }
 }
 
+/// The comment with `slot` marked as made when every transaction before `xid` (64 bits: with its epoch) had ended.
+pub(crate) fn set_since(comment: Option<&str>, slot: &str, xid: u64) -> String {
+    let text = removed(comment, slot);
+    format!("{}\n{SINCE}{slot} {xid}", set(text.as_deref(), slot))
+}
+
+/// The first transaction (64 bits: with its epoch) that had not surely ended when `slot` was made; `None`: that was not written down.
+pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
+    let mut lines = comment.unwrap_or_default().lines();
+    lines.find_map(|line| line.strip_prefix(SINCE)?.strip_prefix(slot)?.strip_prefix(' ')?.parse().ok())
+}
+
 /// The comment without the mark of `slot`; `None` when nothing is left of it.
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
-    let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| *line != mark).collect();
+    let of_slot = |line: &str| line == mark || since(Some(line), slot).is_some();
+    let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| !of_slot(line)).collect();
     (!kept.is_empty()).then(|| kept.join("\n"))
 }
 
@@ -51,6 +68,20 @@ mod tests {
         let comment = set(None, "orders_2");
         assert!(is_set(Some(&comment), "orders_2") && !is_set(Some(&comment), "orders"));
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("walrelay slot: orders_2"));
+    }
+
+    #[test]
+    fn since_when_a_slot_is_there_goes_with_its_mark() {
+        let comment = set_since(Some("events"), "orders", 781);
+        let comment = set_since(Some(&comment), "orders_2", 4_294_967_300);
+        assert!(is_set(Some(&comment), "orders"));
+        assert_eq!(
+            [since(Some(&comment), "orders"), since(Some(&comment), "orders_2"), since(Some(&comment), "order")],
+            [Some(781), Some(4_294_967_300), None]
+        );
+        assert_eq!(set_since(Some(&comment), "orders", 900).matches("orders ").count(), 1);
+        let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
+        assert_eq!(left.as_deref(), Some("events"));
     }
 
     #[test]

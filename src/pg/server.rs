@@ -158,6 +158,9 @@ pub struct Publication {
     pub pubinsert: bool,
     /// Carries updates.
     pub pubupdate: bool,
+    /// Carries deletes.
+    #[serde(default)]
+    pub pubdelete: bool,
     /// Rows of partitions come as rows of the partitioned table (since 13).
     #[serde(default)]
     pub pubviaroot: bool,

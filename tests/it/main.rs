@@ -11,6 +11,7 @@ mod own;
 
 mod bad_rows;
 mod broker;
+mod check;
 mod commands;
 mod doors;
 mod dry_run;

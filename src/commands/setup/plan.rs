@@ -311,16 +311,23 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
 
+/// The same, with the first transaction that had not surely ended when the slot was made: what earlier ones left is in no slot.
+pub(super) fn mark_since_sql(request: &Request, facts: &Facts, xid: u64) -> String {
+    let comment = marker::set_since(comment(facts), &request.slot, xid);
+    format!("COMMENT ON PUBLICATION {} IS {}", identifier(&request.publication), literal(&comment))
+}
+
 fn mark(request: &Request, facts: &Facts) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
-    if !owned || marker::is_set(comment, &request.slot) {
+    if !owned || (marker::is_set(comment, &request.slot) && facts.slot.is_some()) {
         return None;
     }
     Some(Step {
         kind: Kind::Mark,
         what: format!("publication \"{}\": slot \"{}\" was made", request.publication, request.slot),
-        sql: mark_sql(&request.publication, comment, &request.slot),
+        // Since when an earlier slot was there means nothing for this one.
+        sql: mark_sql(&request.publication, marker::removed(comment, &request.slot).as_deref(), &request.slot),
         comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.".to_owned(),
         mend: "run it as the owner of the publication".to_owned(),
     })

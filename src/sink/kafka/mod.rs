@@ -10,16 +10,19 @@
 //! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
 
 mod context;
+mod examine;
 mod failure;
 mod probe;
 mod settings;
 
+pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
 pub use settings::{Settings, SettingsError};
 
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
 use context::{Context, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -73,12 +76,19 @@ impl KafkaSink {
     /// # Errors
     /// Nobody answers, or the answer is a refusal.
     pub fn probe(&self, patience: Duration) -> Result<Vec<String>, Failure> {
+        Ok(self.unreachable(&self.metadata(patience)?))
+    }
+
+    fn metadata(&self, patience: Duration) -> Result<Metadata, Failure> {
         let metadata = self.producer.client().fetch_metadata(None, patience);
         self.serve_events();
-        let metadata = metadata.map_err(|error| self.metadata_failure(&error))?;
+        metadata.map_err(|error| self.metadata_failure(&error))
+    }
+
+    fn unreachable(&self, metadata: &Metadata) -> Vec<String> {
         let advertised: Vec<String> =
             metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
-        Ok(probe::unreachable(self.settings.brokers(), &advertised))
+        probe::unreachable(self.settings.brokers(), &advertised)
     }
 
     /// Lets the client tell what happened meanwhile: one call serves one event, and does not say whether there was one.

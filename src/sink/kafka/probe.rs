@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How long one address is tried.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The word that stands in no other message.
+pub(super) const ADVERTISES: &str = "advertises";
+
 /// A warning for each of `advertised` (`host:port`) that cannot be reached.
 pub(super) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String> {
     advertised
@@ -22,7 +25,7 @@ pub(super) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String>
 /// The warning itself, naming both.
 pub(super) fn warning(bootstrap: &str, address: &str, error: &dyn std::fmt::Display) -> String {
     format!(
-        "a broker of Kafka at {bootstrap} advertises {address}, which cannot be reached from here ({error}): \
+        "a broker of Kafka at {bootstrap} {ADVERTISES} {address}, which cannot be reached from here ({error}): \
          set advertised.listeners on the broker if that address is wrong"
     )
 }

@@ -100,6 +100,16 @@ impl Settings {
         self.max_in_flight
     }
 
+    /// For other clients of the same cluster.
+    pub(super) fn client(&self) -> &ClientConfig {
+        &self.client
+    }
+
+    /// What the producer is to do: our value, the user's, or none.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        self.client.get(name)
+    }
+
     pub(super) fn producer(&self, pace: Pace) -> Result<BaseProducer<Context>, SettingsError> {
         let mut client = self.client.clone();
         if let Pace::Batches(bytes) = pace {

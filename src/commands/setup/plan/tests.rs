@@ -41,7 +41,8 @@ fn facts(request: &Request) -> Facts {
 }
 
 fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
-    let row = Publication { puballtables: false, pubinsert: true, pubupdate: false, pubviaroot: false };
+    let row =
+        Publication { puballtables: false, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
     PublicationFacts { row, mark: PublicationMark { comment: comment.map(str::to_owned), owned } }
 }
 
@@ -204,7 +205,7 @@ fn a_mark_without_its_slot_is_a_loss_that_is_said() {
     let mut facts = complete(&request);
     facts.slot = None;
     let plan = plan(&request, &facts).unwrap();
-    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Slot]);
+    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Slot, Kind::Mark]);
     assert!(plan.warnings[0].contains("is gone"));
 }
 

@@ -1,0 +1,424 @@
+//! What is so, on the side of Postgres: gathered by queries, judged elsewhere.
+//!
+//! In: where to look. Out: plain values, each group by itself, so that what can be had is had when another group is refused. Reads
+//! only; a question that might take long is bounded by the server.
+//! Specification: PostgreSQL manual, chapters 53 "System Catalogs" and 54 "System Views".
+
+use super::service::{MARKS, Service};
+use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, Session};
+use crate::pg::marker;
+use crate::pg::server::{self, Publication, Slot};
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, identifier, literal};
+use crate::pgoutput::{PublishedTable, RelationColumn};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How many of a table's latest rows are looked at.
+const SAMPLE_ROWS: u32 = 200;
+
+/// How many of its last pages they are looked for in.
+const SAMPLE_PAGES: i64 = 64;
+
+/// How far rows are counted.
+pub(super) const COUNT_LIMIT: u64 = 100_000;
+
+/// How long a question about a table's rows may take.
+const ROWS_PATIENCE: &str = "SET statement_timeout = '10s'";
+
+/// Everything that is known.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// Host and port that answered.
+    pub(super) host: String,
+    /// The server.
+    pub(super) server: ServerFacts,
+    /// Whether a replication connection can be had.
+    pub(super) replication: Result<(), pg::Error>,
+    /// The publication; `None`: there is none.
+    pub(super) publication: Option<PublicationFacts>,
+    /// The slot; `None`: there is none.
+    pub(super) slot: Option<SlotFacts>,
+    /// Its tables.
+    pub(super) tables: Vec<TableFacts>,
+    /// What holds the slot back.
+    pub(super) holders: Vec<Session>,
+    /// The same, prepared.
+    pub(super) prepared: Vec<PreparedTransaction>,
+}
+
+/// The server as a whole.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServerFacts {
+    /// Who it is.
+    pub(super) row: Option<ServerRow>,
+    /// Who runs it.
+    pub(super) service: Service,
+    /// `pg_settings`, in base units.
+    pub(super) settings: BTreeMap<String, String>,
+    /// It is a standby.
+    pub(super) in_recovery: bool,
+    /// Slots in use.
+    pub(super) slots: u64,
+    /// Walsenders at work, ours not counted.
+    pub(super) walsenders: u64,
+    /// Physical standbys that are connected.
+    pub(super) standbys: u64,
+    /// Who commits asynchronously: `role app`, `database shop`.
+    pub(super) asynchronous: Vec<AsyncCommit>,
+    /// How far its clock is ahead of ours, in milliseconds, and how exactly that is known.
+    pub(super) clock_ahead_ms: i64,
+    /// Half the round trip.
+    pub(super) clock_exact_to_ms: i64,
+}
+
+/// Where `synchronous_commit` is turned off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AsyncCommit {
+    /// `None`: for every role.
+    pub(super) role: Option<String>,
+    /// `None`: in every database.
+    pub(super) database: Option<String>,
+}
+
+impl ServerFacts {
+    /// A setting as a number.
+    pub(super) fn number(&self, name: &str) -> Option<i64> {
+        self.settings.get(name)?.parse().ok()
+    }
+
+    /// 170011 for 17.11.
+    pub(super) fn version(&self) -> u32 {
+        self.row.as_ref().map_or(0, |row| row.version)
+    }
+}
+
+/// The publication.
+#[derive(Debug, Clone)]
+pub(super) struct PublicationFacts {
+    /// Its row.
+    pub(super) row: Publication,
+    /// The comment on it.
+    pub(super) mark: PublicationMark,
+}
+
+/// The slot.
+#[derive(Debug, Clone)]
+pub(super) struct SlotFacts {
+    /// Its row.
+    pub(super) slot: Slot,
+    /// Who reads it.
+    pub(super) reader: Option<Session>,
+    /// Bytes that decoding has written to disk for it, since its statistics began.
+    pub(super) spilled_bytes: u64,
+}
+
+/// A table of the publication.
+#[derive(Debug)]
+pub(super) struct TableFacts {
+    /// As it will be announced.
+    pub(super) published: PublishedTable,
+    /// All its columns that are not generated, published or not.
+    pub(super) columns: Vec<ColumnFacts>,
+    /// `PARTITION BY`.
+    pub(super) partitioned: bool,
+    /// `pg_class.relreplident` is of use for updates: there is a key, an index, or all columns.
+    pub(super) has_identity: bool,
+    /// The publication's row filter on it, as SQL.
+    pub(super) filter: Option<String>,
+    /// The publication lists columns.
+    pub(super) column_list: bool,
+    /// As SQL names it, what the publication names: the table, or the table that it is a partition of. `None`: it is in the publication by
+    /// its schema, or with all tables.
+    pub(super) member: Option<String>,
+    /// The planner's estimate.
+    pub(super) estimated_rows: i64,
+    /// Rows deleted, since its statistics began.
+    pub(super) deleted_rows: i64,
+    /// The first columns of its indexes.
+    pub(super) indexed: Vec<String>,
+    /// Its rows, or why they cannot be looked at.
+    pub(super) rows: Result<RowFacts, String>,
+}
+
+impl TableFacts {
+    /// `schema.table`.
+    pub(super) fn name(&self) -> String {
+        format!("{}.{}", self.published.relation.namespace, self.published.relation.name)
+    }
+
+    /// As SQL names it.
+    pub(super) fn sql_name(&self) -> String {
+        let relation = &self.published.relation;
+        format!("{}.{}", identifier(&relation.namespace), identifier(&relation.name))
+    }
+}
+
+/// A column that is not generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ColumnFacts {
+    /// As a Relation message has it.
+    pub(super) column: RelationColumn,
+    /// `NOT NULL`.
+    pub(super) not_null: bool,
+}
+
+/// What is in a table.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RowFacts {
+    /// How many, counted up to [`COUNT_LIMIT`] + 1.
+    pub(super) count: u64,
+    /// How many of them are known to be older than the slot; `None`: not known.
+    pub(super) before_slot: Option<u64>,
+    /// The latest, in the order of the published columns, as text.
+    pub(super) latest: Vec<Vec<Option<String>>>,
+}
+
+/// Where to look.
+pub(super) struct Place<'a> {
+    /// The database.
+    pub(super) source: &'a Source,
+    /// The publication.
+    pub(super) publication: &'a str,
+    /// The slot.
+    pub(super) slot: &'a str,
+}
+
+/// Looks at everything.
+///
+/// # Errors
+/// No connection, or it broke. A question that the server refuses leaves its answer out.
+pub(super) fn gather(place: &Place<'_>) -> Result<Facts, pg::Error> {
+    let mut connection = Connection::open(place.source, Purpose::Control)?;
+    let server = server_facts(&mut connection)?;
+    let replication = replication(place.source);
+    let publication = match server::publication(&mut connection, place.publication)? {
+        Some(row) => {
+            Some(PublicationFacts { row, mark: catalog::publication_mark(&mut connection, place.publication)? })
+        }
+        None => None,
+    };
+    let slot = slot_facts(&mut connection, place.slot)?;
+    let comment = publication.as_ref().and_then(|found| found.mark.comment.as_deref());
+    let since = marker::since(comment, place.slot).filter(|_| slot.is_some());
+    let tables = server::published_tables(&mut connection, place.publication)?
+        .into_iter()
+        .map(|table| table_facts(&mut connection, table, place.publication, server.version(), since))
+        .collect::<Result<_, _>>()?;
+    let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
+    let prepared = or_none(catalog::prepared(&mut connection))?;
+    let host = connection.host().to_owned();
+    Ok(Facts { host, server, replication, publication, slot, tables, holders, prepared })
+}
+
+/// A refusal by the server is no answer; anything else is the connection's end.
+fn or_none<T: Default>(answer: Result<T, pg::Error>) -> Result<T, pg::Error> {
+    match answer {
+        Err(pg::Error::Server { .. }) => Ok(T::default()),
+        answer => answer,
+    }
+}
+
+/// Opens one, as `run` does, and asks what only a walsender answers.
+fn replication(source: &Source) -> Result<(), pg::Error> {
+    let mut connection = Connection::open(source, Purpose::Replication)?;
+    server::identify_system(&mut connection).map(drop)
+}
+
+fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
+    let row = catalog::server(connection)?;
+    let settings = connection.query("SELECT name, setting FROM pg_catalog.pg_settings")?;
+    let text = |row: &pg::Row, at| row.text(at).unwrap_or_default().to_owned();
+    let settings = settings.iter().map(|row| (text(row, 0), text(row, 1))).collect();
+    let names: Vec<String> = MARKS.iter().map(|(name, _)| literal(name)).collect();
+    let marks = connection.query(&format!(
+        "SELECT name FROM pg_catalog.unnest(ARRAY[{}]) AS name
+          WHERE current_setting(name, true) <> '' OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = name)",
+        names.join(", ")
+    ))?;
+    let service = Service::recognise(marks.iter().filter_map(|row| row.text(0)));
+    let counts = connection.query(
+        "SELECT pg_catalog.pg_is_in_recovery(), (SELECT count(*) FROM pg_catalog.pg_replication_slots),
+                (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'walsender'),
+                (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders() AS s
+                   LEFT JOIN pg_catalog.pg_replication_slots AS r ON r.active_pid = s.pid WHERE r.plugin IS NULL AND s.state = 'streaming')",
+    )?;
+    let counts = counts.first();
+    let count = |at| counts.and_then(|row| row.parse(at)).unwrap_or_default();
+    let (clock_ahead_ms, clock_exact_to_ms) = clock(connection)?;
+    Ok(ServerFacts {
+        row: Some(row),
+        service,
+        settings,
+        in_recovery: counts.is_some_and(|row| row.is_true(0)),
+        slots: count(1),
+        walsenders: count(2),
+        standbys: count(3),
+        asynchronous: asynchronous(connection)?,
+        clock_ahead_ms,
+        clock_exact_to_ms,
+    })
+}
+
+/// Defaults of roles and databases; the server's own is in its settings.
+fn asynchronous(connection: &mut Connection) -> Result<Vec<AsyncCommit>, pg::Error> {
+    let rows = connection.query(
+        "SELECT r.rolname, d.datname
+           FROM pg_catalog.pg_db_role_setting AS s
+           LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = s.setrole
+           LEFT JOIN pg_catalog.pg_database AS d ON d.oid = s.setdatabase
+          WHERE 'synchronous_commit=off' = ANY (s.setconfig) AND (d.datname = current_database() OR s.setdatabase = 0)
+          ORDER BY 1, 2",
+    )?;
+    let text = |row: &pg::Row, at| row.text(at).map(str::to_owned);
+    Ok(rows.iter().map(|row| AsyncCommit { role: text(row, 0), database: text(row, 1) }).collect())
+}
+
+/// How far the server's clock is ahead of ours, and half the round trip, in milliseconds.
+fn clock(connection: &mut Connection) -> Result<(i64, i64), pg::Error> {
+    let before = now_ms();
+    let rows = connection.query("SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint")?;
+    let after = now_ms();
+    let there: i64 = rows.first().and_then(|row| row.parse(0)).unwrap_or(before);
+    Ok((there - i64::midpoint(before, after), (after - before) / 2 + 1))
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFacts>, pg::Error> {
+    let Some(slot) = server::slot(connection, name)? else { return Ok(None) };
+    let reader = match slot.row.active_pid {
+        Some(pid) => catalog::session(connection, pid)?,
+        None => None,
+    };
+    let spilled = connection.query(&format!(
+        "SELECT spill_bytes FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = {}",
+        literal(name)
+    ));
+    let spilled_bytes = or_none(spilled)?.first().and_then(|row| row.parse(0)).unwrap_or_default();
+    Ok(Some(SlotFacts { slot, reader, spilled_bytes }))
+}
+
+fn table_facts(
+    connection: &mut Connection,
+    published: PublishedTable,
+    publication: &str,
+    version: u32,
+    since: Option<u64>,
+) -> Result<TableFacts, pg::Error> {
+    let oid = published.relation.id;
+    // Row filters and column lists came with 15.
+    let (filter, list) = if version < 150_000 {
+        ("NULL", "false")
+    } else {
+        ("pg_catalog.pg_get_expr(m.prqual, m.prrelid)", "m.prattrs IS NOT NULL")
+    };
+    let rows = connection.query(&format!(
+        "SELECT c.relkind = 'p',
+                c.relreplident = 'f' OR EXISTS (
+                    SELECT FROM pg_catalog.pg_index AS i WHERE i.indrelid = c.oid
+                       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
+                {filter}, COALESCE({list}, false),
+                (SELECT pg_catalog.format('%I.%I', n.nspname, r.relname) FROM pg_catalog.pg_class AS r
+                   JOIN pg_catalog.pg_namespace AS n ON n.oid = r.relnamespace WHERE r.oid = m.prrelid),
+                c.reltuples::bigint,
+                COALESCE(pg_catalog.pg_stat_get_tuples_deleted(c.oid), 0)
+           FROM pg_catalog.pg_class AS c
+           LEFT JOIN (pg_catalog.pg_publication_rel AS m
+                      JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid AND p.pubname = {})
+             ON m.prrelid = c.oid OR m.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid))
+          WHERE c.oid = {oid}
+          ORDER BY m.prrelid = c.oid DESC LIMIT 1",
+        literal(publication)
+    ))?;
+    let row = rows.first();
+    let is = |at| row.is_some_and(|row| row.is_true(at));
+    let number = |at| row.and_then(|row| row.parse::<i64>(at)).unwrap_or_default();
+    let mut facts = TableFacts {
+        columns: columns(connection, oid)?,
+        partitioned: is(0),
+        has_identity: is(1),
+        filter: row.and_then(|row| row.text(2)).map(str::to_owned),
+        column_list: is(3),
+        member: row.and_then(|row| row.text(4)).map(str::to_owned),
+        estimated_rows: number(5),
+        deleted_rows: number(6),
+        indexed: indexed(connection, oid)?,
+        rows: Err(String::new()),
+        published,
+    };
+    facts.rows = match row_facts(connection, &facts, since) {
+        Ok(rows) => Ok(rows),
+        Err(pg::Error::Server { error, .. }) => Err(error.message.clone()),
+        Err(error) => return Err(error),
+    };
+    Ok(facts)
+}
+
+fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<ColumnFacts>, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT attname, atttypid, atttypmod, attnotnull FROM pg_catalog.pg_attribute
+          WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
+    ))?;
+    let column = |row: &pg::Row| {
+        let column =
+            RelationColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, type_modifier: row.parse(2)? };
+        Some(ColumnFacts { column, not_null: row.is_true(3) })
+    };
+    Ok(rows.iter().filter_map(column).collect())
+}
+
+fn indexed(connection: &mut Connection, oid: u32) -> Result<Vec<String>, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT DISTINCT a.attname FROM pg_catalog.pg_index AS i
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+          WHERE i.indrelid = {oid} AND i.indisvalid AND i.indpred IS NULL"
+    ))?;
+    Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+}
+
+fn row_facts(connection: &mut Connection, table: &TableFacts, since: Option<u64>) -> Result<RowFacts, pg::Error> {
+    connection.query(ROWS_PATIENCE)?;
+    let found = bounded_row_facts(connection, table, since);
+    connection.query("RESET statement_timeout")?;
+    found
+}
+
+fn bounded_row_facts(
+    connection: &mut Connection,
+    table: &TableFacts,
+    since: Option<u64>,
+) -> Result<RowFacts, pg::Error> {
+    let relation = &table.published.relation;
+    let latest = latest(connection, table)?;
+    let count = catalog::count_rows(connection, &relation.namespace, &relation.name, COUNT_LIMIT + 1)?;
+    let before_slot = match since {
+        Some(xid) if count > 0 => catalog::count_older(connection, &table.sql_name(), xid, COUNT_LIMIT + 1)?,
+        Some(_) => Some(0),
+        None => None,
+    };
+    Ok(RowFacts { count, before_slot, latest })
+}
+
+/// The rows that stand last in the table, which are mostly the latest.
+fn latest(connection: &mut Connection, table: &TableFacts) -> Result<Vec<Vec<Option<String>>>, pg::Error> {
+    let columns: Vec<String> = table.published.relation.columns.iter().map(|column| identifier(&column.name)).collect();
+    let name = table.sql_name();
+    // A partitioned table has no pages of its own.
+    let last_pages = if table.partitioned {
+        String::new()
+    } else {
+        format!(
+            "WHERE ctid >= pg_catalog.format('(%s,0)', GREATEST(pg_catalog.pg_relation_size({}::regclass)
+                           / current_setting('block_size')::bigint - {SAMPLE_PAGES}, 0))::tid",
+            literal(&name)
+        )
+    };
+    let rows =
+        connection.query(&format!("SELECT {} FROM {name} {last_pages} LIMIT {SAMPLE_ROWS}", columns.join(", ")))?;
+    let values = |row: &pg::Row| (0..columns.len()).map(|at| row.text(at).map(str::to_owned)).collect();
+    Ok(rows.iter().map(values).collect())
+}

@@ -1,0 +1,105 @@
+use super::super::report::Level;
+use super::*;
+use crate::config::{self, Task};
+use crate::pg::source::Environment;
+use crate::sink::FailureClass;
+
+fn config(more: &[&str]) -> RunConfig {
+    let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop", "--brokers", "kafka:9092"];
+    let arguments = fixed.iter().chain(more).map(|text| (*text).into());
+    let task = config::parse(arguments, &Environment::default()).unwrap().task;
+    let Task::Check(request) = task else { panic!("no check") };
+    request.config
+}
+
+fn topic(settings: &[(&str, &str)]) -> TopicFacts {
+    let fixed = [("min.insync.replicas", "2"), ("max.message.bytes", "1048588"), ("cleanup.policy", "delete")];
+    let settings = fixed.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    TopicFacts { partitions: 12, replicas: 3, in_sync: 3, settings: Ok(settings.collect()) }
+}
+
+fn cluster(topic: TopicFacts) -> Cluster {
+    Cluster {
+        brokers: ["a:9092", "b:9092", "c:9092"].map(str::to_owned).to_vec(),
+        unreachable: Vec::new(),
+        topics: [("orders".to_owned(), topic)].into(),
+        settings: Ok([("auto.create.topics.enable".to_owned(), "false".to_owned())].into()),
+        idempotence: Ok(()),
+    }
+}
+
+fn seen(topics: &[&str], largest_bytes: usize) -> Tables {
+    let topics = topics.iter().map(|name| (*name).to_owned()).collect();
+    Tables { topics, largest_bytes, ..Tables::default() }
+}
+
+fn found(more: &[&str], cluster: &Cluster, tables: &Tables) -> Vec<Finding> {
+    let config = config(more);
+    let settings = Settings::new("kafka:9092", "walrelay", &config.kafka.properties, 1 << 20).unwrap();
+    let found = findings(&config, &settings, cluster, tables);
+    found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
+}
+
+#[track_caller]
+fn check(cluster: &Cluster, tables: &Tables, name: &str, level: Level, mend: &str) {
+    let found = found(&[], cluster, tables);
+    let [finding] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!((finding.check, finding.level), (name, level), "{finding:#?}");
+    assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+}
+
+#[test]
+fn nothing_is_said_of_what_is_well() {
+    assert_eq!(found(&[], &cluster(topic(&[])), &seen(&["orders"], 1000)), []);
+}
+
+#[test]
+fn replicas_are_judged_against_what_must_be_in_sync() {
+    let orders = seen(&["orders"], 0);
+    let least = |least| cluster(topic(&[("min.insync.replicas", least)]));
+    check(&least("4"), &orders, "replicas", Level::Fail, "min.insync.replicas=3");
+    check(&least("3"), &orders, "replicas", Level::Warn, "min.insync.replicas=2");
+    check(&least("1"), &orders, "replicas", Level::Warn, "min.insync.replicas=2");
+    let behind = TopicFacts { in_sync: 1, ..topic(&[]) };
+    check(&cluster(behind), &orders, "replicas", Level::Fail, "start the brokers");
+    let alone = TopicFacts { replicas: 1, in_sync: 1, ..topic(&[("min.insync.replicas", "1")]) };
+    check(&cluster(alone.clone()), &orders, "replicas", Level::Warn, "kafka-reassign-partitions.sh");
+    // One broker has nothing to choose.
+    let single = Cluster { brokers: vec!["a:9092".to_owned()], ..cluster(alone) };
+    assert_eq!(found(&[], &single, &orders), []);
+}
+
+#[test]
+fn a_topic_that_is_not_there_fails_unless_the_cluster_makes_it() {
+    let there = cluster(topic(&[]));
+    let missing = seen(&["orders", "returns"], 0);
+    check(&there, &missing, "topics", Level::Fail, "--create --topic returns");
+    let makes =
+        Cluster { settings: Ok([("auto.create.topics.enable".to_owned(), "true".to_owned())].into()), ..there.clone() };
+    assert_eq!(found(&[], &makes, &missing), []);
+    let silent = Cluster { settings: Err("no right".to_owned()), ..there };
+    check(&silent, &missing, "topics", Level::Warn, "--create --topic returns");
+}
+
+#[test]
+fn a_user_who_may_not_write_gets_the_acl() {
+    let refused = Cluster { idempotence: Err("ClusterAuthorizationFailed".to_owned()), ..cluster(topic(&[])) };
+    let found = found(&["-X", "sasl.username=relay"], &refused, &seen(&[], 0));
+    assert_eq!((found[0].check, found[0].level), ("write", Level::Fail));
+    assert!(found[0].mend.as_deref().unwrap().contains("--allow-principal User:relay --operation Write"));
+}
+
+#[test]
+fn certificates_that_are_not_verified_are_warned_of() {
+    let more = ["-X", "security.protocol=ssl", "-X", "enable.ssl.certificate.verification=false"];
+    let found = found(&more, &cluster(topic(&[])), &seen(&[], 0));
+    assert_eq!((found[0].check, found[0].level), ("security", Level::Warn));
+}
+
+#[test]
+fn a_refused_log_in_is_told_from_silence() {
+    let failure = |reason| Failure { class: FailureClass::Environment, reason, text: "x".to_owned() };
+    assert!(unreachable(&config(&[]), &failure("authentication")).mend.unwrap().contains("sasl.username"));
+    let silence = unreachable(&config(&[]), &failure("unreachable")).mend.unwrap();
+    assert!(silence.contains("--brokers") && silence.contains("security.protocol is plaintext"));
+}

@@ -1,0 +1,429 @@
+//! The server, the publication and the slot: what stands in the way, and what bites later.
+//!
+//! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
+
+use super::facts::{Facts, ServerFacts, SlotFacts};
+use super::report::{Finding, Side};
+use super::service::{Pooler, replication_mend};
+use crate::commands::output::{bytes, duration, session};
+use crate::config::RunConfig;
+use crate::config::mapping::OnUpdate;
+use crate::pg::catalog::Session;
+use crate::pg::{self, identifier, literal, marker};
+use crate::supervise::{RunError, chain, check_slot};
+use std::time::Duration;
+
+/// The oldest version that is tested.
+const OLDEST: u32 = 140_000;
+
+/// The first whose slots standbys can keep.
+const FAILOVER_SLOTS: u32 = 170_000;
+
+/// From when on an open transaction is worth a word.
+const LONG: Duration = Duration::from_mins(1);
+
+/// Clocks further apart than this make latencies meaningless, in milliseconds.
+const CLOCK_MS: i64 = 1_000;
+
+/// A slot further behind than this is worth a word, in bytes.
+const FAR_BEHIND: u64 = 1 << 30;
+
+/// Decoding with less than this much memory writes ordinary transactions to disk, in kB.
+const LITTLE_MEMORY_KB: i64 = 16 * 1024;
+
+/// What an attempt to connect came to.
+pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
+    let found = Finding::fail(Side::Postgres, "connection", chain(&error));
+    if let Some(pooler) = Pooler::recognise(host, &error) {
+        return found
+            .why(format!("this is {}, and a slot's stream does not go through it", pooler.name()))
+            .mend(pooler.mend());
+    }
+    let hint = RunError::Postgres(error).hint();
+    found.why("nothing else could be looked at here").mend(
+        hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".to_owned()),
+    )
+}
+
+/// Everything about the server, the publication and the slot.
+pub(super) fn findings(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+    let server = &facts.server;
+    let mut found = vec![version(server), service(server)];
+    found.extend(recovery(server));
+    found.push(wal_level(server));
+    found.push(replication(config, facts));
+    found.extend(slots(facts));
+    found.extend(walsenders(facts));
+    found.extend(publication(config, facts));
+    found.extend(on_update(config, facts));
+    found.extend(slot(config, facts));
+    found.push(wal_keep(server));
+    found.push(sender_timeout(server));
+    found.push(decoding_memory(facts));
+    found.extend(idle_timeout(server));
+    found.extend(transactions(facts));
+    found.push(synchronous_commit(server));
+    found.push(clock(server));
+    found
+}
+
+fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::ok(Side::Postgres, check, finding)
+}
+
+fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::warn(Side::Postgres, check, finding)
+}
+
+fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::fail(Side::Postgres, check, finding)
+}
+
+/// As `run` says it, with its mend.
+fn as_run(check: &'static str, error: &RunError) -> Finding {
+    let found = fail(check, error.to_string());
+    match error.hint() {
+        Some(hint) => found.mend(hint),
+        None => found,
+    }
+}
+
+fn version(server: &ServerFacts) -> Finding {
+    let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
+    if server.version() >= OLDEST {
+        return ok("version", format!("Postgres {text}"));
+    }
+    fail("version", format!("Postgres {text}"))
+        .why("walrelay is tested with 14 to 18; older ones lack what it asks for")
+        .mend("upgrade to a version that is maintained")
+}
+
+fn service(server: &ServerFacts) -> Finding {
+    ok("service", server.service.name())
+}
+
+fn recovery(server: &ServerFacts) -> Option<Finding> {
+    server.in_recovery.then(|| {
+        fail("standby", "this server is a standby")
+            .why("slots and publications are made on the primary, and rows are written there")
+            .mend("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
+    })
+}
+
+fn wal_level(server: &ServerFacts) -> Finding {
+    let found = server.settings.get("wal_level").cloned().unwrap_or_default();
+    if found == "logical" {
+        return ok("wal_level", found);
+    }
+    let error = RunError::WalLevel { found };
+    fail("wal_level", error.to_string())
+        .why("without it the log does not hold what a slot decodes")
+        .mend(server.service.wal_level())
+}
+
+fn replication(config: &RunConfig, facts: &Facts) -> Finding {
+    let Err(error) = &facts.replication else {
+        return ok("replication", format!("role {} may replicate", config.source.user));
+    };
+    let found = fail("replication", chain(error));
+    let why = "the slot's stream comes over a replication connection";
+    match Pooler::recognise(&facts.host, error) {
+        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name())).mend(pooler.mend()),
+        None => found.why(why).mend(replication_mend(
+            facts.server.service,
+            &config.source.user,
+            &config.source.dbname,
+            error,
+        )),
+    }
+}
+
+fn slots(facts: &Facts) -> Option<Finding> {
+    let (used, most) = (facts.server.slots, facts.server.number("max_replication_slots")?);
+    let free = most.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
+    let text = format!("{used} of max_replication_slots = {most} in use");
+    if facts.slot.is_some() || free > 0 {
+        return Some(ok("free_slots", text));
+    }
+    Some(
+        fail("free_slots", text)
+            .why("the slot has to be made, and there is no room for it")
+            .mend(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
+    )
+}
+
+fn walsenders(facts: &Facts) -> Option<Finding> {
+    let (used, most) = (facts.server.walsenders, facts.server.number("max_wal_senders")?);
+    let text = format!("{used} of max_wal_senders = {most} in use");
+    let mend = || facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
+    let full = i64::try_from(used).unwrap_or(i64::MAX) >= most;
+    Some(if full {
+        warn("free_walsenders", text)
+            .why("no room for one more: a standby relay, a dry run, a physical standby")
+            .mend(mend())
+    } else {
+        ok("free_walsenders", text)
+    })
+}
+
+fn publication(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+    let name = config.publication.clone();
+    let Some(found) = &facts.publication else {
+        return vec![as_run(
+            "publication",
+            &RunError::NoPublication { publication: name, database: config.source.dbname.clone() },
+        )];
+    };
+    if !found.row.pubinsert {
+        return vec![as_run("publication", &RunError::NoInserts { publication: name })];
+    }
+    if facts.tables.is_empty() && config.mapping.message_prefixes.is_empty() {
+        return vec![as_run("publication", &RunError::NoTables { publication: name })];
+    }
+    let published: Vec<String> = facts.tables.iter().map(super::facts::TableFacts::name).collect();
+    let missing = config.tables.iter().filter(|table| !facts.tables.iter().any(|have| table.covers(&have.published)));
+    let missing = missing.map(|table| {
+        as_run(
+            "publication",
+            &RunError::TableNotPublished {
+                table: table.clone(),
+                publication: name.clone(),
+                published: published.clone(),
+            },
+        )
+    });
+    let missing: Vec<Finding> = missing.collect();
+    if missing.is_empty() { vec![ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
+}
+
+fn on_update(config: &RunConfig, facts: &Facts) -> Option<Finding> {
+    let publication = facts.publication.as_ref()?;
+    let name = identifier(&config.publication);
+    match (config.mapping.on_update, publication.row.pubupdate) {
+        (OnUpdate::Stop, false) => Some(
+            warn("updates", "--on-update is stop, and the publication carries no updates")
+                .why("an updated row will never stop the relay: none arrives")
+                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
+        ),
+        (OnUpdate::Warn | OnUpdate::Skip, true) => Some(
+            ok("updates", "the publication carries updates, which publish nothing")
+                .why("each is decoded and sent for nothing, as polling workers' status columns make them")
+                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+        ),
+        (OnUpdate::Stop, true) | (OnUpdate::Warn | OnUpdate::Skip, false) => None,
+    }
+}
+
+fn slot(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+    let name = &config.slot;
+    let Some(found) = &facts.slot else {
+        let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
+        let was_there = marker::is_set(comment, name);
+        return vec![as_run("slot", &RunError::NoSlot { slot: name.clone(), was_there })];
+    };
+    if let Err(error) = check_slot(name, &config.source.dbname, &found.slot) {
+        return vec![as_run("slot", &error)];
+    }
+    let mut findings = vec![reader(name, found), behind(config, facts, found)];
+    findings.extend(failover(name, facts, found));
+    findings
+}
+
+fn reader(name: &str, found: &SlotFacts) -> Finding {
+    let confirmed = found.slot.confirmed_flush_lsn.map_or_else(String::new, |lsn| format!(", confirmed {lsn}"));
+    match &found.reader {
+        Some(reader) => {
+            let reader = Session { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
+            ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
+                .why("a relay that is started now stands by until that one has gone")
+        }
+        None if found.slot.row.active => ok("slot", format!("{name}{confirmed}, in use")),
+        None => ok("slot", format!("{name}{confirmed}, read by nobody now")),
+    }
+}
+
+fn behind(config: &RunConfig, facts: &Facts, found: &SlotFacts) -> Finding {
+    let row = &found.slot.row;
+    let (lag, kept) = (found.slot.lag_bytes.unwrap_or_default(), found.slot.retained_wal_bytes.unwrap_or_default());
+    let status = row.wal_status.as_deref().unwrap_or("unknown");
+    let text = format!("{} behind the server, {} of WAL kept (wal_status {status})", bytes(lag), bytes(kept));
+    let most =
+        facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).map(|mib| mib << 20);
+    let run = "walrelay run";
+    if status == "unreserved" {
+        return fail("slot_wal", text)
+            .why("the next checkpoint may remove what it needs: then rows are lost to it")
+            .mend(format!("{run}, at once; and more room: {}", room(facts)));
+    }
+    if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
+        return warn("slot_wal", text)
+            .why("above max_slot_wal_keep_size the slot is lost")
+            .mend(format!("{run}; and more room: {}", room(facts)));
+    }
+    if lag < FAR_BEHIND {
+        return ok("slot_wal", text);
+    }
+    let mend = if row.active {
+        "walrelay status --watch".to_owned()
+    } else {
+        format!("{run}, or if nobody needs it any more: walrelay teardown --slot {}", config.slot)
+    };
+    warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").mend(mend)
+}
+
+/// Twice as much, or something that is not nothing.
+fn room(facts: &Facts) -> String {
+    let now = facts.server.number("max_slot_wal_keep_size").unwrap_or(0).max(8 * 1024);
+    facts.server.service.parameter("max_slot_wal_keep_size", &format!("{}MB", now * 2), false)
+}
+
+fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
+    if facts.server.standbys == 0 {
+        return None;
+    }
+    if found.slot.row.failover {
+        return Some(ok("failover", "the slot is kept on standbys"));
+    }
+    let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
+    let found = warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
+    Some(if facts.server.version() < FAILOVER_SLOTS {
+        found.mend(
+            "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then walrelay republish",
+        )
+    } else {
+        found.mend(format!(
+            "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
+            identifier(name)
+        ))
+    })
+}
+
+fn wal_keep(server: &ServerFacts) -> Finding {
+    match server.number("max_slot_wal_keep_size") {
+        Some(-1) | None => warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
+            .why("while the relay or Kafka is away, WAL fills the server's disk")
+            .mend(server.service.parameter("max_slot_wal_keep_size", "50GB", false)),
+        Some(mib) => {
+            let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
+            ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
+                .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes")
+        }
+    }
+}
+
+fn sender_timeout(server: &ServerFacts) -> Finding {
+    let mend = || server.service.parameter("wal_sender_timeout", "60s", false);
+    match server.number("wal_sender_timeout") {
+        Some(0) => warn("sender_timeout", "wal_sender_timeout is off")
+            .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
+            .mend(mend()),
+        Some(ms @ 1..5_000) => warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
+            .why("a pause of the machine or the network is taken for the relay's end")
+            .mend(mend()),
+        Some(ms) => ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
+        None => ok("sender_timeout", "wal_sender_timeout is not to be seen"),
+    }
+}
+
+fn decoding_memory(facts: &Facts) -> Finding {
+    let kib = facts.server.number("logical_decoding_work_mem").unwrap_or(64 * 1024);
+    let size = bytes(u64::try_from(kib).unwrap_or_default() << 10);
+    let spilled = facts.slot.as_ref().map_or(0, |slot| slot.spilled_bytes);
+    let text = match spilled {
+        0 => format!("logical_decoding_work_mem is {size}"),
+        spilled => {
+            format!("logical_decoding_work_mem is {size}; {} were written to disk for this slot", bytes(spilled))
+        }
+    };
+    let found = if kib < LITTLE_MEMORY_KB { warn("decoding_memory", text) } else { ok("decoding_memory", text) };
+    if kib < LITTLE_MEMORY_KB || spilled > 0 {
+        return found
+            .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
+            .mend(facts.server.service.parameter("logical_decoding_work_mem", "256MB", false));
+    }
+    found
+}
+
+fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
+    let seconds = server.number("idle_replication_slot_timeout")?;
+    Some(match u64::try_from(seconds) {
+        Ok(seconds @ 1..) => {
+            let time = duration(Duration::from_secs(seconds));
+            warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
+                .why("a relay that is away for longer loses its slot, and rows with it")
+                .mend(server.service.parameter("idle_replication_slot_timeout", "0", false))
+        }
+        Ok(0) | Err(_) => ok("idle_timeout", "idle_replication_slot_timeout is off"),
+    })
+}
+
+fn transactions(facts: &Facts) -> Vec<Finding> {
+    let why =
+        "WAL is kept from the beginning of the oldest open transaction, and a slot can be made only once it has ended";
+    let open = facts.holders.iter().filter(|holder| holder.transaction_age.is_some_and(|age| age >= LONG));
+    let open = open.map(|holder| {
+        warn("transactions", session(holder)).why(why).mend(format!("SELECT pg_terminate_backend({});", holder.pid))
+    });
+    let prepared = facts.prepared.iter().filter(|holder| holder.age >= LONG).map(|holder| {
+        let gid = literal(&holder.gid);
+        let text = format!(
+            "prepared transaction {gid} of {}, {} ago, in database {}",
+            holder.owner,
+            duration(holder.age),
+            holder.database
+        );
+        warn("transactions", text).why(why).mend(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
+    });
+    let mut found: Vec<Finding> = open.chain(prepared).collect();
+    if found.is_empty() {
+        found.push(ok("transactions", "none that has written is older than a minute"));
+    }
+    found
+}
+
+fn synchronous_commit(server: &ServerFacts) -> Finding {
+    let why = "events of such commits leave only when the WAL writer has flushed them: up to three times wal_writer_delay (200 ms), 112 ms in the middle";
+    let off = server.settings.get("synchronous_commit").is_some_and(|value| value == "off");
+    if let Some(scope) = server.asynchronous.first() {
+        let (whom, alter) = match (&scope.role, &scope.database) {
+            (Some(role), None) => (format!("role {role}"), format!("ALTER ROLE {}", identifier(role))),
+            (Some(role), Some(database)) => (
+                format!("role {role} in database {database}"),
+                format!("ALTER ROLE {} IN DATABASE {}", identifier(role), identifier(database)),
+            ),
+            (None, Some(database)) => {
+                (format!("database {database}"), format!("ALTER DATABASE {}", identifier(database)))
+            }
+            (None, None) => ("every role".to_owned(), "ALTER ROLE ALL".to_owned()),
+        };
+        return warn("sync_commit", format!("synchronous_commit is off for {whom}"))
+            .why(why)
+            .mend(format!("{alter} RESET synchronous_commit;"));
+    }
+    if off {
+        return warn("sync_commit", "synchronous_commit is off").why(why).mend(server.service.parameter(
+            "synchronous_commit",
+            "on",
+            false,
+        ));
+    }
+    ok("sync_commit", "commits are flushed at once, unless a session says otherwise")
+}
+
+fn clock(server: &ServerFacts) -> Finding {
+    let apart = server.clock_ahead_ms.abs();
+    let way = if server.clock_ahead_ms < 0 { "behind" } else { "ahead of" };
+    if apart <= CLOCK_MS + server.clock_exact_to_ms {
+        return ok("clock", format!("within {} ms of this machine's", apart.max(server.clock_exact_to_ms)));
+    }
+    warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
+        .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
+        .mend("timedatectl set-ntp true # on both machines")
+}
+
+fn ms(ms: i64) -> String {
+    duration(Duration::from_millis(ms.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use super::super::facts::{AsyncCommit, PublicationFacts};
+use super::super::report::Level;
+use super::*;
+use crate::config::{self, Task};
+use crate::pg::ServerError;
+use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
+use crate::pg::server::{Publication, Slot};
+use crate::pg::source::Environment;
+use serde_json::json;
+
+fn config(more: &[&str]) -> RunConfig {
+    let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop"];
+    let arguments = fixed.iter().chain(more).map(|text| (*text).into());
+    let task = config::parse(arguments, &Environment::default()).unwrap().task;
+    let Task::Check(request) = task else { panic!("no check") };
+    request.config
+}
+
+fn slot_row() -> Slot {
+    Slot {
+        row: serde_json::from_value(json!({"plugin": "pgoutput", "database": "shop", "wal_status": "reserved"}))
+            .unwrap(),
+        confirmed_flush_lsn: Some(crate::lsn::Lsn::new(0x20)),
+        restart_lsn: None,
+        lag_bytes: Some(0),
+        retained_wal_bytes: Some(0),
+    }
+}
+
+/// Nothing is wrong with it.
+fn facts() -> Facts {
+    let settings = [
+        ("wal_level", "logical"),
+        ("max_replication_slots", "10"),
+        ("max_wal_senders", "10"),
+        ("max_slot_wal_keep_size", "51200"),
+        ("wal_sender_timeout", "60000"),
+        ("logical_decoding_work_mem", "65536"),
+        ("synchronous_commit", "on"),
+    ];
+    let row = ServerRow {
+        version: 170_011,
+        version_text: "17.11".to_owned(),
+        wal_level: "logical".to_owned(),
+        database: "shop".to_owned(),
+        user: "app".to_owned(),
+    };
+    let server = ServerFacts {
+        row: Some(row),
+        settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        ..ServerFacts::default()
+    };
+    let publication =
+        Publication { puballtables: true, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
+    Facts {
+        host: "db:5432".to_owned(),
+        server,
+        replication: Ok(()),
+        publication: Some(PublicationFacts { row: publication, mark: PublicationMark::default() }),
+        slot: Some(SlotFacts { slot: slot_row(), reader: None, spilled_bytes: 0 }),
+        tables: Vec::new(),
+        holders: Vec::new(),
+        prepared: Vec::new(),
+    }
+}
+
+/// The findings that are not ok, but for the publication, which has no table here.
+fn bad(facts: &Facts) -> Vec<Finding> {
+    let found = findings(&config(&["--message-prefix", "outbox"]), facts);
+    found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
+}
+
+#[track_caller]
+fn check(change: impl FnOnce(&mut Facts), name: &str, level: Level, mend: &str) {
+    let mut facts = facts();
+    change(&mut facts);
+    let found = bad(&facts);
+    let [finding] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!((finding.check, finding.level), (name, level), "{finding:#?}");
+    assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+    assert!(finding.why.is_some() || name == "slot", "{finding:#?}");
+}
+
+fn set(name: &str, value: &str) -> impl FnOnce(&mut Facts) {
+    move |facts| {
+        facts.server.settings.insert(name.to_owned(), value.to_owned());
+    }
+}
+
+fn answer(code: &str, message: &str) -> pg::Error {
+    let error = ServerError { code: code.to_owned(), message: message.to_owned(), ..ServerError::default() };
+    pg::Error::Server { doing: "connecting".to_owned(), error: Box::new(error) }
+}
+
+fn holder(age: Duration) -> Session {
+    Session {
+        pid: 42,
+        user: Some("app".to_owned()),
+        application: None,
+        client: None,
+        state: Some("idle in transaction".to_owned()),
+        transaction_age: Some(age),
+        statement_age: None,
+    }
+}
+
+#[test]
+fn nothing_is_said_of_what_is_well() {
+    assert_eq!(bad(&facts()), []);
+}
+
+#[test]
+fn each_setting_that_bites_has_its_mend() {
+    use Level::{Fail, Warn};
+    check(set("wal_level", "replica"), "wal_level", Fail, "ALTER SYSTEM SET wal_level = logical");
+    check(set("max_slot_wal_keep_size", "-1"), "slot_wal_limit", Warn, "SET max_slot_wal_keep_size = '50GB'");
+    check(set("wal_sender_timeout", "0"), "sender_timeout", Warn, "'60s'");
+    check(set("wal_sender_timeout", "900"), "sender_timeout", Warn, "'60s'");
+    check(set("logical_decoding_work_mem", "64"), "decoding_memory", Warn, "'256MB'");
+    check(set("idle_replication_slot_timeout", "7200"), "idle_timeout", Warn, "= '0'");
+    check(set("synchronous_commit", "off"), "sync_commit", Warn, "= 'on'");
+    check(|facts| facts.server.walsenders = 10, "free_walsenders", Warn, "max_wal_senders = '20'");
+    check(|facts| facts.server.in_recovery = true, "standby", Fail, "target_session_attrs=read-write");
+    check(|facts| facts.server.row.as_mut().unwrap().version = 130_000, "version", Fail, "upgrade");
+}
+
+#[test]
+fn a_role_that_commits_asynchronously_is_reset_where_it_is_set() {
+    let scope = |role: Option<&str>, database: Option<&str>| AsyncCommit {
+        role: role.map(str::to_owned),
+        database: database.map(str::to_owned),
+    };
+    for (scope, mend) in [
+        (scope(Some("app"), None), "ALTER ROLE \"app\" RESET"),
+        (scope(None, Some("shop")), "ALTER DATABASE \"shop\" RESET"),
+        (scope(Some("app"), Some("shop")), "ALTER ROLE \"app\" IN DATABASE \"shop\" RESET"),
+        (scope(None, None), "ALTER ROLE ALL RESET"),
+    ] {
+        check(|facts| facts.server.asynchronous = vec![scope], "sync_commit", Level::Warn, mend);
+    }
+}
+
+#[test]
+fn a_transaction_counts_once_it_has_been_open_for_a_minute() {
+    check(
+        |facts| facts.holders = vec![holder(Duration::from_secs(59)), holder(Duration::from_mins(2))],
+        "transactions",
+        Level::Warn,
+        "SELECT pg_terminate_backend(42);",
+    );
+    let prepared = PreparedTransaction {
+        gid: "it's".to_owned(),
+        owner: "app".to_owned(),
+        database: "shop".to_owned(),
+        age: Duration::from_mins(5),
+    };
+    check(|facts| facts.prepared = vec![prepared], "transactions", Level::Warn, "ROLLBACK PREPARED 'it''s';");
+}
+
+#[test]
+fn clocks_may_differ_by_what_the_way_there_takes() {
+    check(|facts| facts.server.clock_ahead_ms = -5_000, "clock", Level::Warn, "ntp");
+    let mut far_away = facts();
+    (far_away.server.clock_ahead_ms, far_away.server.clock_exact_to_ms) = (5_000, 6_000);
+    assert_eq!(bad(&far_away), []);
+}
+
+#[test]
+fn a_slot_is_judged_by_what_it_holds_and_how_long_it_can() {
+    let slot = |change: fn(&mut Slot)| move |facts: &mut Facts| change(&mut facts.slot.as_mut().unwrap().slot);
+    check(slot(|slot| slot.row.wal_status = Some("unreserved".to_owned())), "slot_wal", Level::Fail, "walrelay run");
+    check(slot(|slot| slot.retained_wal_bytes = Some(45 << 30)), "slot_wal", Level::Warn, "max_slot_wal_keep_size");
+    check(slot(|slot| slot.lag_bytes = Some(2 << 30)), "slot_wal", Level::Warn, "walrelay teardown --slot walrelay");
+    check(slot(|slot| slot.row.wal_status = Some("lost".to_owned())), "slot", Level::Fail, "walrelay setup");
+    check(|facts| facts.slot = None, "slot", Level::Fail, "walrelay setup --apply");
+    let lost = |facts: &mut Facts| {
+        facts.slot = None;
+        facts.publication.as_mut().unwrap().mark.comment = Some("walrelay slot: walrelay".to_owned());
+    };
+    check(lost, "slot", Level::Fail, "it was there before");
+}
+
+#[test]
+fn a_slot_that_standbys_do_not_keep_is_warned_of_as_the_version_allows() {
+    check(
+        |facts| facts.server.standbys = 2,
+        "failover",
+        Level::Warn,
+        "ALTER_REPLICATION_SLOT \"walrelay\" (FAILOVER true);",
+    );
+    let older = |facts: &mut Facts| {
+        facts.server.standbys = 1;
+        facts.server.row.as_mut().unwrap().version = 160_000;
+    };
+    check(older, "failover", Level::Warn, "walrelay republish");
+}
+
+#[test]
+fn a_refusal_to_replicate_is_never_taken_from_the_roles_attributes() {
+    let refused = |error| move |facts: &mut Facts| facts.replication = Err(error);
+    check(refused(answer("42501", "permission denied")), "replication", Level::Fail, "ALTER ROLE \"app\" REPLICATION;");
+    let pooler = answer("08P01", "unsupported startup parameter: replication");
+    check(refused(pooler), "replication", Level::Fail, "use the direct port");
+    let of_amazon = |facts: &mut Facts| {
+        facts.server.service = super::super::service::Service::Rds;
+        facts.replication = Err(answer("42501", "permission denied"));
+    };
+    check(of_amazon, "replication", Level::Fail, "GRANT rds_replication TO \"app\";");
+}
+
+#[test]
+fn no_connection_at_all_names_a_pooler_by_its_address_or_answer() {
+    let found = unreachable("db:6432", answer("08P01", "unsupported startup parameter: IntervalStyle"));
+    assert!(found.why.unwrap().contains("PgBouncer"));
+    let found = unreachable("db:5432", answer("28P01", "password authentication failed"));
+    assert!(found.mend.unwrap().contains("PGPASSWORD"));
+    let found = unreachable("db:5432", pg::Error::Ended);
+    assert!(found.mend.unwrap().contains("--source"));
+}
+
+#[test]
+fn on_update_stop_without_updates_is_said() {
+    let found = findings(&config(&["--on-update", "stop", "--message-prefix", "x"]), &facts());
+    let found: Vec<&Finding> = found.iter().filter(|finding| finding.level != Level::Ok).collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].check, found[0].level), ("updates", Level::Warn));
+}

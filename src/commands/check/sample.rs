@@ -1,0 +1,80 @@
+//! The latest rows of a table, sent through the mapping that `run` uses.
+//!
+//! In: a table and its rows as text. Out: the topics they would go to, the largest record, and which of them could not be published.
+//! Pure: each row is written as the message that the server would send, and read as the relay reads it.
+
+use super::facts::TableFacts;
+use crate::lsn::Lsn;
+use crate::outbox::{Outbox, Outcome, PlanError, RowContext, RowError};
+use crate::pgoutput::{Message, PgTime, Relation};
+use std::collections::BTreeSet;
+
+/// What became of the rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Sample {
+    /// Where they go.
+    pub(super) topics: BTreeSet<String>,
+    /// The topic of the one that stands last.
+    pub(super) last_topic: Option<String>,
+    /// Bytes of key and value of the largest record.
+    pub(super) largest_bytes: usize,
+    /// How many have a null key.
+    pub(super) without_key: usize,
+    /// Why rows could not be published, one word each.
+    pub(super) bad: Vec<String>,
+}
+
+/// Maps them. `outbox` has the settings; what it knew of tables is forgotten. `None`: the table is not among those that are
+/// published from.
+///
+/// # Errors
+/// The table cannot be read as an outbox.
+pub(super) fn sample(outbox: &mut Outbox, table: &TableFacts) -> Result<Option<Sample>, Box<PlanError>> {
+    outbox.published(std::slice::from_ref(&table.published))?;
+    if !outbox.covers_any() {
+        return Ok(None);
+    }
+    let relation = &table.published.relation;
+    outbox.relation(relation)?;
+    let mut sample = Sample::default();
+    for row in table.rows.iter().flat_map(|rows| &rows.latest) {
+        take(outbox, relation, row, &mut sample);
+    }
+    Ok(Some(sample))
+}
+
+fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample: &mut Sample) {
+    let bytes = insert(relation.id, row);
+    let Ok(Message::Insert { relation, new }) = Message::decode(&bytes) else { return };
+    let context = RowContext { commit_time: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
+    let taken = outbox.row(relation, &new, &context, |record| {
+        sample.largest_bytes = sample.largest_bytes.max(record.bytes());
+        sample.without_key += usize::from(record.key.is_none());
+        sample.last_topic = Some(record.topic.to_owned());
+        sample.topics.insert(record.topic.to_owned());
+    });
+    match taken {
+        Ok(Outcome::Record(()) | Outcome::NotPublished | Outcome::Ignored(_)) => {}
+        Err(RowError::Bad(bad)) => sample.bad.push(bad.reason.to_string()),
+        Err(other) => sample.bad.push(other.to_string()),
+    }
+}
+
+/// An Insert message with these texts.
+fn insert(relation: u32, row: &[Option<String>]) -> Vec<u8> {
+    let mut bytes = vec![b'I'];
+    bytes.extend(relation.to_be_bytes());
+    bytes.push(b'N');
+    bytes.extend(u16::try_from(row.len()).unwrap_or(u16::MAX).to_be_bytes());
+    for value in row {
+        match value {
+            None => bytes.push(b'n'),
+            Some(text) => {
+                bytes.push(b't');
+                bytes.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+                bytes.extend(text.as_bytes());
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,323 @@
+//! The outbox tables: which column is which, and what the rows that are there say.
+//!
+//! In: [`TableFacts`] and the settings. Out: findings and a report for each table. Pure.
+
+use super::facts::{COUNT_LIMIT, Facts, TableFacts};
+use super::report::{Finding, Side, TableReport};
+use super::sample::{Sample, sample};
+use crate::commands::AGE_COLUMNS;
+use crate::commands::output::{bytes, number, shell_quoted, typed};
+use crate::config::mapping::Topic;
+use crate::config::{RunConfig, TableName};
+use crate::outbox::{Outbox, Plan, PlanError, Role};
+use crate::pg::{catalog, identifier, marker};
+use std::collections::BTreeSet;
+
+/// jsonb's `pg_type.oid`.
+const JSONB: u32 = 3802;
+
+/// Columns by which polling workers put rows off.
+const SCHEDULE_COLUMNS: [&str; 14] = [
+    "execute_at",
+    "next_retry_at",
+    "scheduled_at",
+    "scheduled_for",
+    "available_at",
+    "process_after",
+    "visible_at",
+    "deliver_at",
+    "run_at",
+    "not_before",
+    "send_at",
+    "publish_at",
+    "due_at",
+    "retry_at",
+];
+
+/// From how many rows on a prune without an index is felt.
+const MANY_ROWS: i64 = 10_000;
+
+/// What was found in all tables.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) findings: Vec<Finding>,
+    pub(super) reports: Vec<TableReport>,
+    /// The topics of the latest rows.
+    pub(super) topics: BTreeSet<String>,
+    /// Bytes of the largest record.
+    pub(super) largest_bytes: usize,
+    /// Records without a key are among them, or all are.
+    pub(super) without_key: bool,
+}
+
+/// Looks at each table that `run` would publish from. `outbox` has the settings.
+pub(super) fn tables(config: &RunConfig, facts: &Facts, outbox: &mut Outbox) -> Tables {
+    let mut all = Tables::default();
+    for table in &facts.tables {
+        let mut report = TableReport { table: table.name(), roles: Vec::new(), sample_topic: None };
+        let found = match sample(outbox, table) {
+            Ok(Some(sample)) => {
+                let found = mapped(config, table, &sample, outbox, &mut report);
+                all.take(sample);
+                [found, publication(config, facts, table), rows(config, facts, table)].concat()
+            }
+            Ok(None) => vec![ok("covered", "not named by --table: its rows are not published")],
+            Err(error) => {
+                let found = unmappable(config, table, outbox, &error);
+                [vec![found], publication(config, facts, table), rows(config, facts, table)].concat()
+            }
+        };
+        all.findings.extend(found.into_iter().map(|finding| finding.of(&report.table)));
+        all.reports.push(report);
+    }
+    all
+}
+
+impl Tables {
+    fn take(&mut self, sample: Sample) {
+        self.without_key |= sample.without_key > 0;
+        self.largest_bytes = self.largest_bytes.max(sample.largest_bytes);
+        self.topics.extend(sample.topics);
+    }
+}
+
+fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::ok(Side::Table, check, finding)
+}
+
+fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::warn(Side::Table, check, finding)
+}
+
+fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::fail(Side::Table, check, finding)
+}
+
+/// What the columns and the latest rows say.
+fn mapped(
+    config: &RunConfig,
+    table: &TableFacts,
+    sample: &Sample,
+    outbox: &Outbox,
+    report: &mut TableReport,
+) -> Vec<Finding> {
+    let Some(plan) = outbox.plan(table.published.relation.id) else { return Vec::new() };
+    report.roles = plan.roles();
+    report.sample_topic = Some(sample.last_topic.clone().unwrap_or_else(|| outbox.topic_example(plan)));
+    let mut found = vec![ok("columns", "every role that is needed has its column")];
+    if plan.column(Role::Key).is_none() {
+        found.push(
+            warn("key", "no column for the key: aggregateid, aggregate_id")
+                .why("records have null keys: they spread over the partitions, and consumers see them in no order")
+                .mend("walrelay run --key-column COLUMN"),
+        );
+    }
+    found.extend(nullable(table, plan));
+    found.extend(payload(table, plan));
+    found.extend(scheduled(config, table));
+    found.extend(bad_rows(config, table, sample));
+    found
+}
+
+/// Columns that the topic is made of and that may be null.
+fn nullable(table: &TableFacts, plan: &Plan) -> Option<Finding> {
+    let may_be_null = |name: &str| table.columns.iter().any(|have| have.column.name == name && !have.not_null);
+    let mut names: Vec<&str> = plan.topic_columns().filter(|name| may_be_null(name)).collect();
+    names.extend(plan.column(Role::Id).filter(|name| may_be_null(name)));
+    names.dedup();
+    if names.is_empty() {
+        return None;
+    }
+    let alter: Vec<String> =
+        names.iter().map(|name| format!("ALTER COLUMN {} SET NOT NULL", identifier(name))).collect();
+    Some(
+        warn("nulls", format!("may be null: {}", names.join(", ")))
+            .why("a row with a null there has no topic, or no id: it stops the relay")
+            .mend(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
+    )
+}
+
+fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
+    let name = plan.column(Role::Payload)?;
+    let column = table.columns.iter().find(|have| have.column.name == name)?;
+    (column.column.type_id == JSONB).then(|| {
+        ok("payload_type", format!("{name} is jsonb"))
+            .why("the server turns each back into text, with keys reordered: text or json is decoded 1.5 times as fast")
+            .mend(format!(
+                "ALTER TABLE {} ALTER COLUMN {} TYPE json; -- rewrites the table",
+                table.sql_name(),
+                identifier(name)
+            ))
+    })
+}
+
+/// A row filter that names the column has dealt with it.
+fn scheduled(config: &RunConfig, table: &TableFacts) -> Vec<Finding> {
+    let filtered = |name: &str| table.filter.as_ref().is_some_and(|filter| filter.contains(name));
+    let columns = table.columns.iter().map(|have| have.column.name.as_str());
+    let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
+    columns
+        .map(|name| {
+            warn("schedule", format!("column {name}: rows for later go out at once"))
+                .why("walrelay publishes when a row is committed; it waits for no time, and retries nothing by it")
+                .mend(match in_publication(config, table, true, Some(&format!("{} IS NULL", identifier(name)))) {
+                    Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
+                    None => "insert such rows when they are due".to_owned(),
+                })
+        })
+        .collect()
+}
+
+fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<Finding> {
+    let reason = sample.bad.first()?;
+    let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
+    let text = format!("{} of the latest {looked_at} rows cannot be published: {reason}", sample.bad.len());
+    let mend = match &config.mapping.topic {
+        crate::config::mapping::Topic::Template(text)
+            if reason.contains("is no topic name") && !text.contains("kebab") =>
+        {
+            format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
+        }
+        Topic::Template(_) | Topic::Regex { .. } => {
+            format!("insert it corrected: DELETE FROM {} …; and the row that was meant", table.sql_name())
+        }
+    };
+    Some(fail("rows", text).why("the relay stops in front of the first of them").mend(mend))
+}
+
+/// A column that is there, and that the publication's list leaves out.
+fn unmappable(config: &RunConfig, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
+    let mut whole = table.published.clone();
+    whole.relation.columns = table.columns.iter().map(|have| have.column.clone()).collect();
+    if table.column_list && outbox.published(&[whole]).is_ok() {
+        return fail("columns", format!("the publication's column list hides what is needed: {error}"))
+            .why("the server does not send the column")
+            .mend(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint()));
+    }
+    fail("columns", error.to_string()).why("the relay ends before its first row").mend(error.hint())
+}
+
+/// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
+fn in_publication(config: &RunConfig, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
+    let (publication, name) = (identifier(&config.publication), table.member.as_deref()?);
+    let list = if columns && table.column_list {
+        let columns: Vec<String> =
+            table.published.relation.columns.iter().map(|column| identifier(&column.name)).collect();
+        format!(" ({})", columns.join(", "))
+    } else {
+        String::new()
+    };
+    let filter = filter.map_or_else(String::new, |filter| format!(" WHERE ({filter})"));
+    Some(format!(
+        "BEGIN; ALTER PUBLICATION {publication} DROP TABLE {name}; ALTER PUBLICATION {publication} ADD TABLE {name}{list}{filter}; COMMIT;"
+    ))
+}
+
+/// How the publication has it.
+fn publication(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+    let Some(publication) = &facts.publication else { return Vec::new() };
+    let name = identifier(&config.publication);
+    let mut found = Vec::new();
+    if let Some(filter) = &table.filter {
+        found.push(
+            warn("row_filter", format!("only rows where {filter}"))
+                .why("other rows are never published, and nobody is told")
+                .mend(in_publication(config, table, true, None).unwrap_or_default()),
+        );
+    }
+    if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
+        found.push(
+            warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
+                .why("Postgres refuses UPDATE and DELETE on it, the application's and those of walrelay prune")
+                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+        );
+    }
+    if table.partitioned {
+        found.push(ok("partitions", "its partitions' rows come as its own (publish_via_partition_root)"));
+    } else if let Some((schema, root)) = table.published.ancestors.last() {
+        found.push(
+            ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
+                .why("fine for walrelay; other readers of the publication see each partition as a table")
+                .mend(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
+        );
+    }
+    found
+}
+
+/// What is in it.
+fn rows(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+    let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
+    match &table.rows {
+        Err(refusal) => found.push(
+            ok("rows_seen", format!("its rows were not looked at: {refusal}"))
+                .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
+                .mend(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
+        ),
+        Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
+            warn("before_slot", format!("{} that no slot will carry, with more until it is made", counted(rows.count)))
+                .why("a slot publishes what is committed after it was made")
+                .mend(format!("walrelay republish {} --apply, once the slot is there", table_flag(table))),
+        ),
+        Ok(rows) => found.extend(rows.before_slot.and_then(|count| before_slot(config, facts, table, count))),
+    }
+    found
+}
+
+fn before_slot(config: &RunConfig, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
+    if count == 0 {
+        return Some(ok("before_slot", "no row is older than the slot"));
+    }
+    let comment = facts.publication.as_ref()?.mark.comment.as_deref();
+    let xid = marker::since(comment, &config.slot)?;
+    Some(
+        warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
+            .why("a slot publishes what is committed after it was made")
+            .mend(format!(
+                "walrelay republish {} --where {} --apply",
+                table_flag(table),
+                shell_quoted(&catalog::older_than(xid))
+            )),
+    )
+}
+
+fn table_flag(table: &TableFacts) -> String {
+    let relation = &table.published.relation;
+    let name = TableName { schema: relation.namespace.clone(), name: relation.name.clone() };
+    format!("--table {}", shell_quoted(&typed(&name)))
+}
+
+fn counted(count: u64) -> String {
+    match count {
+        1 => "1 row is".to_owned(),
+        more if more > COUNT_LIMIT => format!("more than {} rows are", number(COUNT_LIMIT)),
+        count => format!("{} rows are", number(count)),
+    }
+}
+
+/// Deleting by age reads the whole table each time.
+fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
+    let age = AGE_COLUMNS.iter().find(|name| table.columns.iter().any(|have| have.column.name == **name))?;
+    let indexed = table.indexed.iter().any(|first| first == age);
+    (!indexed && table.deleted_rows > 0 && table.estimated_rows >= MANY_ROWS).then(|| {
+        warn("age_index", format!("rows are deleted from it, and {age} has no index"))
+            .why("deleting old rows reads the whole table each time")
+            .mend(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
+    })
+}
+
+/// A row that is larger than what is accepted.
+pub(super) fn largest(config: &RunConfig, bytes_seen: usize) -> Option<Finding> {
+    (bytes_seen > config.limits.max_row).then(|| {
+        Finding::fail(
+            Side::Postgres,
+            "largest_row",
+            format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
+        )
+        .why("the relay stops in front of it")
+        .mend(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
+    })
+}
+
+pub(super) fn size(count: usize) -> String {
+    bytes(u64::try_from(count).unwrap_or(u64::MAX))
+}

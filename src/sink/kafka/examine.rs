@@ -1,0 +1,211 @@
+//! What a cluster says of itself, for `walrelay check`: brokers, topics, their settings, and whether this user may write.
+//!
+//! In: [`Settings`], and the topics that matter. Out: plain values. Changes nothing: topics are asked for all at once, since asking for
+//! one by name makes it where the cluster makes topics on demand, and no record is written. Whether the user may write shows in whether the
+//! cluster gives an idempotent producer its identity.
+//! Specification: KIP-98, KIP-679 (who may write a topic may write idempotently), KIP-133 "DescribeConfigs".
+
+use super::settings::{Settings, SettingsError};
+use crate::sink::Failure;
+use rdkafka::ClientContext;
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// What a cluster says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// `host:port` of each broker, as it advertises itself.
+    pub brokers: Vec<String>,
+    /// Warnings about those that cannot be reached from here.
+    pub unreachable: Vec<String>,
+    /// Every topic that the user may see.
+    pub topics: BTreeMap<String, TopicFacts>,
+    /// The settings of one broker, or why they cannot be seen.
+    pub settings: Result<BTreeMap<String, String>, String>,
+    /// Whether an idempotent producer gets its identity; `Err`: why not.
+    pub idempotence: Result<(), String>,
+}
+
+/// A topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicFacts {
+    /// How many partitions.
+    pub partitions: usize,
+    /// The fewest replicas that one of them has.
+    pub replicas: usize,
+    /// The fewest of them that are in sync.
+    pub in_sync: usize,
+    /// Its settings, or why they cannot be seen; empty where it was not asked for.
+    pub settings: Result<BTreeMap<String, String>, String>,
+}
+
+/// Looks at the cluster; `wanted`: the topics whose settings matter.
+///
+/// # Errors
+/// Nobody answers, or the answer is a refusal.
+pub fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
+    let failed = |error: &SettingsError| Failure {
+        class: crate::sink::FailureClass::Client,
+        reason: "client",
+        text: error.to_string(),
+    };
+    let sink = super::KafkaSink::new(settings.clone()).map_err(|error| failed(&error))?;
+    let metadata = sink.metadata(REQUEST)?;
+    let unreachable = sink.unreachable(&metadata);
+    let mut topics: BTreeMap<String, TopicFacts> =
+        metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic_facts(topic))).collect();
+    let mut of_broker = Err("nobody was asked".to_owned());
+    if unreachable.len() < metadata.brokers().len() {
+        of_broker = configurations(settings, &metadata, wanted, &mut topics);
+    }
+    let brokers = metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
+    let idempotence = idempotence(settings);
+    Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence })
+}
+
+/// Whether a failure is that of an address which only the cluster itself has named.
+pub fn is_of_advertised_address(failure: &Failure) -> bool {
+    failure.text.contains(super::probe::ADVERTISES)
+}
+
+fn topic_facts(topic: &MetadataTopic) -> TopicFacts {
+    let partitions = topic.partitions();
+    let fewest = |count: fn(&rdkafka::metadata::MetadataPartition) -> usize| partitions.iter().map(count).min();
+    TopicFacts {
+        partitions: partitions.len(),
+        replicas: fewest(|partition| partition.replicas().len()).unwrap_or_default(),
+        in_sync: fewest(|partition| partition.isr().len()).unwrap_or_default(),
+        settings: Ok(BTreeMap::new()),
+    }
+}
+
+/// The settings of one broker; those of topics go where the topics are.
+fn configurations(
+    settings: &Settings,
+    metadata: &Metadata,
+    wanted: &[String],
+    topics: &mut BTreeMap<String, TopicFacts>,
+) -> Result<BTreeMap<String, String>, String> {
+    let there: Vec<&String> = wanted.iter().filter(|name| topics.contains_key(*name)).collect();
+    let broker = metadata.brokers().first().map_or(0, rdkafka::metadata::MetadataBroker::id);
+    let mut asked: Vec<ResourceSpecifier<'_>> = there.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
+    asked.push(ResourceSpecifier::Broker(broker));
+    let mut answers = match described(settings, &asked) {
+        Ok(answers) => answers,
+        Err(error) => return Err(error.to_string()),
+    };
+    let of_broker = answers.pop().unwrap_or_else(|| Err("no answer".to_owned()));
+    for (name, answer) in there.into_iter().zip(answers) {
+        if let Some(topic) = topics.get_mut(name) {
+            topic.settings = answer;
+        }
+    }
+    of_broker
+}
+
+type Described = Result<BTreeMap<String, String>, String>;
+
+fn described(settings: &Settings, asked: &[ResourceSpecifier<'_>]) -> Result<Vec<Described>, KafkaError> {
+    let client: AdminClient<DefaultClientContext> = settings.client().create()?;
+    let options = AdminOptions::new().request_timeout(Some(REQUEST));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| KafkaError::AdminOpCreation(error.to_string()))?;
+    let answers = runtime.block_on(client.describe_configs(asked, &options))?;
+    let entries = |resource: ConfigResource| {
+        resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
+    };
+    Ok(answers.into_iter().map(|answer| answer.map(entries).map_err(|code| code.to_string())).collect())
+}
+
+/// Listens to what a producer says of itself.
+#[derive(Default)]
+struct Listener {
+    /// Of the idempotent producer's states the last.
+    state: Mutex<String>,
+    /// Its last trouble.
+    trouble: Mutex<Option<String>>,
+}
+
+impl ClientContext for Listener {
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "walrelay::librdkafka", facility, "{message}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "trouble with Kafka");
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+    }
+
+    fn stats_raw(&self, statistics: &[u8]) {
+        let Ok(all) = serde_json::from_slice::<serde_json::Value>(statistics) else { return };
+        let state = all.pointer("/eos/idemp_state").and_then(serde_json::Value::as_str).unwrap_or_default();
+        state.clone_into(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl ProducerContext<NoCustomPartitioner> for Listener {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
+/// Whether the cluster gives an idempotent producer its identity.
+fn idempotence(settings: &Settings) -> Result<(), String> {
+    let mut client = settings.client().clone();
+    client.set("statistics.interval.ms", "100");
+    let producer: BaseProducer<Listener> =
+        client.create_with_context(Listener::default()).map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + REQUEST;
+    while Instant::now() < deadline {
+        producer.poll(Duration::from_millis(20));
+        if let Some((_, text)) = producer.client().fatal_error() {
+            return Err(text);
+        }
+        if *producer.context().state.lock().unwrap_or_else(PoisonError::into_inner) == "Assigned" {
+            return Ok(());
+        }
+    }
+    let trouble = producer.context().trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Err(trouble.unwrap_or_else(|| format!("no answer within {} s", REQUEST.as_secs())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+    fn settings(brokers: &str) -> Settings {
+        Settings::new(brokers, "walrelay", &[], 1 << 20).unwrap()
+    }
+
+    #[test]
+    fn a_cluster_is_looked_at_and_no_topic_is_made() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 4, 1).unwrap();
+        let found = examine(&settings(&cluster.bootstrap_servers()), &["nowhere".to_owned()]).unwrap();
+        assert_eq!(found.topics.keys().collect::<Vec<_>>(), ["orders"]);
+        assert_eq!((found.topics["orders"].partitions, found.topics["orders"].replicas), (4, 1));
+        assert_eq!(found.idempotence, Ok(()));
+        assert_eq!(found.unreachable, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_user_who_may_not_write_gets_no_identity() {
+        let cluster = MockCluster::new(1).unwrap();
+        let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+        cluster.request_errors(RDKafkaApiKey::InitProducerId, &[refused; 8]);
+        let error = idempotence(&settings(&cluster.bootstrap_servers())).unwrap_err();
+        assert!(error.to_lowercase().contains("authoriz"), "{error}");
+    }
+}

@@ -1,0 +1,515 @@
+//! `check` against set-ups that are broken in one way each: it finds what is wrong and names the mend, and once the mend as it
+//! was printed is applied, that finding is gone.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+use walrelay_dev::kafka::{Kafka, shared_kafka};
+use walrelay_dev::postgres::{self, Mode, Postgres, shared_postgres};
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, binary, fresh, quoted};
+use crate::own;
+
+/// Debezium's outbox table, as it should be.
+const GOOD: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text NOT NULL, \
+                    aggregateid text NOT NULL, type text NOT NULL, payload json, created_at timestamptz DEFAULT now())";
+
+/// One row of it.
+const ROW: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('order', 'k', 't', '{}')";
+
+/// What a check came to.
+struct Checked {
+    code: i32,
+    report: Value,
+    stderr: String,
+}
+
+impl Checked {
+    fn of(&self, check: &str) -> Vec<&Value> {
+        let all = self.report["findings"].as_array().unwrap();
+        all.iter().filter(|finding| finding["check"] == check).collect()
+    }
+
+    /// The worst finding of that check.
+    #[track_caller]
+    fn finding(&self, check: &str) -> &Value {
+        let found = self.of(check);
+        let worst = ["fail", "warn", "ok"].iter().find_map(|level| found.iter().find(|f| f["level"] == *level));
+        worst.unwrap_or_else(|| panic!("no finding {check} in {:#}", self.report))
+    }
+
+    #[track_caller]
+    fn level(&self, check: &str, level: &str, words: &[&str]) -> String {
+        let finding = self.finding(check);
+        assert_eq!(finding["level"], level, "{finding:#}");
+        let text = finding.to_string();
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in {finding:#}");
+        }
+        finding["mend"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Runs `walrelay check --json` on a lane; `more` are further flags of `run`.
+#[track_caller]
+fn check(lane: &Lane, more: &[&str]) -> Checked {
+    let mut arguments = lane.arguments(more);
+    "check".clone_into(&mut arguments[0]);
+    arguments.push("--json".to_owned());
+    checked(&arguments)
+}
+
+#[track_caller]
+fn checked(arguments: &[String]) -> Checked {
+    let output = std::process::Command::new(binary()).args(arguments).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    Checked { code: output.status.code().unwrap(), report, stderr }
+}
+
+/// Finds `check` at this level with these words, applies the mend as SQL, and sees that it is fine then.
+#[track_caller]
+fn mended_by_sql(lane: &Lane, more: &[&str], name: &str, level: &str, words: &[&str]) {
+    let mend = check(lane, more).level(name, level, words);
+    for statement in mend.split("; ").map(|part| part.split(" -- ").next().unwrap()) {
+        lane.connect().batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let after = check(lane, more);
+    assert!(after.of(name).iter().all(|finding| finding["level"] == "ok"), "{mend}: {:#}", after.report);
+}
+
+/// Runs a command of ours that a mend names.
+#[track_caller]
+fn run_ours(command: &str) {
+    let script = command.replacen("walrelay", &binary().display().to_string(), 1);
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn good() -> Lane {
+    Lane::with(GOOD, "outbox")
+}
+
+#[test]
+fn a_good_set_up_passes_and_shows_roles_and_a_sample_topic() {
+    let lane = good();
+    lane.sql(ROW);
+    let found = check(&lane, &["--header", "at=created_at"]);
+    assert_eq!(found.code, 0, "{:#} {}", found.report, found.stderr);
+    let table = &found.report["tables"][0];
+    assert_eq!(table["table"], "public.outbox");
+    assert_eq!(table["sample_topic"], lane.topic("order"));
+    for role in [["id", "id"], ["key", "aggregateid"], ["topic", "aggregatetype"], ["header at", "created_at"]] {
+        let has = table["roles"].as_array().unwrap().iter().any(|found| found[0] == role[0] && found[1] == role[1]);
+        assert!(has, "{role:?} is not in {table:#}");
+    }
+    // It changes nothing: the topic that the row goes to is still not there.
+    assert!(!shared_kafka().unwrap().topics().unwrap().contains(&lane.topic("order")));
+    let text = std::process::Command::new(binary()).args(check_arguments(&lane)).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("\nTable public.outbox\n") && text.ends_with(" ok\n"), "{text}");
+}
+
+fn check_arguments(lane: &Lane) -> Vec<String> {
+    let mut arguments = lane.arguments(&[]);
+    "check".clone_into(&mut arguments[0]);
+    arguments
+}
+
+#[test]
+fn no_publication_and_no_slot_are_made_by_the_setup_that_it_names() {
+    let lane = Lane::empty();
+    lane.sql(GOOD);
+    let found = check(&lane, &[]);
+    assert_eq!(found.code, 2);
+    let mend = found.level("publication", "fail", &["does not exist", &lane.name]);
+    let command = mend.split(", or:").next().unwrap().replace("SCHEMA.TABLE", "outbox");
+    assert!(command.contains(&format!("--source {}", lane.source)), "{command}");
+    run_ours(&command);
+    let after = check(&lane, &[]);
+    after.level("publication", "ok", &["public.outbox"]);
+    after.level("slot", "ok", &[&lane.name]);
+    assert_eq!(after.code, 0, "{:#}", after.report);
+}
+
+#[test]
+fn a_missing_slot_and_a_lost_one_are_told_apart_by_the_mark() {
+    let lane = Lane::empty();
+    lane.sql(GOOD);
+    lane.publish("outbox");
+    let mend = check(&lane, &[]).level("slot", "fail", &["does not exist", "never made"]);
+    assert!(mend.contains("walrelay setup --apply"), "{mend}");
+    lane.make_slot();
+    check(&lane, &[]).level("slot", "ok", &[]);
+}
+
+#[test]
+fn a_publication_without_inserts_or_tables_or_that_table_is_mended_by_its_sql() {
+    let lane = Lane::empty();
+    lane.sql(GOOD);
+    lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'delete')", lane.name));
+    lane.make_slot();
+    mended_by_sql(&lane, &[], "publication", "fail", &["does not publish inserts"]);
+    lane.sql(&format!("ALTER PUBLICATION {} DROP TABLE outbox", lane.name));
+    mended_by_sql(&lane, &[], "publication", "fail", &["has no table"]);
+    lane.sql("CREATE TABLE \"Out Box\" (LIKE outbox)");
+    mended_by_sql(&lane, &["--table", "\"Out Box\""], "publication", "fail", &["Out Box", "is not in publication"]);
+}
+
+#[test]
+fn a_row_filter_is_taken_off_and_a_column_list_that_hides_the_payload_is_widened() {
+    let lane = Lane::empty();
+    lane.sql(GOOD);
+    lane.sql(&format!(
+        "CREATE PUBLICATION {} FOR TABLE outbox (id, aggregatetype, aggregateid, type) WHERE (type <> 'x') WITH (publish = 'insert')",
+        lane.name
+    ));
+    lane.make_slot();
+    mended_by_sql(&lane, &[], "columns", "fail", &["column list hides", "payload"]);
+    mended_by_sql(&lane, &[], "row_filter", "warn", &["type <> 'x'"]);
+}
+
+#[test]
+fn a_table_without_replica_identity_that_publishes_updates_is_told() {
+    let lane = Lane::empty();
+    lane.sql("CREATE TABLE outbox (id text NOT NULL, aggregatetype text NOT NULL, aggregateid text, payload json)");
+    lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox", lane.name));
+    lane.make_slot();
+    mended_by_sql(&lane, &[], "identity", "warn", &["no replica identity", "prune"]);
+    mended_by_sql(&lane, &["--on-update", "stop"], "updates", "warn", &["carries no updates"]);
+}
+
+#[test]
+fn a_column_that_is_missing_is_named_with_the_flag() {
+    let lane = Lane::with(&GOOD.replace("payload", "body"), "outbox");
+    let mend = check(&lane, &[]).level("columns", "fail", &["no column for the payload", "body"]);
+    assert!(mend.contains("--payload-column"), "{mend}");
+    check(&lane, &["--payload-column", "body"]).level("columns", "ok", &[]);
+}
+
+#[test]
+fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
+    let lane = Lane::with(
+        "CREATE TABLE outbox (id text PRIMARY KEY, type text, payload jsonb, entity text, execute_at timestamptz)",
+        "outbox",
+    );
+    let mend = check(&lane, &[]).level("key", "warn", &["no column for the key"]);
+    assert!(mend.contains("--key-column"), "{mend}");
+    check(&lane, &["--key-column", "entity"]).level("columns", "ok", &[]);
+    mended_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
+    mended_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
+    let mend = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);
+    lane.sql(mend.split_once("keep them out: ").unwrap().1);
+    assert!(check(&lane, &[]).of("schedule").is_empty());
+}
+
+#[test]
+fn rows_whose_topic_is_none_are_found_before_they_stop_the_relay() {
+    let lane = good();
+    lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('Big Order', 'k', 't', '{}')");
+    let mend = check(&lane, &[]).level("rows", "fail", &["Big Order", "is no topic name"]);
+    let topic = mend.split_once("--topic ").unwrap().1.split(" --").next().unwrap().trim_matches('\'').to_owned();
+    let after = check(&lane, &["--topic", &topic]);
+    assert!(after.of("rows").is_empty(), "{:#}", after.report);
+    assert_eq!(after.report["tables"][0]["sample_topic"], lane.topic("big-order"));
+}
+
+#[test]
+fn rows_from_before_the_slot_are_counted_with_the_line_that_publishes_them() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{GOOD}; {ROW}; {ROW}"));
+    let place = format!("--source {} --publication {1} --slot {1}", lane.source, lane.name);
+    run_ours(&format!("walrelay setup --apply --table outbox {place}"));
+    lane.sql(ROW);
+    let mend = check(&lane, &[]).level("before_slot", "warn", &["2 rows are older than the slot"]);
+    assert!(mend.starts_with("walrelay republish --table public.outbox --where 'age(xmin) > "), "{mend}");
+    // What that does to them.
+    let clause = mend.split_once("--where '").unwrap().1.split(" --apply").next().unwrap();
+    let clause = clause.trim_end_matches('\'').replace("'\\''", "'");
+    lane.sql(&format!(
+        "WITH moved AS (DELETE FROM outbox WHERE {clause} RETURNING *) INSERT INTO outbox SELECT * FROM moved"
+    ));
+    check(&lane, &[]).level("before_slot", "ok", &["no row is older"]);
+}
+
+#[test]
+fn a_slot_of_another_kind_or_database_is_refused_with_the_words_of_run() {
+    let (lane, other) = (good(), good());
+    let slot = ["--slot", other.name.as_str()];
+    check(&lane, &slot).level("slot", "fail", &["belongs to database", &other.name]);
+    let physical = fresh("physical");
+    lane.sql(&format!("SELECT pg_create_physical_replication_slot('{physical}')"));
+    check(&lane, &["--slot", &physical]).level("slot", "fail", &["a physical slot", "setup --apply --slot"]);
+    lane.sql(&format!("SELECT pg_drop_replication_slot('{physical}')"));
+    check(&lane, &[]).level("slot", "ok", &[]);
+}
+
+#[test]
+fn a_role_without_rights_gets_the_one_it_needs_and_the_rest_is_still_looked_at() {
+    let lane = good();
+    let role = fresh("weak");
+    lane.sql(&format!("CREATE ROLE {role} LOGIN; {ROW}"));
+    let source = lane.source.replace("postgres@", &format!("{role}@"));
+    let more = ["--source", source.as_str()];
+    let found = check(&lane, &more);
+    assert_eq!(found.code, 2);
+    assert_eq!(found.level("replication", "fail", &["42501"]), format!("ALTER ROLE \"{role}\" REPLICATION;"));
+    mended_by_superuser(&lane, &more, "replication");
+    let grant = check(&lane, &more).level("rows_seen", "ok", &["permission denied", "not looked at"]);
+    lane.sql(&grant);
+    assert!(check(&lane, &more).of("rows_seen").is_empty());
+    lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[track_caller]
+fn mended_by_superuser(lane: &Lane, more: &[&str], name: &str) {
+    let mend = check(lane, more).finding(name)["mend"].as_str().unwrap().to_owned();
+    lane.sql(&mend);
+    check(lane, more).level(name, "ok", &[]);
+}
+
+#[test]
+fn asynchronous_commits_are_found_wherever_they_are_turned_on() {
+    let lane = good();
+    lane.sql(&format!("ALTER DATABASE {} SET synchronous_commit = off", lane.name));
+    mended_by_sql(&lane, &[], "sync_commit", "warn", &["off for database", "wal_writer_delay"]);
+    let role = fresh("writer");
+    lane.sql(&format!("CREATE ROLE {role}; ALTER ROLE {role} IN DATABASE {} SET synchronous_commit = off", lane.name));
+    mended_by_sql(&lane, &[], "sync_commit", "warn", &["off for role", &role]);
+    lane.sql(&format!("DROP ROLE {role}"));
+}
+
+#[test]
+fn a_table_that_is_pruned_without_an_index_gets_one() {
+    let lane = good();
+    lane.sql(
+        "INSERT INTO outbox (aggregatetype, aggregateid, type) SELECT 'a', 'k', 't' FROM generate_series(1, 12000)",
+    );
+    lane.sql("DELETE FROM outbox WHERE ctid = '(0,1)'; ANALYZE outbox");
+    let seen = || Ok(!check(&lane, &[]).of("age_index").is_empty());
+    wait_until(LONG, "the statistics of the delete", seen).unwrap();
+    mended_by_sql(&lane, &[], "age_index", "warn", &["created_at has no index"]);
+}
+
+#[test]
+fn partitions_pass_in_both_ways_of_publishing() {
+    let lane = Lane::empty();
+    lane.sql(&format!(
+        "{} PARTITION BY RANGE (created_at); CREATE TABLE outbox_all PARTITION OF outbox DEFAULT",
+        GOOD.replace("uuid PRIMARY KEY", "uuid")
+    ));
+    lane.publish("outbox");
+    lane.make_slot();
+    check(&lane, &[]).level("partitions", "ok", &["a partition of public.outbox"]);
+    mended_by_sql(&lane, &[], "partitions", "ok", &["publish_via_partition_root"]);
+    check(&lane, &["--table", "outbox"]).level("partitions", "ok", &["come as its own"]);
+}
+
+/// A server whose settings each bite, and that Amazon's settings name.
+fn badly_set() -> Postgres {
+    let settings = [
+        ("wal_level", "replica"),
+        ("wal_sender_timeout", "0"),
+        ("logical_decoding_work_mem", "1MB"),
+        ("synchronous_commit", "off"),
+        ("max_replication_slots", "1"),
+        ("idle_replication_slot_timeout", "2h"),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    Postgres::start(&postgres::Options { major: 18, settings, ..postgres::Options::default() }).unwrap()
+}
+
+#[test]
+fn settings_that_bite_are_mended_one_by_one() {
+    let mut server = badly_set();
+    let lane = Lane::on(&server, shared_kafka().unwrap());
+    lane.sql(GOOD);
+    lane.publish("outbox");
+    let mend = check(&lane, &[]).level("wal_level", "fail", &["wal_level is replica"]);
+    lane.sql(mend.split(" -- ").next().unwrap());
+    server.restart(Mode::Fast).unwrap();
+    lane.sql("SELECT pg_create_physical_replication_slot('full')");
+    let mend = check(&lane, &[]).level("free_slots", "fail", &["1 of max_replication_slots = 1"]);
+    lane.sql(mend.split(" -- ").next().unwrap());
+    server.restart(Mode::Fast).unwrap();
+    lane.make_slot();
+    check(&lane, &[]).level("free_slots", "ok", &[]);
+    for (name, words) in [
+        ("slot_wal_limit", "unlimited"),
+        ("sender_timeout", "is off"),
+        ("decoding_memory", "1.0 MiB"),
+        ("idle_timeout", "2 h"),
+        ("sync_commit", "synchronous_commit is off"),
+    ] {
+        mended_by_sql(&lane, &[], name, "warn", &[words]);
+    }
+    let found = check(&lane, &[]);
+    assert_eq!((found.code, &found.report["verdict"]), (0, &Value::from("ok")), "{:#}", found.report);
+}
+
+#[test]
+fn a_slot_that_nears_its_limit_is_warned_of_and_a_lost_one_fails() {
+    let settings = [("max_slot_wal_keep_size", "64MB"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(GOOD, "outbox");
+    lane.sql("CREATE TABLE busy (text text)");
+    let mut client = lane.connect();
+    let mut fill =
+        || client.batch_execute("INSERT INTO busy SELECT repeat(md5(n::text), 60) FROM generate_series(1, 4000) AS n");
+    wait_until(LONG, "a slot that holds much", || {
+        fill()?;
+        Ok(check(&lane, &[]).finding("slot_wal")["level"] == "warn")
+    })
+    .unwrap();
+    let mend = check(&lane, &[]).level("slot_wal", "warn", &["above max_slot_wal_keep_size the slot is lost"]);
+    assert!(mend.contains("walrelay run") && mend.contains("max_slot_wal_keep_size"), "{mend}");
+    wait_until(LONG, "the slot to be lost", || {
+        fill()?;
+        lane.sql("CHECKPOINT");
+        Ok(check(&lane, &[]).finding("slot")["level"] == "fail")
+    })
+    .unwrap();
+    let mend = check(&lane, &[]).level("slot", "fail", &["has been invalidated"]);
+    assert!(mend.contains("walrelay teardown") && mend.contains("walrelay setup --apply"), "{mend}");
+}
+
+#[test]
+fn a_managed_service_gets_its_own_mend() {
+    let server = Postgres::start(&postgres::Options {
+        settings: vec![
+            ("wal_level".to_owned(), "replica".to_owned()),
+            ("rds.logical_replication".to_owned(), "off".to_owned()),
+        ],
+        ..postgres::Options::default()
+    })
+    .unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap());
+    lane.sql(GOOD);
+    lane.publish("outbox");
+    lane.sql("CREATE ROLE rds_replication; CREATE ROLE app LOGIN");
+    let source = lane.source.replace("postgres@", "app@");
+    let found = check(&lane, &["--source", &source]);
+    found.level("service", "ok", &["Amazon RDS"]);
+    let mend = found.level("wal_level", "fail", &[]);
+    assert!(mend.contains("ParameterName=rds.logical_replication,ParameterValue=1"), "{mend}");
+    assert_eq!(found.level("replication", "fail", &[]), "GRANT rds_replication TO \"app\";");
+    assert!(found.level("slot_wal_limit", "warn", &[]).starts_with("aws rds modify-db-parameter-group"));
+}
+
+#[test]
+fn one_side_away_leaves_the_other() {
+    let mut lane = good();
+    let found = check(&lane, &["--source", "postgres://postgres@127.0.0.1:1/shop"]);
+    found.level("connection", "fail", &["postgres", "127.0.0.1:1"]);
+    assert!(found.report["findings"].as_array().unwrap().iter().any(|f| f["side"] == "kafka" && f["level"] == "ok"));
+    let there = std::mem::replace(&mut lane.brokers, "127.0.0.1:1".to_owned());
+    let found = check(&lane, &[]);
+    assert_eq!(found.code, 2);
+    found.level("connection", "fail", &["127.0.0.1:1", "kafka", "security.protocol"]);
+    found.level("slot", "ok", &[]);
+    lane.brokers = there;
+    check(&lane, &[]).level("connection", "ok", &[]);
+}
+
+/// A Kafka of which nothing comes by itself.
+fn strict() -> (&'static Kafka, u16) {
+    let (kafka, port) = own::strict_kafka();
+    (kafka, *port)
+}
+
+#[test]
+fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended() {
+    let kafka = strict().0;
+    let lane = Lane::on(shared_postgres().unwrap(), kafka)
+        .furnish("CREATE TABLE outbox (id text PRIMARY KEY, type text NOT NULL, payload text)", "outbox");
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', repeat('x', 30000))");
+    let topic = lane.topic("order");
+    let mend = check(&lane, &[]).level("topics", "fail", &[&topic, "is not there"]);
+    assert!(mend.contains(&format!("--create --topic {topic}")), "{mend}");
+    let settings = [("max.message.bytes", "20000"), ("min.insync.replicas", "2"), ("cleanup.policy", "compact")];
+    kafka.create_topic(&topic, 3, &settings).unwrap();
+    let found = check(&lane, &[]);
+    assert_eq!(found.code, 2);
+    found.level("topics", "ok", &[]);
+    let mut given = Vec::new();
+    for (name, setting) in
+        [("record_size", "max.message.bytes"), ("replicas", "min.insync.replicas"), ("compaction", "cleanup.policy")]
+    {
+        let mend = found.level(name, "fail", &[&topic]);
+        let value = mend.split_once(&format!("--add-config {setting}=")).unwrap_or_else(|| panic!("{mend}")).1;
+        given.push((setting, value.to_owned()));
+    }
+    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    kafka.alter_topic(&topic, &given).unwrap();
+    let after = check(&lane, &[]);
+    assert_eq!(after.code, 0, "{:#}", after.report);
+    let mend = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
+    let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
+    assert_eq!(check(&lane, &["-X", property]).code, 0);
+}
+
+#[test]
+fn an_advertised_address_that_leads_nowhere_is_named() {
+    let (kafka, _) = strict();
+    let mut lane = good();
+    let there = std::mem::replace(&mut lane.brokers, kafka.tap_target().unwrap());
+    let mend = check(&lane, &[]).level("advertised", "fail", &["advertises", &lane.brokers]);
+    assert!(mend.contains("advertised.listeners"), "{mend}");
+    lane.brokers = there;
+    assert!(check(&lane, &[]).of("advertised").is_empty());
+}
+
+/// Stands in front of a server and does what PgBouncer before 1.23 does: ordinary sessions pass, replication is refused at start-up.
+fn pgbouncer(target: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(("127.0.0.1", target)).unwrap());
+            std::thread::spawn(move || {
+                let mut start = vec![0; 4096];
+                let length = client.read(&mut start).unwrap();
+                start.truncate(length);
+                if start.windows(11).any(|word| word == b"replication") {
+                    let body = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
+                    let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+                    return drop(client.write_all(&[&b"E"[..], &length, body].concat()));
+                }
+                server.write_all(&start).unwrap();
+                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
+                drop(std::io::copy(&mut server, &mut client));
+                drop(client.shutdown(std::net::Shutdown::Both));
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn a_pooler_in_between_is_told_and_the_direct_port_mends_it() {
+    let lane = good();
+    let direct = shared_postgres().unwrap().port().unwrap();
+    let pooled = lane.source.replace(&format!(":{direct}/"), &format!(":{}/", pgbouncer(direct)));
+    let found = check(&lane, &["--source", &format!("{pooled}?sslmode=disable")]);
+    assert_eq!(found.code, 2);
+    let mend = found.level("replication", "fail", &["this is PgBouncer"]);
+    assert!(mend.contains("use the direct port"), "{mend}");
+    found.level("slot", "ok", &[]);
+    check(&lane, &[]).level("replication", "ok", &[]);
+}
+
+#[test]
+fn names_that_need_quotes_are_quoted_in_every_mend() {
+    let lane = Lane::empty();
+    let publication = fresh("My \"Pub\"");
+    lane.sql("CREATE TABLE \"Out Box\" (\"Id\" text, aggregatetype text NOT NULL, aggregateid text, payload json)");
+    lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE \"Out Box\"", quoted(&publication)));
+    lane.make_slot();
+    let more = ["--publication", publication.as_str(), "--id-column", "Id"];
+    mended_by_sql(&lane, &more, "identity", "warn", &[]);
+    mended_by_sql(&lane, &more, "nulls", "warn", &["Id"]);
+}
