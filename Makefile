@@ -2,7 +2,6 @@
 
 CARGO ?= cargo
 ROUNDS ?= 50
-MODE ?= kill
 ROWS ?= 1000000
 RUNS ?= 3
 FUZZ_SECONDS ?= 30
@@ -29,7 +28,8 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev provision
 	$(CARGO) test --locked --workspace
-	$(target)/debug/walrelay-dev chaos --rounds 4 --mode mixed
+	$(target)/debug/walrelay-dev chaos --rounds 8 --brokers 1 \
+		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,kafka-cut,ddl
 
 check: ## Formatting, lints and tests that need no services
 	@dev/prerequisites build
@@ -41,10 +41,10 @@ provision: ## Bring Postgres and Kafka, and nothing else
 	@dev/prerequisites test
 	$(CARGO) run --locked -p walrelay-dev -- provision $(ARGS)
 
-chaos: ## Kill the relay ROUNDS=50 times under load (MODE=kill, term or mixed)
+chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network killed, frozen, cut, slowed
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) --mode $(MODE) $(ARGS)
+	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) $(ARGS)
 
 drain: ## Measure how fast a backlog of ROWS=1000000 is drained, RUNS=3 each, beside pg_recvlogical
 	@dev/prerequisites test

@@ -202,9 +202,17 @@ impl Meter {
     /// # Errors
     /// The brokers do not answer.
     pub fn count(&self) -> Result<i64> {
+        Ok(self.ends()?.iter().map(|(_, end)| end).sum())
+    }
+
+    /// Each partition with the offset that its next record will have.
+    ///
+    /// # Errors
+    /// The brokers do not answer.
+    pub fn ends(&self) -> Result<Vec<(i32, i64)>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.try_count() {
+            match self.try_ends() {
                 Err(error) if is_passing(&error) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -213,13 +221,13 @@ impl Meter {
         }
     }
 
-    fn try_count(&self) -> Result<i64, KafkaError> {
+    fn try_ends(&self) -> Result<Vec<(i32, i64)>, KafkaError> {
         let ends = self.consumer.offsets_for_times(self.ends.clone(), PATIENCE)?;
         let ends = ends.elements().into_iter().map(|end| {
             end.error()?;
-            Ok(end.offset().to_raw().unwrap_or_default())
+            Ok((end.partition(), end.offset().to_raw().unwrap_or_default()))
         });
-        ends.sum()
+        ends.collect()
     }
 }
 
@@ -275,6 +283,10 @@ fn is_passing(error: &KafkaError) -> bool {
                 | Code::Resolve
                 | Code::NotLeaderForPartition
                 | Code::LeaderNotAvailable
+                | Code::FencedLeaderEpoch
+                | Code::UnknownLeaderEpoch
+                | Code::OffsetNotAvailable
+                | Code::ReplicaNotAvailable
         )
     )
 }

@@ -1,4 +1,4 @@
-//! A Kafka of one's own: one KRaft node.
+//! A Kafka of one's own: one KRaft node, or a member of a [cluster](crate::cluster).
 //!
 //! In: broker properties, memory. Out: a broker that answers, on a free loopback port, that can be stopped, killed,
 //! suspended and started again on the same data and port. A cluster that the user has (`WALRELAY_TEST_BROKERS`) can
@@ -64,6 +64,19 @@ pub struct Options {
     pub client: Vec<(String, String)>,
     /// For measuring: all of the compiler and 1 GiB of heap; tests want a quick start instead.
     pub for_benchmarks: bool,
+    /// Its place among several nodes; `None`: it is alone.
+    pub member: Option<Member>,
+}
+
+/// One node's place in a cluster, each of whose nodes is broker and controller.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its `node.id`, from 1: its place in `controllers`.
+    pub id: u16,
+    /// Every node's controller port, in the order of their ids.
+    pub controllers: Vec<u16>,
+    /// What all of them are formatted with.
+    pub cluster: String,
 }
 
 impl Default for Options {
@@ -77,6 +90,7 @@ impl Default for Options {
             format_arguments: Vec::new(),
             client: Vec::new(),
             for_benchmarks: false,
+            member: None,
         }
     }
 }
@@ -93,13 +107,13 @@ enum Kind {
     External { brokers: String },
 }
 
-/// One broker that is its own controller; `process` is `None` while it is down.
+/// A broker that is a controller, too; `process` is `None` while it is down.
 #[derive(Debug)]
 struct Node {
     tools: KafkaTools,
     folder: PathBuf,
     port: u16,
-    controller_port: u16,
+    member: Member,
     tap_port: u16,
     client: Vec<(String, String)>,
     for_benchmarks: bool,
@@ -112,9 +126,17 @@ impl Kafka {
     /// # Errors
     /// It cannot be brought, or does not start; the message carries the end of its log.
     pub fn start(options: &Options) -> Result<Self> {
-        let mut node = Node::prepare(provision::kafka()?, options)?;
-        node.launch()?;
-        Ok(Self { kind: Kind::Own(Box::new(node)) })
+        let mut kafka = Self::prepare(options)?;
+        kafka.start_again()?;
+        Ok(kafka)
+    }
+
+    /// Formats the storage of a broker that does not run yet: [`Kafka::launch`] and [`Kafka::wait_until_ready`].
+    ///
+    /// # Errors
+    /// It cannot be brought, or not be formatted.
+    pub fn prepare(options: &Options) -> Result<Self> {
+        Ok(Self { kind: Kind::Own(Box::new(Node::prepare(provision::kafka()?, options)?)) })
     }
 
     /// The cluster of `WALRELAY_TEST_BROKERS` if that is set, else one of our own with default options.
@@ -204,13 +226,13 @@ impl Kafka {
         Ok(names.filter(|name| !name.starts_with("__")).collect())
     }
 
-    /// Creates a topic with topic settings such as `max.message.bytes`, one replica.
+    /// Creates a topic with topic settings such as `max.message.bytes`, and a replica on each broker of ours.
     ///
     /// # Errors
     /// There is one of that name, or it is refused.
     pub fn create_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
         let partitions = i32::try_from(partitions).context("too many partitions")?;
-        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(self.replicas()));
         let topic = settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value));
         let results = block_on(self.admin()?.create_topics([&topic], &admin_options()))?;
         refused(name, results)
@@ -282,11 +304,27 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let node = self.own_mut("start")?;
-        if node.process.is_some() {
+        if self.own("start")?.process.is_some() {
             return Ok(());
         }
-        node.launch()
+        self.launch()?;
+        self.wait_until_ready()
+    }
+
+    /// Starts its process and does not wait.
+    ///
+    /// # Errors
+    /// The cluster is the user's, or there is no Java.
+    pub fn launch(&mut self) -> Result<()> {
+        self.own_mut("start")?.launch()
+    }
+
+    /// Waits until the broker itself names itself among those that serve.
+    ///
+    /// # Errors
+    /// The cluster is the user's, or it does not start.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        self.own_mut("wait for")?.wait_until_ready()
     }
 
     /// Stops and starts it.
@@ -300,6 +338,13 @@ impl Kafka {
 
     fn admin(&self) -> Result<AdminClient<DefaultClientContext>> {
         Ok(self.client_config().create()?)
+    }
+
+    fn replicas(&self) -> i32 {
+        match &self.kind {
+            Kind::Own(node) => i32::try_from(node.member.controllers.len()).unwrap_or(1),
+            Kind::External { .. } => 1,
+        }
     }
 
     fn own(&self, verb: &str) -> Result<&Node> {
@@ -320,11 +365,12 @@ impl Kafka {
 impl Node {
     fn prepare(tools: KafkaTools, options: &Options) -> Result<Self> {
         let folder = run_dir::make(&tools.run, "kafka")?;
+        let alone = || Ok(Member { id: 1, controllers: vec![run_dir::free_port()?], cluster: cluster_id() });
         let node = Self {
             tools,
             folder,
             port: options.port.map_or_else(run_dir::free_port, Ok)?,
-            controller_port: run_dir::free_port()?,
+            member: options.member.clone().map_or_else(alone, Ok::<_, anyhow::Error>)?,
             tap_port: run_dir::free_port()?,
             client: options.client.clone(),
             for_benchmarks: options.for_benchmarks,
@@ -354,7 +400,11 @@ impl Node {
         let ours = ours.into_iter().filter(|(key, _)| !overridden(key)).map(|(key, value)| (key.to_owned(), value));
         let lines = ours.chain(options.properties.iter().cloned()).map(|(key, value)| format!("{key}={value}\n"));
         let text: String = lines.collect();
-        text.replace("{port}", &self.port.to_string()).replace("{controller_port}", &self.controller_port.to_string())
+        text.replace("{port}", &self.port.to_string()).replace("{controller_port}", &self.controller_port().to_string())
+    }
+
+    fn controller_port(&self) -> u16 {
+        self.member.controllers.get(usize::from(self.member.id) - 1).copied().unwrap_or_default()
     }
 
     fn own_properties(&self, options: &Options) -> Vec<(&'static str, String)> {
@@ -366,10 +416,15 @@ impl Node {
             listeners.push(format!("TAPPED://127.0.0.1:{}", self.tap_port));
             advertised.push(format!("TAPPED://127.0.0.1:{port}"));
         }
+        let voters = (1..).zip(&self.member.controllers).map(|(id, port)| format!("{id}@127.0.0.1:{port}"));
+        let replicas = self.member.controllers.len();
+        let in_sync = replicas.div_ceil(2).to_string();
         vec![
             ("process.roles", fixed("broker,controller")),
-            ("node.id", fixed("1")),
-            ("controller.quorum.voters", fixed("1@127.0.0.1:{controller_port}")),
+            ("node.id", self.member.id.to_string()),
+            ("controller.quorum.voters", voters.collect::<Vec<_>>().join(",")),
+            ("default.replication.factor", replicas.to_string()),
+            ("min.insync.replicas", in_sync.clone()),
             ("controller.listener.names", fixed("CONTROLLER")),
             ("listeners", listeners.join(",")),
             ("advertised.listeners", advertised.join(",")),
@@ -377,13 +432,13 @@ impl Node {
             ("log.dirs", self.folder.join("data").display().to_string()),
             ("auto.create.topics.enable", options.auto_create_topics.to_string()),
             ("num.partitions", options.partitions.to_string()),
-            ("offsets.topic.replication.factor", fixed("1")),
+            ("offsets.topic.replication.factor", replicas.to_string()),
             ("offsets.topic.num.partitions", fixed("1")),
-            ("transaction.state.log.replication.factor", fixed("1")),
-            ("transaction.state.log.min.isr", fixed("1")),
+            ("transaction.state.log.replication.factor", replicas.to_string()),
+            ("transaction.state.log.min.isr", in_sync.clone()),
             ("transaction.state.log.num.partitions", fixed("1")),
-            ("share.coordinator.state.topic.replication.factor", fixed("1")),
-            ("share.coordinator.state.topic.min.isr", fixed("1")),
+            ("share.coordinator.state.topic.replication.factor", replicas.to_string()),
+            ("share.coordinator.state.topic.min.isr", in_sync),
             ("group.initial.rebalance.delay.ms", fixed("0")),
             // 128 MiB by default, on the heap.
             ("log.cleaner.dedupe.buffer.size", fixed("2097152")),
@@ -392,7 +447,7 @@ impl Node {
 
     fn format(&self, arguments: &[String]) -> Result<()> {
         let mut command = self.java("kafka.tools.StorageTool");
-        command.args(["format", "-t", &cluster_id(), "-c"]).arg(self.settings()).args(arguments);
+        command.args(["format", "-t", &self.member.cluster, "-c"]).arg(self.settings()).args(arguments);
         let output = command.output().map_err(|error| no_java(&error))?;
         if !output.status.success() {
             let text = [output.stdout, output.stderr].concat();
@@ -405,7 +460,12 @@ impl Node {
     fn java(&self, class: &str) -> Command {
         let mut command = Command::new(&self.tools.java);
         let logging = format!("-Dlog4j2.configurationFile={}", self.logging().display());
-        command.args(if self.for_benchmarks { ["-Xmx1g", "-XX:+UseG1GC"] } else { ["-Xmx512m", "-XX:+UseSerialGC"] });
+        let heap = match (self.for_benchmarks, self.member.controllers.len()) {
+            (true, _) => ["-Xmx1g", "-XX:+UseG1GC"],
+            (false, 1) => ["-Xmx512m", "-XX:+UseSerialGC"],
+            (false, _) => ["-Xmx256m", "-XX:+UseSerialGC"],
+        };
+        command.args(heap);
         if !self.for_benchmarks {
             command.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
         }
@@ -419,7 +479,7 @@ impl Node {
         command.arg(self.settings()).current_dir(&self.folder).stdout(log.try_clone()?).stderr(log);
         let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };
         self.process = Some(Guarded::spawn("kafka", &mut command, &will)?);
-        self.wait_until_ready()
+        Ok(())
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
@@ -429,7 +489,8 @@ impl Node {
         let client: BaseConsumer = config.create()?;
         loop {
             let answer = client.fetch_metadata(None, Duration::from_secs(1));
-            if answer.is_ok_and(|metadata| !metadata.brokers().is_empty()) {
+            let id = i32::from(self.member.id);
+            if answer.is_ok_and(|metadata| metadata.brokers().iter().any(|broker| broker.id() == id)) {
                 return Ok(());
             }
             let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
@@ -487,7 +548,7 @@ fn refused(name: &str, results: Vec<rdkafka::admin::TopicResult>) -> Result<()> 
 }
 
 /// 16 random bytes as Kafka writes them: base64url without padding, 22 characters, not starting with a dash.
-fn cluster_id() -> String {
+pub(crate) fn cluster_id() -> String {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     let letter = || ALPHABET.get(rand::random_range(0..ALPHABET.len())).copied().map_or('A', char::from);
     // The last character carries two bits only.
@@ -515,7 +576,7 @@ mod tests {
             tools: KafkaTools { libs: PathBuf::new(), run: PathBuf::new(), java: PathBuf::new() },
             folder: PathBuf::from("/nowhere"),
             port: 1,
-            controller_port: 2,
+            member: Member { id: 1, controllers: vec![2], cluster: cluster_id() },
             tap_port: 3,
             client: Vec::new(),
             for_benchmarks: false,
@@ -533,6 +594,18 @@ mod tests {
         assert_eq!(text.matches("\nlisteners=").count(), 1);
         assert_eq!(value_of(&text, "listeners"), Some("SSL://127.0.0.1:1"));
         assert_eq!(value_of(&text, "controller.quorum.voters"), Some("1@127.0.0.1:2"));
+    }
+
+    #[test]
+    fn a_member_knows_the_others_and_two_of_three_have_to_be_in_sync() {
+        let mut node = node();
+        node.member = Member { id: 2, controllers: vec![21, 22, 23], cluster: cluster_id() };
+        let text = node.properties(&Options::default());
+        assert_eq!(value_of(&text, "node.id"), Some("2"));
+        assert!(value_of(&text, "listeners").unwrap().ends_with("CONTROLLER://127.0.0.1:22"));
+        assert_eq!(value_of(&text, "controller.quorum.voters"), Some("1@127.0.0.1:21,2@127.0.0.1:22,3@127.0.0.1:23"));
+        assert_eq!(value_of(&text, "transaction.state.log.replication.factor"), Some("3"));
+        assert_eq!(value_of(&text, "min.insync.replicas"), Some("2"));
     }
 
     #[test]

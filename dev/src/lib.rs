@@ -11,6 +11,7 @@
 //! ```
 
 pub mod account;
+pub mod cluster;
 pub mod consume;
 pub mod http;
 pub mod kafka;
@@ -25,3 +26,4 @@ pub mod stage;
 pub mod tap;
 pub mod truth;
 mod wait;
+pub mod witness;

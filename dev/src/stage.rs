@@ -26,6 +26,8 @@ pub struct Stage {
     pub binary: PathBuf,
     /// Connection URI of the database, as superuser.
     pub source: String,
+    /// The same for the relay, which may have to go through a tap.
+    pub relay_source: String,
     /// Database, publication and slot have this name.
     pub name: String,
     /// Bootstrap servers.
@@ -68,6 +70,7 @@ impl Stage {
         let stage = Self {
             binary: binary.to_owned(),
             source: postgres.url(&name),
+            relay_source: postgres.url(&name),
             name,
             brokers: kafka.brokers(),
             topic_prefix: topic_prefix.to_owned(),
@@ -135,7 +138,7 @@ impl Stage {
     }
 
     fn place(&self) -> [String; 6] {
-        ["--source", &self.source, "--publication", &self.name, "--slot", &self.name].map(str::to_owned)
+        ["--source", &self.relay_source, "--publication", &self.name, "--slot", &self.name].map(str::to_owned)
     }
 
     /// Waits until the slot has been confirmed up to everything that is committed now.
@@ -168,7 +171,7 @@ impl Stage {
     /// # Errors
     /// Database or brokers do not answer.
     pub fn compare(&self) -> Result<truth::Report> {
-        let mut checker = truth::Checker::new(truth::load(&mut self.connect()?)?);
+        let mut checker = truth::Checker::load(&mut self.connect()?)?;
         for topic in self.topics() {
             consume::read_topic(&self.client, &topic, |record| checker.see(&record))?;
         }

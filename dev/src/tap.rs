@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks connections on demand.
 //!
-//! In: a target address. Out: a loopback port that forwards to it, until told to cut, delay, stall, throttle, refuse, or
-//! to leave connections half-open. It looks at no byte.
+//! In: a target address. Out: a loopback port that forwards to it, until told to cut, delay, stall, throttle, refuse, to
+//! leave connections half-open, or to lose them without a word to either end. It looks at no byte.
 //!
 //! ```text
 //!  client ──▶ reader ──▶ queue ──▶ writer ──▶ server      (a pair of threads for each direction)
@@ -14,7 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,8 @@ struct State {
     refusing: bool,
     to_server: Weather,
     to_client: Weather,
+    /// What each direction always takes longer, also after [`Tap::flow`].
+    distance: Duration,
     connections: Vec<Connection>,
     accepted: usize,
 }
@@ -72,8 +74,10 @@ struct Weather {
 struct Connection {
     client: TcpStream,
     server: TcpStream,
-    /// The server's side is gone and the client is not to know.
-    half_open: Arc<AtomicBool>,
+    /// What is sent disappears, and neither end is told of the other's.
+    lost: Arc<AtomicBool>,
+    /// Held by each of its threads.
+    alive: Weak<()>,
 }
 
 impl Tap {
@@ -132,6 +136,11 @@ impl Tap {
         self.line.state().refusing = refusing;
     }
 
+    /// How far away the target is: each byte takes that much longer, in both directions, whatever else happens.
+    pub fn set_distance(&self, distance: Duration) {
+        self.line.state().distance = distance;
+    }
+
     /// Each byte arrives that much later.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.change(direction, |weather| weather.delay = delay);
@@ -165,8 +174,16 @@ impl Tap {
     /// The server sees every connection closed; the client sees nothing, and what it sends disappears.
     pub fn half_open(&self) {
         for connection in &self.line.state().connections {
-            connection.half_open.store(true, Ordering::SeqCst);
+            connection.lost.store(true, Ordering::SeqCst);
             drop(connection.server.shutdown(Shutdown::Both));
+        }
+    }
+
+    /// The cable is cut: what is sent over the connections of now disappears in both directions, and neither end is told
+    /// anything, ever. New connections are taken.
+    pub fn lose(&self) {
+        for connection in &self.line.state().connections {
+            connection.lost.store(true, Ordering::SeqCst);
         }
     }
 
@@ -195,7 +212,8 @@ impl Line {
     fn weather(&self, direction: Direction) -> Option<Weather> {
         let stalled = |state: &mut State| state.weather_mut(direction).stalled && !state.closed;
         let mut state = self.changed.wait_while(self.state(), stalled).unwrap_or_else(PoisonError::into_inner);
-        let weather = *state.weather_mut(direction);
+        let mut weather = *state.weather_mut(direction);
+        weather.delay += state.distance;
         (!state.closed).then_some(weather)
     }
 }
@@ -237,18 +255,28 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
     let server = TcpStream::connect(target)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let half_open = Arc::new(AtomicBool::new(false));
+    let (lost, alive) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
     for direction in [Direction::ToServer, Direction::ToClient] {
         let (from, to) = match direction {
             Direction::ToServer => (client.try_clone()?, server.try_clone()?),
             Direction::ToClient => (server.try_clone()?, client.try_clone()?),
         };
         let (sender, receiver) = sync_channel(PIECES);
-        let (line, half_open) = (Arc::clone(line), Arc::clone(&half_open));
-        thread::spawn(move || read(from, &sender));
-        thread::spawn(move || write(to, &receiver, &line, direction, &half_open));
+        let (line, lost) = (Arc::clone(line), Arc::clone(&lost));
+        let (reading, writing) = (Arc::clone(&alive), Arc::clone(&alive));
+        thread::spawn(move || {
+            read(from, &sender);
+            drop(reading);
+        });
+        thread::spawn(move || {
+            write(to, &receiver, &line, direction, &lost);
+            drop(writing);
+        });
     }
-    line.state().connections.push(Connection { client, server, half_open });
+    let alive = Arc::downgrade(&alive);
+    let mut state = line.state();
+    state.connections.retain(|connection| connection.alive.strong_count() > 0);
+    state.connections.push(Connection { client, server, lost, alive });
     Ok(())
 }
 
@@ -266,15 +294,21 @@ fn read(mut from: TcpStream, sender: &SyncSender<Piece>) {
     }
 }
 
-fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Direction, half_open: &AtomicBool) {
+fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Direction, lost: &AtomicBool) {
     for (came, piece) in pieces {
+        if lost.load(Ordering::SeqCst) {
+            continue;
+        }
         let Some(weather) = line.weather(direction) else { break };
         thread::sleep((came + weather.delay).saturating_duration_since(Instant::now()));
         // A stall may have begun during the delay.
         if line.weather(direction).is_none() {
             break;
         }
-        if to.write_all(&piece).is_err() && !half_open.load(Ordering::SeqCst) {
+        if lost.load(Ordering::SeqCst) {
+            continue;
+        }
+        if to.write_all(&piece).is_err() && !lost.load(Ordering::SeqCst) {
             break;
         }
         if let Some(rate) = weather.bytes_per_second {
@@ -282,7 +316,7 @@ fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Di
             thread::sleep(Duration::from_secs(1) * length / rate);
         }
     }
-    if !half_open.load(Ordering::SeqCst) {
+    if !lost.load(Ordering::SeqCst) {
         drop(to.shutdown(Shutdown::Write));
     }
 }
@@ -364,6 +398,31 @@ mod tests {
             let kind = round_trip(&mut stream).unwrap_err().kind();
             assert!(matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_lost_connection_swallows_both_directions_and_new_ones_are_taken() {
+        let tap = Tap::start(echo()).unwrap();
+        let mut stream = connect(&tap);
+        round_trip(&mut stream).unwrap();
+        tap.lose();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let kind = round_trip(&mut stream).unwrap_err().kind();
+        assert!(matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{kind:?}");
+        tap.flow();
+        assert_eq!(&round_trip(&mut connect(&tap)).unwrap(), b"ping");
+        assert!(round_trip(&mut stream).is_err());
+    }
+
+    #[test]
+    fn a_distance_stays_when_everything_else_ends() {
+        let tap = Tap::start(echo()).unwrap();
+        tap.set_distance(Duration::from_millis(20));
+        tap.flow();
+        let mut stream = connect(&tap);
+        let started = Instant::now();
+        assert_eq!(&round_trip(&mut stream).unwrap(), b"ping");
+        assert!(started.elapsed() >= Duration::from_millis(40));
     }
 
     #[test]

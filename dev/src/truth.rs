@@ -1,16 +1,20 @@
 //! What was committed against what was received.
 //!
-//! In: the rows of table `truth` and the records of the topics, each partition in its order. Out: what is missing,
-//! repeated, out of order, torn, phantom or corrupted, with the first offenders by name.
+//! In: the rows of tables `truth` and `truth_bad`, and the records of the topics, each partition in its order. Out: what
+//! is missing, repeated, out of order, torn, phantom or corrupted, with the first offenders by name.
 //!
 //! For one key the committed sequence numbers are 1, 2, 3, … (see [`crate::shop`]). A log is in order when each number
 //! appears for the first time after every smaller one. A crash may repeat a contiguous tail: after any number comes
-//! at most its successor, else the repeat is torn.
+//! at most its successor, else the repeat is torn. Rows that cannot be published have no number: they must be in the
+//! dead-letter topic, all of them and nothing else.
+//!
+//! Of a row only digests are kept, so that millions of them fit.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use ::postgres::Client;
+use ::postgres::fallible_iterator::FallibleIterator as _;
 use anyhow::Result;
 use md5::{Digest as _, Md5};
 
@@ -37,21 +41,42 @@ pub struct Row {
 /// # Errors
 /// The database does not answer.
 pub fn load(client: &mut Client) -> Result<Vec<Row>> {
-    let rows = client.query("SELECT id, key, seq, md5 FROM truth", &[])?;
-    Ok(rows.iter().map(|row| Row { id: row.get(0), key: row.get(1), seq: row.get(2), md5: row.get(3) }).collect())
+    let mut rows = Vec::new();
+    for_each(client, |row| rows.push(row))?;
+    Ok(rows)
+}
+
+fn for_each(client: &mut Client, mut take: impl FnMut(Row)) -> Result<()> {
+    let nothing: [&str; 0] = [];
+    let mut rows = client.query_raw("SELECT id, key, seq, md5 FROM truth", nothing)?;
+    while let Some(row) = rows.next()? {
+        take(Row { id: row.get(0), key: row.get(1), seq: row.get(2), md5: row.get(3) });
+    }
+    Ok(())
 }
 
 /// Holds the truth and looks at one record after the other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Checker {
-    rows: HashMap<String, (Row, bool)>,
-    keys: HashMap<String, KeyState>,
+    /// By the id's digest.
+    rows: HashMap<u128, Expected>,
+    keys: Vec<KeyState>,
+    key_numbers: HashMap<String, u32>,
     report: Report,
 }
 
 #[derive(Debug, Clone, Copy)]
+struct Expected {
+    key: u32,
+    seen: bool,
+    seq: i64,
+    md5: u128,
+}
+
+#[derive(Debug, Clone)]
 struct KeyState {
-    partition: i32,
+    key: String,
+    partition: Option<i32>,
     last: i64,
     highest: i64,
 }
@@ -81,38 +106,63 @@ pub struct Report {
 
 impl Checker {
     /// Starts with nothing received.
-    pub fn new(rows: Vec<Row>) -> Self {
-        let report = Report { committed: rows.len(), ..Report::default() };
-        let rows = rows.into_iter().map(|row| (row.id.clone(), (row, false))).collect();
-        Self { rows, keys: HashMap::new(), report }
+    pub fn new(rows: &[Row]) -> Self {
+        let mut checker = Self::default();
+        for row in rows {
+            checker.expect(row);
+        }
+        checker
+    }
+
+    /// Starts with table `truth`, and nothing received.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub fn load(client: &mut Client) -> Result<Self> {
+        let mut checker = Self::default();
+        for_each(client, |row| checker.expect(&row))?;
+        Ok(checker)
+    }
+
+    /// One more row that must come.
+    fn expect(&mut self, row: &Row) {
+        let next = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        let key = *self.key_numbers.entry(row.key.clone()).or_insert(next);
+        if key == next {
+            self.keys.push(KeyState { key: row.key.clone(), partition: None, last: 0, highest: 0 });
+        }
+        let md5 = u128::from_str_radix(&row.md5, 16).unwrap_or_default();
+        self.rows.insert(digest(row.id.as_bytes()), Expected { key, seen: false, seq: row.seq, md5 });
+        self.report.committed += 1;
     }
 
     /// Looks at the next record of its partition.
     pub fn see(&mut self, record: &Record) {
         let report = &mut self.report;
         report.received += 1;
+        let id = record.header("id").unwrap_or_default();
         let place = || format!("{} p{} offset {}", record.topic, record.partition, record.offset);
-        let Some((row, seen)) = self.rows.get_mut(record.header("id").unwrap_or_default()) else {
+        let known = self.rows.get_mut(&digest(id.as_bytes()));
+        let known = known.and_then(|row| self.keys.get_mut(row.key as usize).map(|state| (row, state)));
+        let Some((row, state)) = known else {
             report.phantom += 1;
             return report.name(report.phantom, || format!("phantom: id {:?} at {}", record.header("id"), place()));
         };
-        if !is_the_same(row, record) {
+        if !is_the_same(&state.key, row.md5, record) {
             report.corrupted += 1;
-            report
-                .name(report.corrupted, || format!("corrupted: id {} at {}: {}", row.id, place(), record.value_text()));
+            report.name(report.corrupted, || format!("corrupted: id {id} at {}: {}", place(), record.value_text()));
         }
-        let first = !std::mem::replace(seen, true);
+        let first = !std::mem::replace(&mut row.seen, true);
         report.repeated += usize::from(!first);
-        let state = self.keys.entry(row.key.clone());
-        let state = state.or_insert(KeyState { partition: record.partition, last: 0, highest: 0 });
         if row.seq > state.last + 1 {
             report.torn += 1;
-            let (key, last) = (&row.key, state.last);
+            let (key, last) = (&state.key, state.last);
             report.name(report.torn, || format!("torn: {key} leaps from {last} to {} at {}", row.seq, place()));
         }
-        if first && (row.seq < state.highest || record.partition != state.partition) {
+        let partition = *state.partition.get_or_insert(record.partition);
+        if first && (row.seq < state.highest || record.partition != partition) {
             report.out_of_order += 1;
-            let (key, highest) = (&row.key, state.highest);
+            let (key, highest) = (&state.key, state.highest);
             report.name(report.out_of_order, || {
                 format!("out of order: {key} {} after {highest} at {}", row.seq, place())
             });
@@ -123,11 +173,12 @@ impl Checker {
 
     /// The verdict over everything seen.
     pub fn finish(mut self) -> Report {
-        let missing = self.rows.values().filter(|(_, seen)| !seen).map(|(row, _)| row);
-        let mut missing: Vec<&Row> = missing.collect();
-        missing.sort_by(|a, b| (&a.key, a.seq).cmp(&(&b.key, b.seq)));
-        for (count, row) in (1..).zip(&missing) {
-            self.report.name(count, || format!("missing: {} {} id {}", row.key, row.seq, row.id));
+        let missing = self.rows.values().filter(|row| !row.seen);
+        let named = |row: &Expected| (self.keys.get(row.key as usize).map(|state| state.key.as_str()), row.seq);
+        let mut missing: Vec<_> = missing.map(named).collect();
+        missing.sort_unstable();
+        for (count, (key, seq)) in (1..).zip(&missing) {
+            self.report.name(count, || format!("missing: {} {seq}", key.unwrap_or_default()));
         }
         self.report.missing = missing.len();
         self.report
@@ -135,21 +186,85 @@ impl Checker {
 }
 
 /// Compares at once.
-pub fn compare<'a>(rows: Vec<Row>, records: impl IntoIterator<Item = &'a Record>) -> Report {
+pub fn compare<'a>(rows: &[Row], records: impl IntoIterator<Item = &'a Record>) -> Report {
     let mut checker = Checker::new(rows);
     records.into_iter().for_each(|record| checker.see(record));
     checker.finish()
 }
 
-fn is_the_same(row: &Row, record: &Record) -> bool {
-    let kind = row.key.split('-').next().unwrap_or_default();
-    let digest = md5_hex(record.value.as_deref().unwrap_or_default());
-    record.key_text() == row.key && record.topic.rsplit('.').next() == Some(kind) && digest == row.md5
+fn is_the_same(key: &str, md5: u128, record: &Record) -> bool {
+    let kind = key.split('-').next().unwrap_or_default();
+    let digest = digest(record.value.as_deref().unwrap_or_default());
+    record.key_text() == key && record.topic.rsplit('.').next() == Some(kind) && digest == md5
 }
 
-/// As Postgres' `md5()` writes it.
-fn md5_hex(bytes: &[u8]) -> String {
-    format!("{:032x}", u128::from_be_bytes(Md5::digest(bytes).into()))
+fn digest(bytes: &[u8]) -> u128 {
+    u128::from_be_bytes(Md5::digest(bytes).into())
+}
+
+/// What the dead-letter topic must hold, and what it was seen to hold.
+#[derive(Debug, Default)]
+pub struct DeadLetters {
+    rows: HashMap<String, (u128, bool)>,
+    /// Records whose payload is not the row's, or that do not say what was wrong.
+    pub corrupted: usize,
+    /// Records of no bad row.
+    pub phantom: usize,
+    /// Records that came once more.
+    pub repeated: usize,
+}
+
+impl DeadLetters {
+    /// Reads table `truth_bad`.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub fn load(client: &mut Client) -> Result<Self> {
+        let rows = client.query("SELECT id, md5 FROM truth_bad", &[])?;
+        let rows = rows.iter().map(|row| {
+            let md5 = u128::from_str_radix(row.get(1), 16).unwrap_or_default();
+            (row.get(0), (md5, false))
+        });
+        Ok(Self { rows: rows.collect(), ..Self::default() })
+    }
+
+    /// Looks at one record of the dead-letter topic.
+    pub fn see(&mut self, record: &Record) {
+        let Some((md5, seen)) = self.rows.get_mut(record.header("id").unwrap_or_default()) else {
+            self.phantom += 1;
+            return;
+        };
+        let whole = digest(record.value.as_deref().unwrap_or_default()) == *md5;
+        self.corrupted += usize::from(!whole || record.header("walrelay-error").is_none());
+        self.repeated += usize::from(std::mem::replace(seen, true));
+    }
+
+    /// Bad rows that were committed.
+    pub fn expected(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Bad rows that are not in the topic.
+    pub fn missing(&self) -> usize {
+        self.rows.values().filter(|(_, seen)| !seen).count()
+    }
+
+    /// Whether exactly the bad rows are there; repeats are not wrong.
+    pub fn is_exact(&self) -> bool {
+        self.missing() + self.phantom + self.corrupted == 0
+    }
+}
+
+impl fmt::Display for DeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { corrupted, phantom, repeated, .. } = self;
+        write!(
+            f,
+            "bad rows {}  missing {}  repeated {repeated}  phantom {phantom}  corrupted {corrupted}",
+            self.expected(),
+            self.missing()
+        )
+    }
 }
 
 impl Report {
@@ -181,7 +296,7 @@ mod tests {
     use super::*;
 
     fn row(key: &str, seq: i64) -> Row {
-        Row { id: format!("{key}/{seq}"), key: key.to_owned(), seq, md5: md5_hex(b"{}") }
+        Row { id: format!("{key}/{seq}"), key: key.to_owned(), seq, md5: format!("{:032x}", digest(b"{}")) }
     }
 
     fn record(key: &str, seq: i64) -> Record {
@@ -198,9 +313,9 @@ mod tests {
 
     #[track_caller]
     fn check(received: &[i64], wanted: &Report) {
-        let rows = (1..=4).map(|seq| row("order-1", seq)).collect();
+        let rows: Vec<Row> = (1..=4).map(|seq| row("order-1", seq)).collect();
         let records: Vec<Record> = received.iter().map(|seq| record("order-1", *seq)).collect();
-        let mut report = compare(rows, &records);
+        let mut report = compare(&rows, &records);
         report.offenders.clear();
         assert_eq!(report, Report { committed: 4, received: received.len(), ..wanted.clone() });
     }
@@ -233,15 +348,31 @@ mod tests {
         check(&[1, 2, 3, 4, 5], &Report { phantom: 1, ..Report::default() });
         let mut changed = record("order-1", 1);
         changed.value = Some(b"{ }".to_vec());
-        let report = compare(vec![row("order-1", 1)], &[changed]);
+        let report = compare(&[row("order-1", 1)], &[changed]);
         assert_eq!((report.corrupted, report.is_clean(), report.offenders.len()), (1, false, 1));
+    }
+
+    #[test]
+    fn exactly_the_bad_rows_are_dead_letters() {
+        let mut letters = DeadLetters::default();
+        let mut letter = record("order-1", 1);
+        letter.headers.push(("walrelay-error".to_owned(), Some(b"too large".to_vec())));
+        letters.rows.insert("order-1/1".to_owned(), (digest(b"{}"), false));
+        assert!(!letters.is_exact());
+        letters.see(&letter);
+        letters.see(&letter);
+        assert!(letters.is_exact() && letters.repeated == 1, "{letters}");
+        letters.see(&record("order-1", 2));
+        letter.value = None;
+        letters.see(&letter);
+        assert_eq!((letters.phantom, letters.corrupted), (1, 1));
     }
 
     #[test]
     fn a_key_that_changes_its_partition_is_out_of_order() {
         let mut moved = record("order-1", 2);
         moved.partition = 1;
-        let report = compare(vec![row("order-1", 1), row("order-1", 2)], &[record("order-1", 1), moved]);
+        let report = compare(&[row("order-1", 1), row("order-1", 2)], &[record("order-1", 1), moved]);
         assert_eq!(report.out_of_order, 1);
     }
 }

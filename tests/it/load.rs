@@ -6,7 +6,7 @@ use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{Postgres, shared_postgres};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::shop::{self, Shop};
-use walrelay_dev::truth::{self, Checker, Report};
+use walrelay_dev::truth::{Checker, Report};
 
 use crate::lane::Lane;
 
@@ -63,7 +63,7 @@ impl Load {
     #[track_caller]
     pub(crate) fn verdict(&self) -> Report {
         self.lane.wait_confirmed();
-        let mut checker = Checker::new(truth::load(&mut self.lane.connect()).unwrap());
+        let mut checker = Checker::load(&mut self.lane.connect()).unwrap();
         for kind in shop::KINDS {
             consume::read_topic(&self.lane.client, &self.lane.topic(kind), |record| checker.see(&record)).unwrap();
         }

@@ -1,0 +1,102 @@
+//! Kafka behind taps: one broker, or three of which two have to be in sync.
+//!
+//! In: how many brokers, their properties. Out: brokers that can be killed, stopped and suspended one by one, and a tap in
+//! front of each: who bootstraps from [`Cluster::tapped_brokers`] stays behind the taps, because the brokers advertise
+//! them; [`Cluster::brokers`] and [`Cluster::client_config`] go around them.
+//!
+//! ```text
+//!  relay ──▶ tap 1 ──▶ TAPPED    ┐
+//!                                ├ broker 1 ◀──▶ brokers 2, 3 (each with its tap)
+//!  consumer, admin ──▶ PLAINTEXT ┘
+//! ```
+
+use std::thread;
+
+use anyhow::{Result, anyhow};
+use rdkafka::ClientConfig;
+
+use crate::kafka::{self, Kafka, Member, Options};
+use crate::run_dir;
+use crate::tap::Tap;
+
+/// Brokers with a tap in front of each.
+#[derive(Debug)]
+pub struct Cluster {
+    brokers: Vec<Kafka>,
+    taps: Vec<Tap>,
+}
+
+impl Cluster {
+    /// Starts `count` brokers on empty storage; topics that are made through one of them have a replica on each.
+    ///
+    /// # Errors
+    /// They cannot be brought, or do not start; the message carries the end of a log.
+    pub fn start(count: u16, properties: &[(&str, &str)]) -> Result<Self> {
+        let controllers = (0..count).map(|_| run_dir::free_port()).collect::<Result<Vec<_>>>()?;
+        let taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
+        let cluster = kafka::cluster_id();
+        let options = (1..=count).zip(&taps).map(|(id, tap)| Options {
+            properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            advertise_through: Some(tap.port()),
+            member: Some(Member { id, controllers: controllers.clone(), cluster: cluster.clone() }),
+            ..Options::default()
+        });
+        let starting: Vec<_> = options.map(|options| thread::spawn(move || launched(&options))).collect();
+        let mut brokers = Vec::new();
+        for broker in starting {
+            brokers.push(broker.join().map_err(|_| anyhow!("starting Kafka panicked"))??);
+        }
+        brokers.iter_mut().try_for_each(Kafka::wait_until_ready)?;
+        for (broker, tap) in brokers.iter().zip(&taps) {
+            tap.set_target(broker.tap_target()?);
+        }
+        Ok(Self { brokers, taps })
+    }
+
+    /// How many brokers there are, up or down.
+    pub fn len(&self) -> usize {
+        self.brokers.len()
+    }
+
+    /// Whether there is none: never.
+    pub fn is_empty(&self) -> bool {
+        self.brokers.is_empty()
+    }
+
+    /// All brokers, in the order of their ids.
+    pub fn brokers(&self) -> &[Kafka] {
+        &self.brokers
+    }
+
+    /// One of them, by its place from 0 (counted round).
+    ///
+    /// # Errors
+    /// There is none at all.
+    pub fn broker(&mut self, place: usize) -> Result<&mut Kafka> {
+        let count = self.brokers.len().max(1);
+        self.brokers.get_mut(place % count).ok_or_else(|| anyhow!("a cluster without brokers"))
+    }
+
+    /// The taps, in the order of their brokers.
+    pub fn taps(&self) -> &[Tap] {
+        &self.taps
+    }
+
+    /// Bootstrap servers behind the taps.
+    pub fn tapped_brokers(&self) -> String {
+        self.taps.iter().map(Tap::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Gets in around the taps, by every broker.
+    pub fn client_config(&self) -> ClientConfig {
+        let mut config = self.brokers.first().map(Kafka::client_config).unwrap_or_default();
+        config.set("bootstrap.servers", self.brokers.iter().map(Kafka::brokers).collect::<Vec<_>>().join(","));
+        config
+    }
+}
+
+fn launched(options: &Options) -> Result<Kafka> {
+    let mut broker = Kafka::prepare(options)?;
+    broker.launch()?;
+    Ok(broker)
+}

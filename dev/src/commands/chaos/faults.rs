@@ -1,0 +1,179 @@
+//! Faults: how each begins, and how it ends.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use rustix::process::Signal;
+use walrelay_dev::kafka::Kafka;
+use walrelay_dev::postgres::Mode;
+use walrelay_dev::process;
+use walrelay_dev::tap::{Direction, Tap};
+
+use super::plan::{Kind, Strike};
+use super::world::{PATIENCE, World};
+
+/// A fault that has begun.
+#[derive(Debug, Default)]
+pub(super) struct Struck {
+    /// Whether there was something to strike at; what was down already cannot be killed.
+    pub(super) hit: bool,
+    /// The exit code of a clean stop.
+    pub(super) code: Option<i32>,
+    frozen: Option<u32>,
+}
+
+impl Struck {
+    const HIT: Self = Self { hit: true, code: None, frozen: None };
+    const MISSED: Self = Self { hit: false, code: None, frozen: None };
+}
+
+/// Begins a fault; what needs no end is over with this.
+pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
+    match strike.kind {
+        Kind::RelayKill | Kind::RelayTerm | Kind::RelayFreeze if !is_up(world)? => return Ok(Struck::MISSED),
+        Kind::RelayKill => world.relay.kill9()?,
+        Kind::RelayTerm => {
+            let exit = world.relay.terminate(PATIENCE)?;
+            return Ok(Struck { code: Some(exit.code), ..Struck::HIT });
+        }
+        Kind::RelayFreeze => world.relay.signal(Signal::STOP)?,
+        Kind::PostgresKill => world.postgres.kill()?,
+        Kind::PostgresImmediate => drop(world.postgres.stop_within(Mode::Immediate, PATIENCE)?),
+        Kind::PostgresFast => drop(world.postgres.stop_within(Mode::Fast, PATIENCE)?),
+        Kind::PostgresFreeze => world.postgres.suspend()?,
+        Kind::WalsenderTerminate => {
+            let Some(pid) = walsender(world)? else { return Ok(Struck::MISSED) };
+            world.connect()?.execute("SELECT pg_terminate_backend($1)", &[&pid])?;
+        }
+        Kind::WalsenderFreeze => {
+            let Some(pid) = walsender(world)? else { return Ok(Struck::MISSED) };
+            let frozen = u32::try_from(pid).ok();
+            signal(frozen, Signal::STOP);
+            return Ok(Struck { frozen, ..Struck::HIT });
+        }
+        Kind::PostgresCut => world.postgres_tap.cut(),
+        Kind::PostgresLost => world.postgres_tap.lose(),
+        Kind::PostgresHalfOpen => world.postgres_tap.half_open(),
+        Kind::PostgresStall => stall(&world.postgres_tap, strike.dice),
+        Kind::PostgresSlow => slow(&world.postgres_tap, strike.dice),
+        Kind::BrokerKill => with_victims(world, strike, Kafka::kill)?,
+        Kind::BrokerRestart => with_victims(world, strike, Kafka::stop)?,
+        Kind::BrokerFreeze => with_victims(world, strike, Kafka::suspend)?,
+        Kind::KafkaCut => taps(world, strike).for_each(Tap::cut),
+        Kind::KafkaLost => taps(world, strike).for_each(Tap::lose),
+        Kind::KafkaStall => taps(world, strike).for_each(|tap| stall(tap, strike.dice)),
+        Kind::KafkaSlow => taps(world, strike).for_each(|tap| slow(tap, strike.dice)),
+        Kind::Ddl => build(world, strike)?,
+    }
+    Ok(Struck::HIT)
+}
+
+/// Ends it: everything that it took is there again.
+pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<()> {
+    match strike.kind {
+        Kind::RelayKill | Kind::RelayTerm => world.relay.start_again(),
+        Kind::RelayFreeze => world.relay.signal(Signal::CONT),
+        Kind::PostgresKill | Kind::PostgresImmediate | Kind::PostgresFast => world.postgres.start_again(),
+        Kind::PostgresFreeze => world.postgres.resume(),
+        Kind::WalsenderFreeze => {
+            signal(struck.frozen, Signal::CONT);
+            Ok(())
+        }
+        Kind::PostgresStall | Kind::PostgresSlow => {
+            world.postgres_tap.flow();
+            Ok(())
+        }
+        Kind::BrokerKill | Kind::BrokerRestart => {
+            // A quorum may need all of them, before the first one is ready.
+            with_victims(world, strike, Kafka::launch)?;
+            with_victims(world, strike, Kafka::wait_until_ready)
+        }
+        Kind::BrokerFreeze => with_victims(world, strike, Kafka::resume),
+        Kind::KafkaStall | Kind::KafkaSlow => {
+            world.cluster.taps().iter().for_each(Tap::flow);
+            Ok(())
+        }
+        Kind::WalsenderTerminate
+        | Kind::PostgresCut
+        | Kind::PostgresLost
+        | Kind::PostgresHalfOpen
+        | Kind::KafkaCut
+        | Kind::KafkaLost
+        | Kind::Ddl => Ok(()),
+    }
+}
+
+/// Whether the relay runs; that another fault has ended it is no error, that it ended by itself is one.
+fn is_up(world: &mut World) -> Result<bool> {
+    match world.relay.exited()? {
+        Some(code) => anyhow::bail!("the relay has ended with {code}"),
+        None => Ok(world.relay.pid().is_some()),
+    }
+}
+
+fn signal(pid: Option<u32>, signal: Signal) {
+    if let Some(pid) = pid {
+        process::signal_stranger(pid, signal);
+    }
+}
+
+fn with_victims(world: &mut World, strike: Strike, act: impl Fn(&mut Kafka) -> Result<()>) -> Result<()> {
+    for place in victims(world, strike) {
+        act(world.cluster.broker(place)?)?;
+    }
+    Ok(())
+}
+
+/// One broker; of three now and then two are killed, so that too few are in sync.
+fn victims(world: &World, strike: Strike) -> Vec<usize> {
+    let count = world.cluster.len();
+    let first = usize::try_from(strike.dice % 1021).unwrap_or(0);
+    let two = strike.kind == Kind::BrokerKill && count == 3 && strike.dice.is_multiple_of(4);
+    (0..if two { 2 } else { 1 }).map(|more| (first + more) % count).collect()
+}
+
+/// All taps before the brokers, or one of them.
+fn taps(world: &World, strike: Strike) -> impl Iterator<Item = &Tap> {
+    let count = world.cluster.len();
+    let one = usize::try_from(strike.dice % 1021).unwrap_or(0) % count;
+    let all = strike.dice.is_multiple_of(2);
+    world.cluster.taps().iter().enumerate().filter(move |(place, _)| all || *place == one).map(|(_, tap)| tap)
+}
+
+fn walsender(world: &World) -> Result<Option<i32>> {
+    let sql = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1";
+    Ok(world.connect()?.query_one(sql, &[&world.stage.name])?.get(0))
+}
+
+fn stall(tap: &Tap, dice: u64) {
+    match dice % 3 {
+        0 => tap.stall(Direction::ToServer),
+        1 => tap.stall(Direction::ToClient),
+        _ => tap.stall_both(),
+    }
+}
+
+fn slow(tap: &Tap, dice: u64) {
+    let mut rng = StdRng::seed_from_u64(dice);
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        tap.delay(direction, Duration::from_millis(rng.random_range(10..200)));
+        tap.limit(direction, rng.random_range(50_000..1_000_000));
+    }
+}
+
+/// One change after the other for as long as it holds.
+fn build(world: &mut World, strike: Strike) -> Result<()> {
+    let mut rng = StdRng::seed_from_u64(strike.dice);
+    let mut client = world.connect()?;
+    let until = Instant::now() + strike.hold;
+    loop {
+        world.builder.change(&mut client, &world.shop_options, &mut rng).context("changing the tables")?;
+        if Instant::now() >= until {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(rng.random_range(20..150)));
+    }
+}

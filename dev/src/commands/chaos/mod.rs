@@ -1,0 +1,237 @@
+//! Chaos rounds: faults of the relay, of Postgres, of the brokers and of the network between them, at random moments
+//! under load; in the end, what was committed is compared with what the topics hold.
+//!
+//! In: a seed and how many rounds. Out: a line for each round, a table by kinds of faults, the books, PASS or FAIL with
+//! the command that does the same again. What the machine does at the same time is not in the seed: a round repeats its
+//! faults, not its microseconds.
+//!
+//! [`plan`] says what comes, [`world`] is what it comes over, [`faults`] does it, [`reader`] and the witness see what
+//! becomes of the records, [`report`] judges.
+
+mod aborted;
+mod faults;
+mod plan;
+mod reader;
+mod report;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use walrelay_dev::provision;
+
+use crate::Binary;
+use crate::screen::line;
+use plan::{Brokers, Kind, Round, Wishes, plan};
+use report::{Outcome, Report};
+use world::{Settings, World};
+
+/// How long a fault is put off so that it meets records in flight: after a start the server first decodes again what it
+/// has decoded before, and later many faults would come between two batches.
+const PUT_OFF: Duration = Duration::from_secs(3);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// How many rounds, each with one fault or two
+    #[arg(long, default_value_t = 50)]
+    rounds: usize,
+    /// Repeats faults, moments and the shop's choices [default: random, printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this one of the rounds
+    #[arg(long)]
+    at: Option<usize>,
+    /// Only these kinds of faults, and none on top
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Kind>,
+    /// How many brokers
+    #[arg(long, value_enum, default_value_t = Brokers::Both)]
+    brokers: Brokers,
+    /// What the relay promises
+    #[arg(long, value_enum, default_value_t = Delivery::AtLeastOnce)]
+    delivery: Delivery,
+    /// Mix in rows that cannot be published; dead-letter: each must be found in the dead-letter topic
+    #[arg(long, value_enum)]
+    on_bad_row: Option<OnBadRow>,
+    /// Connections that write
+    #[arg(long, default_value_t = 8)]
+    connections: u32,
+    /// How long each rests between two transactions, in milliseconds
+    #[arg(long, default_value_t = 25)]
+    pause: u64,
+    /// Postgres' major version
+    #[arg(long, default_value_t = 17)]
+    postgres: u32,
+    /// Further arguments of the relay
+    #[arg(last = true)]
+    relay: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Delivery {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OnBadRow {
+    DeadLetter,
+}
+
+/// Whether everything that is promised held.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
+    let binary = arguments.binary.path()?;
+    let wishes = Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers: arguments.brokers };
+    let rounds = plan(&wishes);
+    let rounds: Vec<Round> =
+        rounds.into_iter().filter(|round| arguments.at.is_none_or(|at| at == round.number)).collect();
+    let settings = settings(arguments, seed);
+    line(&format!("chaos: {} rounds, seed {seed}", rounds.len()));
+
+    let mut report = Report::default();
+    let mut broken = Vec::new();
+    for brokers in [1, 3] {
+        let part: Vec<Round> = rounds.iter().filter(|round| round.brokers == brokers).cloned().collect();
+        if !part.is_empty() {
+            run_part(&settings, brokers, &part, arguments.rounds, &binary, &mut report, &mut broken)?;
+        }
+    }
+    report.print(&settings);
+    broken.extend(report.broken(&settings));
+    for what in &broken {
+        line(what);
+    }
+    let verdict = if broken.is_empty() { "PASS" } else { "FAIL" };
+    line(&format!("{verdict}  again: {}", again(arguments, seed)));
+    Ok(broken.is_empty())
+}
+
+fn settings(arguments: &Arguments, seed: u64) -> Settings {
+    Settings {
+        seed,
+        major: arguments.postgres,
+        connections: arguments.connections,
+        pause: Duration::from_millis(arguments.pause),
+        exactly_once: arguments.delivery == Delivery::ExactlyOnce,
+        dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
+        relay: arguments.relay.clone(),
+    }
+}
+
+/// The rounds on one cluster. What goes wrong is in `report`, or in `broken` when it ended the part.
+fn run_part(
+    settings: &Settings,
+    brokers: u16,
+    rounds: &[Round],
+    all: usize,
+    binary: &Path,
+    report: &mut Report,
+    broken: &mut Vec<String>,
+) -> Result<()> {
+    let started = Instant::now();
+    let mut world = World::start(settings, brokers, binary)?;
+    line(&format!(
+        "{brokers} broker(s) and Postgres {} are up after {:.1} s",
+        settings.major,
+        started.elapsed().as_secs_f64()
+    ));
+    let before = report.outcomes.len();
+    if let Err(error) = play(&mut world, settings, rounds, all, report) {
+        let number = rounds.get(report.outcomes.len() - before).map_or(0, |round| round.number);
+        broken.push(format!("round {number}: {error:#}"));
+    } else {
+        report.verdicts.push(world.end().context("comparing the books")?);
+    }
+    for outcome in report.outcomes.iter_mut().skip(before) {
+        outcome.repeats = world.reader.repeats(outcome.round.number);
+    }
+    if !broken.is_empty() || !report.broken(settings).is_empty() {
+        let folder = folder(settings.seed, brokers);
+        world.keep_logs(&folder)?;
+        line(&format!("logs are kept in {}", folder.display()));
+    }
+    world.reader.stop()
+}
+
+fn play(world: &mut World, settings: &Settings, rounds: &[Round], all: usize, report: &mut Report) -> Result<()> {
+    for round in rounds {
+        let outcome = play_round(world, settings, round)?;
+        line(&outcome.describe(all));
+        let memory = world.relay.usage().map(|usage| usage.memory.peak).unwrap_or_default();
+        report.peak_kib = report.peak_kib.max(memory);
+        report.outcomes.push(outcome);
+    }
+    Ok(())
+}
+
+fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<Outcome> {
+    world.reader.begin_round(round.number);
+    std::thread::sleep(round.calm);
+    let in_flight = world.caught_in_flight(PUT_OFF);
+    let first = faults::begin(world, round.first)?;
+    let mut absent = Vec::new();
+    let mut struck_second = None;
+    if let Some((after, strike)) = round.second {
+        std::thread::sleep(after);
+        let second = faults::begin(world, strike)?;
+        struck_second = second.hit.then_some(strike.kind);
+        std::thread::sleep(round.first.hold.saturating_sub(after));
+        faults::end(world, round.first, &first)?;
+        std::thread::sleep(strike.hold);
+        faults::end(world, strike, &second)?;
+    } else {
+        if round.first.kind == Kind::RelayKill && !settings.exactly_once {
+            // Nobody adds to the topics now.
+            absent = world.absent_below_confirmed(true)?;
+        }
+        std::thread::sleep(round.first.hold);
+        faults::end(world, round.first, &first)?;
+    }
+    let recovery = world.recover().with_context(|| format!("after {}", round.first.kind.name()))?;
+    world.settle()?;
+    absent.extend(world.absent_below_confirmed(false)?);
+    let crashed = matches!(round.first.kind, Kind::PostgresKill | Kind::PostgresImmediate);
+    Ok(Outcome {
+        round: round.clone(),
+        in_flight,
+        second: struck_second,
+        killed: (round.first.kind == Kind::RelayKill && first.hit) || struck_second == Some(Kind::RelayKill),
+        code: first.code,
+        recovery,
+        repeats: world.reader.repeats(round.number),
+        absent,
+        moved_back: world.moved_back(crashed)?,
+    })
+}
+
+/// Where logs are kept after a failure.
+fn folder(seed: u64, brokers: u16) -> PathBuf {
+    provision::dev_dir().join("chaos").join(format!("seed-{seed}-{}-{brokers}", std::process::id()))
+}
+
+/// The command that does the same again.
+fn again(arguments: &Arguments, seed: u64) -> String {
+    let mut words = vec![format!("walrelay-dev chaos --seed {seed} --rounds {}", arguments.rounds)];
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    words.extend(arguments.at.map(|at| format!("--at {at}")));
+    if !arguments.only.is_empty() {
+        let kinds: Vec<String> = arguments.only.iter().map(|kind| kind.name()).collect();
+        words.push(format!("--only {}", kinds.join(",")));
+    }
+    words.extend(name(clap::ValueEnum::to_possible_value(&arguments.brokers)).map(|name| format!("--brokers {name}")));
+    words
+        .extend(name(clap::ValueEnum::to_possible_value(&arguments.delivery)).map(|name| format!("--delivery {name}")));
+    words.extend(arguments.on_bad_row.map(|_| "--on-bad-row dead-letter".to_owned()));
+    words.push(format!(
+        "--connections {} --pause {} --postgres {}",
+        arguments.connections, arguments.pause, arguments.postgres
+    ));
+    if !arguments.relay.is_empty() {
+        words.push(format!("-- {}", arguments.relay.join(" ")));
+    }
+    words.join(" ")
+}

@@ -1,0 +1,219 @@
+//! What is done to the services in which round: everything follows from the seed.
+//!
+//! Each round has dice of its own, so that one round alone (`--at`) does what it does among all of them.
+
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::{Rng as _, SeedableRng as _};
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// SIGKILL
+    RelayKill,
+    /// SIGTERM: must repeat nothing and exit with 0
+    RelayTerm,
+    /// SIGSTOP, later SIGCONT
+    RelayFreeze,
+    /// SIGKILL of the postmaster and all its processes; crash recovery
+    PostgresKill,
+    /// Restart, `-m immediate`
+    PostgresImmediate,
+    /// Restart, `-m fast`
+    PostgresFast,
+    /// SIGSTOP of the postmaster and all its processes, later SIGCONT
+    PostgresFreeze,
+    /// `pg_terminate_backend`
+    WalsenderTerminate,
+    /// SIGSTOP of the walsender alone, later SIGCONT
+    WalsenderFreeze,
+    /// Connections closed
+    PostgresCut,
+    /// Connections lost in both directions without a FIN
+    PostgresLost,
+    /// The server sees the connections closed, the relay does not
+    PostgresHalfOpen,
+    /// Nothing arrives for a while
+    PostgresStall,
+    /// Delay and bandwidth limit
+    PostgresSlow,
+    /// SIGKILL of a broker, of two at times if there are three
+    BrokerKill,
+    /// Clean restart of a broker
+    BrokerRestart,
+    /// SIGSTOP of a broker, later SIGCONT
+    BrokerFreeze,
+    /// Connections to the brokers closed
+    KafkaCut,
+    /// Connections to the brokers lost in both directions without a FIN
+    KafkaLost,
+    /// Nothing arrives at or from the brokers for a while
+    KafkaStall,
+    /// Delay and bandwidth limit before the brokers
+    KafkaSlow,
+    /// Columns added, dropped, renamed, partitions added, truncations
+    Ddl,
+}
+
+impl Kind {
+    /// As `--only` takes it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// For how long it may hold, in milliseconds; 0: it is over at once.
+    fn holds(self) -> std::ops::RangeInclusive<u64> {
+        match self {
+            Self::RelayKill | Self::BrokerRestart => 0..=300,
+            Self::PostgresKill | Self::PostgresImmediate | Self::PostgresFast | Self::BrokerKill => 0..=1000,
+            Self::RelayFreeze
+            | Self::PostgresFreeze
+            | Self::WalsenderFreeze
+            | Self::PostgresStall
+            | Self::BrokerFreeze
+            | Self::KafkaStall => 200..=2500,
+            Self::PostgresSlow | Self::KafkaSlow => 500..=2000,
+            Self::Ddl => 200..=1000,
+            Self::RelayTerm
+            | Self::WalsenderTerminate
+            | Self::PostgresCut
+            | Self::PostgresLost
+            | Self::PostgresHalfOpen
+            | Self::KafkaCut
+            | Self::KafkaLost => 0..=0,
+        }
+    }
+}
+
+/// What may come on top of another fault: nothing that it needs to be up for.
+const SECONDS: [Kind; 5] = [Kind::RelayKill, Kind::RelayFreeze, Kind::KafkaCut, Kind::PostgresCut, Kind::KafkaStall];
+
+/// How often a second fault comes on top.
+const SECOND: f64 = 0.25;
+
+/// One fault of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Strike {
+    pub(crate) kind: Kind,
+    /// How long it holds.
+    pub(crate) hold: Duration,
+    /// For what else there is to choose: which broker, which limit.
+    pub(crate) dice: u64,
+}
+
+/// What is done in one round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// From 1.
+    pub(crate) number: usize,
+    /// How many brokers the cluster has.
+    pub(crate) brokers: u16,
+    /// How long all is left alone before.
+    pub(crate) calm: Duration,
+    /// The fault that the round is about.
+    pub(crate) first: Strike,
+    /// One that begins while the first one holds, that much later.
+    pub(crate) second: Option<(Duration, Strike)>,
+}
+
+/// How a plan is made.
+#[derive(Debug, Clone)]
+pub(crate) struct Wishes {
+    pub(crate) seed: u64,
+    pub(crate) rounds: usize,
+    /// Only these kinds, and nothing on top; all when empty.
+    pub(crate) only: Vec<Kind>,
+    pub(crate) brokers: Brokers,
+}
+
+/// On how many brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Brokers {
+    /// One
+    #[value(name = "1")]
+    One,
+    /// Three, of which two have to be in sync
+    #[value(name = "3")]
+    Three,
+    /// One for the first two thirds of the rounds, then three
+    Both,
+}
+
+/// The rounds, in their order.
+pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
+    let kinds = if wishes.only.is_empty() { Kind::value_variants() } else { &wishes.only };
+    let alone = match wishes.brokers {
+        Brokers::One => wishes.rounds,
+        Brokers::Three => 0,
+        Brokers::Both => wishes.rounds.div_ceil(3) * 2,
+    };
+    let round = |number: usize| {
+        let mut rng = StdRng::seed_from_u64(wishes.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
+        let kind = in_turn(kinds, wishes.seed, number);
+        let second = wishes.only.is_empty() && rng.random_bool(SECOND);
+        let calm = Duration::from_millis(rng.random_range(100..=900));
+        let first = strike(kind, &mut rng);
+        let second = second.then(|| {
+            let kind = SECONDS.choose(&mut rng).copied().unwrap_or(Kind::RelayKill);
+            let after = first.hold.mul_f64(rng.random::<f64>());
+            (after, strike(kind, &mut rng))
+        });
+        Round { number, brokers: if number <= alone { 1 } else { 3 }, calm, first, second }
+    };
+    (1..=wishes.rounds).map(round).collect()
+}
+
+fn strike(kind: Kind, rng: &mut StdRng) -> Strike {
+    Strike { kind, hold: Duration::from_millis(rng.random_range(kind.holds())), dice: rng.random() }
+}
+
+/// Each kind once, in an order that the seed tells, then each once more in another.
+fn in_turn(kinds: &[Kind], seed: u64, number: usize) -> Kind {
+    let count = kinds.len().max(1);
+    let lap = (number - 1) / count;
+    let mut order = kinds.to_vec();
+    order.shuffle(&mut StdRng::seed_from_u64(seed.wrapping_add(lap as u64 * 7919)));
+    order.get((number - 1) % count).copied().unwrap_or(Kind::RelayKill)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn wishes(rounds: usize, only: Vec<Kind>) -> Wishes {
+        Wishes { seed: 7, rounds, only, brokers: Brokers::Both }
+    }
+
+    #[test]
+    fn a_seed_repeats_its_rounds_also_when_there_are_more_of_them() {
+        let (few, many) = (plan(&wishes(30, Vec::new())), plan(&wishes(300, Vec::new())));
+        for (few, many) in few.iter().zip(&many) {
+            assert_eq!((few.calm, few.first, few.second), (many.calm, many.first, many.second));
+        }
+        assert_ne!(plan(&Wishes { seed: 8, ..wishes(30, Vec::new()) }), few);
+    }
+
+    #[test]
+    fn every_kind_comes_equally_often_on_one_broker_and_on_three() {
+        let rounds = plan(&wishes(300, Vec::new()));
+        let mut counts: HashMap<Kind, usize> = HashMap::new();
+        for round in &rounds {
+            *counts.entry(round.first.kind).or_default() += 1;
+        }
+        assert_eq!(counts.len(), Kind::value_variants().len());
+        assert!(counts.values().all(|count| *count >= 13), "{counts:?}");
+        assert_eq!(rounds.iter().filter(|round| round.brokers == 3).count(), 100);
+        assert!(rounds.iter().filter(|round| round.second.is_some()).count() > 50);
+    }
+
+    #[test]
+    fn only_the_kinds_asked_for_come_and_nothing_on_top() {
+        let rounds = plan(&wishes(10, vec![Kind::Ddl, Kind::RelayKill]));
+        assert_eq!(rounds.iter().filter(|round| round.first.kind == Kind::Ddl).count(), 5);
+        assert!(rounds.iter().all(|round| round.second.is_none()));
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads the topics along, as a consumer that only takes what is committed: which rows have come, and in which round one
+//! came again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use rdkafka::ClientConfig;
+use walrelay_dev::consume::{Follower, Meter, Record};
+use walrelay_dev::process;
+
+/// How long the reader may lag behind.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A reader in a thread of its own.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    meters: Vec<(String, Meter)>,
+    thread: JoinHandle<Result<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    round: AtomicUsize,
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    seen: HashSet<String>,
+    /// The offset behind the last record of each partition.
+    positions: HashMap<(String, i32), i64>,
+    /// Repeats of each round, and the first of them by name.
+    repeats: HashMap<usize, (usize, String)>,
+}
+
+impl Reader {
+    /// Starts at the beginning of the topics, which must exist.
+    pub(super) fn start(client: &ClientConfig, topics: &[String]) -> Result<Self> {
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let follower = Follower::from_beginning(client, &names)?;
+        let meters = topics.iter().map(|topic| Ok((topic.clone(), Meter::new(client, topic)?)));
+        let meters = meters.collect::<Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared::default());
+        let its = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || read_along(&follower, &its));
+        Ok(Self { shared, meters, thread })
+    }
+
+    /// From now on repeats belong to this round.
+    pub(super) fn begin_round(&self, number: usize) {
+        self.shared.round.store(number, Ordering::SeqCst);
+    }
+
+    /// Waits until all that is in the topics now has been read. Markers of transactions are not records, so that this
+    /// never comes true where there are some.
+    pub(super) fn catch_up(&self) -> Result<()> {
+        let mut wanted = Vec::new();
+        for (topic, meter) in &self.meters {
+            wanted.extend(meter.ends()?.into_iter().map(|(partition, end)| ((topic.clone(), partition), end)));
+        }
+        let there = || {
+            let state = self.shared.state();
+            wanted.iter().all(|(place, end)| *end == 0 || state.positions.get(place).is_some_and(|read| read >= end))
+        };
+        process::wait_until(PATIENCE, "the reader to catch up", || self.ended().map(|()| there()))
+    }
+
+    /// Those of the rows that have not come.
+    pub(super) fn absent(&self, rows: &[String]) -> Vec<String> {
+        let state = self.shared.state();
+        rows.iter().filter(|id| !state.seen.contains(*id)).cloned().collect()
+    }
+
+    /// The repeats of a round until now, and the first one by name.
+    pub(super) fn repeats(&self, round: usize) -> (usize, String) {
+        self.shared.state().repeats.get(&round).cloned().unwrap_or_default()
+    }
+
+    /// Stops it, once nothing more comes.
+    pub(super) fn stop(self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.join().map_err(|_| anyhow!("the reader panicked"))?
+    }
+
+    fn ended(&self) -> Result<()> {
+        if self.thread.is_finished() { Err(anyhow!("the reader has ended")) } else { Ok(()) }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, record: &Record) {
+        let round = self.round.load(Ordering::SeqCst);
+        let mut state = self.state();
+        state.positions.insert((record.topic.clone(), record.partition), record.offset + 1);
+        let id = record.header("id").unwrap_or_default();
+        if !state.seen.insert(id.to_owned()) {
+            let Record { topic, partition, offset, .. } = record;
+            let first = || (0, format!("{id} at {topic} p{partition} offset {offset}"));
+            state.repeats.entry(round).or_insert_with(first).0 += 1;
+        }
+    }
+}
+
+fn read_along(follower: &Follower, shared: &Shared) -> Result<()> {
+    let mut last_news = Instant::now();
+    // Goes on for a moment after the end: what is there has to come.
+    while !shared.stop.load(Ordering::SeqCst) || last_news.elapsed() < Duration::from_millis(500) {
+        if let Some(record) = follower.next(Duration::from_millis(50)).context("the reader")? {
+            last_news = Instant::now();
+            shared.take(&record);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! What came of the rounds: the table by kinds of faults, the books, and whether all that is promised held.
+
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+
+use super::plan::{Kind, Round};
+use super::world::{Settings, Verdict};
+use crate::screen::{line, thousands};
+
+/// What came of one round.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) round: Round,
+    /// What `/status` said just before the fault.
+    pub(super) in_flight: u64,
+    /// The second fault, if it met something that was up.
+    pub(super) second: Option<Kind>,
+    pub(super) killed: bool,
+    /// The exit code of a clean stop.
+    pub(super) code: Option<i32>,
+    /// From the end of the faults until all that was committed by then was confirmed.
+    pub(super) recovery: Duration,
+    /// Records that came again, and the first of them.
+    pub(super) repeats: (usize, String),
+    /// Rows below the confirmed position that were not in Kafka.
+    pub(super) absent: Vec<String>,
+    pub(super) moved_back: bool,
+}
+
+impl Outcome {
+    /// The round in one line.
+    pub(super) fn describe(&self, rounds: usize) -> String {
+        let second = self.second.map(|kind| format!(" + {}", kind.name())).unwrap_or_default();
+        let code = self.code.filter(|code| *code != 0).map(|code| format!("  EXIT {code}")).unwrap_or_default();
+        let absent = if self.absent.is_empty() { String::new() } else { format!("  ABSENT {}", self.absent.len()) };
+        let back = if self.moved_back { "  MOVED BACK" } else { "" };
+        format!(
+            "{:>5}/{rounds}  {:<38} {:>6} in flight  {:>5} repeats  recovered in {:>5.1} s{code}{absent}{back}",
+            self.round.number,
+            format!("{}{second}", self.round.first.kind.name()),
+            self.in_flight,
+            self.repeats.0,
+            self.recovery.as_secs_f64()
+        )
+    }
+
+    /// What of the promises the round broke.
+    fn broken(&self, settings: &Settings) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut add = |what: String| broken.push(format!("round {}: {what}", self.round.number));
+        if let Some(first) = self.absent.first() {
+            add(format!("{} rows below the confirmed position are not in Kafka, such as {first}", self.absent.len()));
+        }
+        if self.moved_back {
+            add("the slot's confirmed position moved back".to_owned());
+        }
+        if let Some(code) = self.code.filter(|code| *code != 0) {
+            add(format!("the clean stop ended with {code}"));
+        }
+        // A refused record ends the producer, and what was in flight comes again from the slot.
+        let may_repeat = !settings.exactly_once && (self.killed || settings.dead_letter);
+        if self.repeats.0 > 0 && !may_repeat {
+            add(format!("{} records came again without a kill, the first is {}", self.repeats.0, self.repeats.1));
+        }
+        broken
+    }
+}
+
+/// All rounds and what was found after them.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// The most memory that a relay ever held, in KiB.
+    pub(super) peak_kib: u64,
+}
+
+impl Report {
+    /// What of the promises was broken; nothing: pass.
+    pub(super) fn broken(&self, settings: &Settings) -> Vec<String> {
+        let mut broken: Vec<String> = self.outcomes.iter().flat_map(|outcome| outcome.broken(settings)).collect();
+        for verdict in &self.verdicts {
+            broken.extend(verdict.undelivered.iter().map(|why| format!("not everything was confirmed: {why}")));
+            if verdict.exit != 0 {
+                broken.push(format!("the last stop ended with {}", verdict.exit));
+            }
+            if !verdict.truth.is_clean() || settings.exactly_once && verdict.truth.repeated > 0 {
+                broken.push(format!("the books do not agree: {}", verdict.truth));
+                broken.extend(verdict.truth.offenders.iter().map(|offender| format!("  {offender}")));
+            }
+            broken.extend(
+                verdict
+                    .dead_letters
+                    .iter()
+                    .filter(|letters| !letters.is_exact())
+                    .map(|letters| format!("the dead letters are others: {letters}")),
+            );
+        }
+        broken
+    }
+
+    /// Prints the table and the books.
+    pub(super) fn print(&self, settings: &Settings) {
+        line("");
+        line("fault                rounds  in flight  on top  repeats  recovery p50    max");
+        for kind in Kind::value_variants() {
+            self.print_kind(*kind);
+        }
+        line("");
+        self.print_totals(settings);
+    }
+
+    fn print_kind(&self, kind: Kind) {
+        let of_kind: Vec<&Outcome> = self.outcomes.iter().filter(|outcome| outcome.round.first.kind == kind).collect();
+        let on_top = self.outcomes.iter().filter(|outcome| outcome.second == Some(kind)).count();
+        if of_kind.is_empty() && on_top == 0 {
+            return;
+        }
+        let mut recovery: Vec<f64> = of_kind.iter().map(|outcome| outcome.recovery.as_secs_f64()).collect();
+        recovery.sort_by(f64::total_cmp);
+        line(&format!(
+            "{:<20} {:>6}  {:>9}  {on_top:>6}  {:>7}  {:>10.1} s  {:>5.1} s",
+            kind.name(),
+            of_kind.len(),
+            of_kind.iter().filter(|outcome| outcome.in_flight > 0).count(),
+            of_kind.iter().map(|outcome| outcome.repeats.0).sum::<usize>(),
+            crate::screen::percentile(&recovery, 50.0),
+            recovery.last().copied().unwrap_or_default()
+        ));
+    }
+
+    fn print_totals(&self, settings: &Settings) {
+        let count = |wanted: &dyn Fn(&Outcome) -> bool| self.outcomes.iter().filter(|outcome| wanted(outcome)).count();
+        let sum = |part: &dyn Fn(&Verdict) -> u64| thousands(self.verdicts.iter().map(part).sum());
+        let repeats = |killed: bool| {
+            let these = self.outcomes.iter().filter(|outcome| outcome.killed == killed);
+            these.map(|outcome| outcome.repeats.0).sum::<usize>()
+        };
+        line(&format!(
+            "rounds        {}, {} with records in flight, {} on three brokers",
+            self.outcomes.len(),
+            count(&|outcome| outcome.in_flight > 0),
+            count(&|outcome| outcome.round.brokers == 3)
+        ));
+        line(&format!(
+            "load          {} transactions, {} rows committed, {} rolled back",
+            sum(&|verdict| verdict.tally.transactions),
+            sum(&|verdict| verdict.truth.committed as u64),
+            sum(&|verdict| verdict.tally.rolled_back)
+        ));
+        line(&format!(
+            "kills         {}, {} with records in flight, {} repeats; {} in rounds without a kill",
+            count(&|outcome| outcome.killed),
+            count(&|outcome| outcome.killed && outcome.in_flight > 0),
+            repeats(true),
+            repeats(false)
+        ));
+        line(&format!(
+            "confirmed     {} rounds after which a row below the confirmed position was not in Kafka",
+            count(&|outcome| !outcome.absent.is_empty())
+        ));
+        for verdict in &self.verdicts {
+            line(&format!("truth         {}", verdict.truth));
+            verdict.dead_letters.iter().for_each(|letters| line(&format!("dead letters  {letters}")));
+        }
+        if settings.exactly_once {
+            let aborted: u64 = self.verdicts.iter().filter_map(|verdict| verdict.aborted).sum();
+            let between = count(&|outcome| outcome.killed && outcome.in_flight > 0);
+            line(&format!(
+                "transactions  {aborted} aborted (each counted in every partition that it had records in); \
+                 {between} kills between enqueue and commit"
+            ));
+        }
+        line(&format!("memory        {} MB at most", self.peak_kib / 1024));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Brokers, Wishes, plan};
+    use super::*;
+
+    fn settings(exactly_once: bool) -> Settings {
+        Settings {
+            seed: 1,
+            major: 17,
+            connections: 1,
+            pause: Duration::ZERO,
+            exactly_once,
+            dead_letter: false,
+            relay: Vec::new(),
+        }
+    }
+
+    fn outcome(killed: bool, repeats: usize) -> Outcome {
+        let only = vec![if killed { Kind::RelayKill } else { Kind::BrokerKill }];
+        let round = plan(&Wishes { seed: 1, rounds: 1, only, brokers: Brokers::One }).remove(0);
+        Outcome {
+            round,
+            in_flight: 1,
+            second: None,
+            killed,
+            code: None,
+            recovery: Duration::ZERO,
+            repeats: (repeats, "a record".to_owned()),
+            absent: Vec::new(),
+            moved_back: false,
+        }
+    }
+
+    #[test]
+    fn only_a_kill_may_repeat_and_exactly_once_not_even_that() {
+        assert!(outcome(true, 3).broken(&settings(false)).is_empty());
+        assert_eq!(outcome(false, 3).broken(&settings(false)).len(), 1);
+        assert_eq!(outcome(true, 3).broken(&settings(true)).len(), 1);
+        assert!(outcome(false, 0).broken(&settings(true)).is_empty());
+    }
+
+    #[test]
+    fn a_row_below_the_confirmed_position_that_is_absent_is_named() {
+        let lost = Outcome { absent: vec!["row-1".to_owned()], ..outcome(true, 0) };
+        let report = Report { outcomes: vec![lost], ..Report::default() };
+        assert!(report.broken(&settings(false)).concat().contains("row-1"));
+    }
+
+    #[test]
+    fn a_clean_stop_has_to_end_with_0() {
+        let ended = Outcome { code: Some(1), ..outcome(false, 0) };
+        assert_eq!(ended.broken(&settings(false)).len(), 1);
+        assert!(Outcome { code: Some(0), ..ended }.broken(&settings(false)).is_empty());
+    }
+}

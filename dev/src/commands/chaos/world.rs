@@ -1,0 +1,287 @@
+//! The services, the load and those who watch, for some rounds of one run.
+//!
+//! ```text
+//!  shop ──▶ Postgres ──▶ tap ──▶ relay ──▶ taps ──▶ one broker or three ──▶ reader
+//!               └──▶ witness: what was committed below the slot's confirmed position?
+//! ```
+//!
+//! Shop, witness and reader go around the taps: they are not what is tested.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ::postgres::Client;
+use anyhow::{Context as _, Result, anyhow};
+use walrelay_dev::cluster::Cluster;
+use walrelay_dev::consume;
+use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::relay::Relay;
+use walrelay_dev::shop::ddl::Builder;
+use walrelay_dev::shop::{self, MESSAGE_PREFIX, Shapes, Shop, Tally};
+use walrelay_dev::stage::Stage;
+use walrelay_dev::tap::Tap;
+use walrelay_dev::truth::{self, DeadLetters};
+use walrelay_dev::witness::{self, Witness};
+
+use super::aborted;
+use super::reader::Reader;
+
+/// How long anything may take that has to happen.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Keys of the load: enough that its connections seldom wait for each other, few enough that each has many records.
+const KEYS: u32 = 100;
+
+/// A lost connection is noticed that soon: by Postgres, and by the relay, which asks for the server's setting.
+const WAL_SENDER_TIMEOUT: &str = "4s";
+
+/// The same for connections to brokers.
+const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
+
+/// How far the brokers are: so that records are in flight when a fault strikes.
+const DISTANCE: Duration = Duration::from_millis(10);
+
+/// A broker that was killed is replaced, and let in again, that soon.
+const BROKER_PROPERTIES: [(&str, &str); 2] =
+    [("broker.session.timeout.ms", "2500"), ("broker.heartbeat.interval.ms", "500")];
+
+/// The limit of a topic in bytes, where rows above it are written.
+const TOPIC_LIMIT: &str = "50000";
+
+/// What one run is about.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) seed: u64,
+    pub(super) major: u32,
+    pub(super) connections: u32,
+    pub(super) pause: Duration,
+    pub(super) exactly_once: bool,
+    pub(super) dead_letter: bool,
+    /// Further arguments of the relay.
+    pub(super) relay: Vec<String>,
+}
+
+impl Settings {
+    fn shop(&self, brokers: u16) -> shop::Options {
+        let (misrouted, oversized) = if self.dead_letter { (0.01, 0.001) } else { (0.0, 0.0) };
+        shop::Options {
+            connections: self.connections,
+            keys: KEYS,
+            seed: self.seed.wrapping_add(u64::from(brokers)),
+            rows: None,
+            pause: self.pause,
+            shapes: Shapes::Every { messages: true, misrouted, oversized },
+        }
+    }
+
+    fn relay(&self, dead_letters: &str) -> Vec<String> {
+        let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
+        arguments.extend(["-X".to_owned(), SOCKET_TIMEOUT.to_owned()]);
+        if self.exactly_once {
+            arguments.push("--delivery=exactly-once".to_owned());
+        }
+        if self.dead_letter {
+            arguments.push("--on-bad-row=dead-letter".to_owned());
+            arguments.push(format!("--dead-letter-topic={dead_letters}"));
+        }
+        arguments.extend(self.relay.iter().cloned());
+        arguments
+    }
+}
+
+/// Everything that runs.
+pub(super) struct World {
+    pub(super) postgres: Postgres,
+    pub(super) postgres_tap: Tap,
+    pub(super) cluster: Cluster,
+    pub(super) stage: Stage,
+    pub(super) relay: Relay,
+    pub(super) reader: Reader,
+    pub(super) builder: Builder,
+    pub(super) shop_options: shop::Options,
+    settings: Settings,
+    shop: Shop,
+    witness: Witness,
+    dead_letters: String,
+    confirmed: u64,
+}
+
+/// What was found when the rounds were over.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) tally: Tally,
+    pub(super) truth: truth::Report,
+    pub(super) dead_letters: Option<DeadLetters>,
+    /// Of a transaction and a partition each; `None` where there are no transactions.
+    pub(super) aborted: Option<u64>,
+    pub(super) exit: i32,
+    /// Why not everything committed was confirmed in the end.
+    pub(super) undelivered: Option<String>,
+}
+
+impl World {
+    pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
+        let cluster = std::thread::spawn(move || Cluster::start(brokers, &BROKER_PROPERTIES));
+        let postgres = start_postgres(settings.major)?;
+        let cluster = cluster.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
+        cluster.taps().iter().for_each(|tap| tap.set_distance(DISTANCE));
+        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+
+        let shop_options = settings.shop(brokers);
+        let kafka = cluster.brokers().first().context("no broker")?;
+        let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
+        let mut stage = Stage::build_with(&postgres, kafka, binary, "outbox.event", &shop_options, limit)?;
+        stage.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
+        stage.brokers = cluster.tapped_brokers();
+        stage.client = cluster.client_config();
+        let dead_letters = format!("{}.dead-letter", stage.name);
+        let mut topics = stage.topics();
+        if settings.dead_letter {
+            kafka.create_topic(&dead_letters, 2, &[])?;
+            topics.push(dead_letters.clone());
+        }
+        stage.setup()?;
+        let mut client = stage.connect()?;
+        // Deletes and truncations are to reach the relay, which is to leave them alone.
+        client.batch_execute(&format!(
+            "ALTER PUBLICATION \"{}\" SET (publish = 'insert, delete, truncate')",
+            stage.name
+        ))?;
+        let witness = Witness::create(&mut client, &stage.name)?;
+        let arguments = settings.relay(&dead_letters);
+        let mut relay = stage.relay(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
+        relay.wait_streaming(PATIENCE)?;
+        let reader = Reader::start(&stage.client, &topics)?;
+        let shop = Shop::open(&stage.source, &shop_options)?;
+        Ok(Self {
+            postgres,
+            postgres_tap,
+            cluster,
+            stage,
+            relay,
+            reader,
+            builder: Builder::default(),
+            shop_options,
+            settings: settings.clone(),
+            shop,
+            witness,
+            dead_letters,
+            confirmed: 0,
+        })
+    }
+
+    /// Records handed to Kafka and not acknowledged (exactly once: not committed), as `/status` says.
+    pub(super) fn in_flight(&self) -> u64 {
+        let count = || self.relay.status().ok()?.get("in_flight_records")?.as_u64();
+        count().unwrap_or(0)
+    }
+
+    /// As [`World::in_flight`], as soon as there is one; when there is none within `limit`, 0.
+    pub(super) fn caught_in_flight(&self, limit: Duration) -> u64 {
+        let until = Instant::now() + limit;
+        loop {
+            let count = self.in_flight();
+            if count > 0 || Instant::now() >= until {
+                return count;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until all that is committed now has been confirmed, and says how long that took.
+    pub(super) fn recover(&mut self) -> Result<Duration> {
+        let started = Instant::now();
+        if let Some(code) = self.relay.exited()? {
+            anyhow::bail!("the relay has ended with {code}");
+        }
+        self.stage.wait_confirmed(PATIENCE)?;
+        Ok(started.elapsed())
+    }
+
+    /// Rows that were committed below the slot's confirmed position and have not come.
+    ///
+    /// While the relay is down `exact` compares with all that is in the topics; otherwise what is missing gets some
+    /// time to come.
+    pub(super) fn absent_below_confirmed(&mut self, exact: bool) -> Result<Vec<String>> {
+        let mut client = self.stage.connect()?;
+        let rows = self.witness.committed_up_to(&mut client, witness::parse_lsn(&self.stage.confirmed()?)?)?;
+        if exact {
+            self.reader.catch_up()?;
+            return Ok(self.reader.absent(&rows));
+        }
+        let until = Instant::now() + PATIENCE / 4;
+        loop {
+            let absent = self.reader.absent(&rows);
+            if absent.is_empty() || Instant::now() >= until {
+                return Ok(absent);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether the slot's position is behind one that it had, and there was no crash since.
+    pub(super) fn moved_back(&mut self, crashed: bool) -> Result<bool> {
+        let now = witness::parse_lsn(&self.stage.confirmed()?)?;
+        let back = !crashed && now < self.confirmed;
+        self.confirmed = now;
+        Ok(back)
+    }
+
+    /// Without transactions: waits until the reader has read what is there, so that repeats are the round's.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if !self.settings.exactly_once {
+            self.reader.catch_up()?;
+        }
+        if self.settings.major >= 16 {
+            // Lets slots restart from here: a new walsender decodes again what lies behind.
+            self.stage.connect()?.execute("SELECT pg_log_standby_snapshot()", &[])?;
+        }
+        Ok(())
+    }
+
+    /// A connection around the tap.
+    pub(super) fn connect(&self) -> Result<Client> {
+        self.stage.connect()
+    }
+
+    /// What happened in the records of Postgres, of the brokers and of the relay: copied into `folder`.
+    pub(super) fn keep_logs(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::copy(self.relay.log_path(), folder.join("relay.log"))?;
+        std::fs::copy(self.postgres.log()?, folder.join("postgres.log"))?;
+        for (number, broker) in (1..).zip(self.cluster.brokers()) {
+            std::fs::copy(broker.log()?, folder.join(format!("kafka-{number}.log")))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the load, waits until everything is confirmed, stops the relay, compares.
+    pub(super) fn end(&mut self) -> Result<Verdict> {
+        let idle = shop::Options { connections: 0, ..self.shop_options.clone() };
+        let shop = std::mem::replace(&mut self.shop, Shop::open(&self.stage.source, &idle)?);
+        let tally = shop.close()?;
+        let undelivered = self.stage.wait_confirmed(PATIENCE).err().map(|error| format!("{error:#}"));
+        let exit = self.relay.terminate(PATIENCE)?.code;
+        let truth = self.stage.compare()?;
+        let dead_letters = self.settings.dead_letter.then(|| self.compare_dead_letters()).transpose()?;
+        let aborted = self.settings.exactly_once.then(|| aborted::count(&self.cluster)).transpose()?;
+        Ok(Verdict { tally, truth, dead_letters, aborted, exit, undelivered })
+    }
+
+    fn compare_dead_letters(&self) -> Result<DeadLetters> {
+        let mut letters = DeadLetters::load(&mut self.stage.connect()?)?;
+        consume::read_topic(&self.stage.client, &self.dead_letters, |record| letters.see(&record))?;
+        Ok(letters)
+    }
+}
+
+fn start_postgres(major: u32) -> Result<Postgres> {
+    let settings = [
+        // The keys' rows are updated all the time: without a vacuum each second the load would fade.
+        ("autovacuum_naptime", "1s"),
+        ("wal_sender_timeout", WAL_SENDER_TIMEOUT),
+        ("max_wal_size", "4GB"),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })
+}
