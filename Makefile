@@ -3,6 +3,7 @@
 CARGO ?= cargo
 ROUNDS ?= 50
 ROWS ?= 1000000
+SCENARIO ?= half-transaction
 RUNS ?= 3
 FUZZ_SECONDS ?= 30
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
@@ -10,7 +11,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision chaos drain latency fuzz clean
+.PHONY: help demo test check provision chaos outage drain latency fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,6 +46,11 @@ chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network k
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) $(ARGS)
+
+outage: ## Take the broker away for minutes: SCENARIO=half-transaction, load, or backlog (the relay is away)
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev outage $(SCENARIO) $(ARGS)
 
 drain: ## Measure how fast a backlog of ROWS=1000000 is drained, RUNS=3 each, beside pg_recvlogical
 	@dev/prerequisites test

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use walrelay_dev::{provision, relay};
 
-use commands::{chaos, demo, drain, latency};
+use commands::{chaos, demo, drain, latency, outage};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -32,8 +32,11 @@ enum Command {
     },
     /// Show the whole line from a committed row to a consumer, with a kill -9 in the middle
     Demo(demo::Arguments),
-    /// Kill or stop the relay again and again under load, then compare what was committed with what arrived
+    /// Kill, freeze, cut and slow down relay, Postgres, brokers and network under load, then compare what was committed
+    /// with what arrived
     Chaos(chaos::Arguments),
+    /// Take the broker away for minutes, or the relay, and see what memory it takes and whether anything is lost
+    Outage(outage::Arguments),
     /// Measure how fast a backlog is drained, beside pg_recvlogical
     Drain(drain::Arguments),
     /// Measure commit to consumer at a steady rate
@@ -75,6 +78,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Provision { postgres } => provision_all(&postgres).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Outage(arguments) => outage::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments).map(|()| true),
         Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
     }

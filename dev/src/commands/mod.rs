@@ -4,3 +4,4 @@ pub(crate) mod chaos;
 pub(crate) mod demo;
 pub(crate) mod drain;
 pub(crate) mod latency;
+pub(crate) mod outage;

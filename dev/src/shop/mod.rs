@@ -54,6 +54,17 @@ CREATE TABLE IF NOT EXISTS truth (id text PRIMARY KEY, key text NOT NULL, seq bi
 CREATE TABLE IF NOT EXISTS truth_bad (id text PRIMARY KEY, key text NOT NULL, md5 text NOT NULL);
 ";
 
+/// `$1` to `$2` are the rows' numbers, `$3` is how many keys.
+const BULK: &str = "
+WITH sent AS (
+    INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+    SELECT gen_random_uuid(), 'order', 'order-bulk-' || (n - 1) % $3::bigint, 'Bulk',
+        jsonb_build_object('seq', (n - 1) / $3::bigint + 1, 'text', repeat(md5(n::text), 8))
+    FROM generate_series($1::bigint, $2::bigint) AS n
+    RETURNING id, aggregateid, payload
+)
+INSERT INTO truth SELECT id::text, aggregateid, (payload->>'seq')::bigint, md5(payload::text) FROM sent";
+
 /// What the aggregates are, and so which topics there are.
 pub const KINDS: [&str; 2] = ["order", "invoice"];
 
@@ -143,6 +154,16 @@ pub fn create_tables(client: &mut Client, options: &Options) -> Result<()> {
         let keys: Vec<String> = keys.chain(own).collect();
         client.execute("INSERT INTO shop_keys SELECT unnest($1::text[]), 0 ON CONFLICT DO NOTHING", &[&keys])?;
     }
+    Ok(())
+}
+
+/// Rows that were numbered before, in one transaction: each number is a row, dealt out among `keys` keys in turn. One
+/// connection writes the ranges in their order.
+///
+/// # Errors
+/// The database refuses.
+pub fn bulk(client: &mut Client, numbers: std::ops::RangeInclusive<i64>, keys: i64) -> Result<()> {
+    client.execute(BULK, &[numbers.start(), numbers.end(), &keys])?;
     Ok(())
 }
 
