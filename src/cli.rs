@@ -127,6 +127,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub records: RecordArgs,
 
+    /// What becomes of rows that cannot be published.
+    #[command(flatten)]
+    pub bad_rows: BadRowArgs,
+
     /// How it runs.
     #[command(flatten)]
     pub operation: OperationArgs,
@@ -229,13 +233,26 @@ pub struct RowArgs {
     #[arg(long, value_name = "WHAT")]
     pub on_update: Option<String>,
 
-    /// What a row does that cannot be published: stop [default: stop]
-    #[arg(long, value_name = "WHAT")]
-    pub on_bad_row: Option<String>,
-
     /// Also publish transactional pg_logical_emit_message messages with this prefix; repeatable [default: none]
     #[arg(long, value_name = "PREFIX")]
     pub message_prefix: Vec<String>,
+}
+
+/// What becomes of rows that cannot be published.
+#[derive(Args)]
+#[command(next_help_heading = "Bad rows")]
+pub struct BadRowArgs {
+    /// What a row does that cannot be published: stop, dead-letter or skip (count it and go on) [default: stop]
+    #[arg(long, value_name = "WHAT")]
+    pub on_bad_row: Option<String>,
+
+    /// The fate of one bad row, named as the stop's hint names it: LSN:N=dead-letter or LSN:N=skip; repeatable
+    #[arg(long, value_name = "ROW=WHAT")]
+    pub bad_row_at: Vec<String>,
+
+    /// Where dead letters go; the topic must be there, or be created on demand [default: SLOT.dead-letter]
+    #[arg(long, value_name = "TOPIC")]
+    pub dead_letter_topic: Option<String>,
 }
 
 /// What a record is made of.
@@ -272,6 +289,11 @@ pub struct OperationArgs {
     /// [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
+
+    /// When an operator must act (exit code 2): exit, or hold: disconnect from Postgres, stay up to say why, and wait for
+    /// a signal [default: exit]
+    #[arg(long, value_name = "WHAT")]
+    pub on_stop: Option<String>,
 
     /// How long a clean stop waits for acknowledgements (units us, ms, s, min, h, d) [default: 8s]
     #[arg(long, value_name = "DURATION")]

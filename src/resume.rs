@@ -17,6 +17,7 @@
 //! been given up since. Positions of an abandoned timeline belong to other transactions: [`Resume::forget`].
 
 use crate::lsn::Lsn;
+use crate::tracker::Position;
 
 /// What has been enqueued so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,9 +103,11 @@ impl Resume {
         self.half = self.half.filter(|half| half.final_lsn >= confirmed);
     }
 
-    /// What was enqueued is given up: everything that commits from `start` on is new again.
-    pub fn forget(&mut self, start: Lsn) {
-        *self = Self::new(start);
+    /// What was enqueued is given up: everything that commits from `start` on is new again, but for the rows before `delivered`
+    /// of the transaction that this stands in.
+    pub fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
+        let half = delivered.map(|Position { final_lsn, ordinal }| Half { final_lsn, rows: ordinal });
+        *self = Self { whole: start, half };
     }
 
     /// `final_lsn` of the transaction that is half in hand, else [`Resume::whole`].
@@ -175,7 +178,10 @@ mod tests {
         let mut resume = Resume::new(lsn(100));
         resume.begin(lsn(200)).unwrap();
         resume.commit(lsn(248));
-        resume.forget(lsn(100));
+        resume.forget(lsn(100), None);
         assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Take));
+        resume.commit(lsn(248));
+        resume.forget(lsn(100), Some(Position { final_lsn: lsn(200), ordinal: 7 }));
+        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Continue { rows: 7 }));
     }
 }

@@ -20,6 +20,7 @@ use crate::pgoutput::{Begin, PgTime};
 use crate::sink::Token;
 use std::collections::VecDeque;
 use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// Records enqueued within this time share one age.
@@ -81,6 +82,23 @@ pub struct Position {
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.final_lsn, self.ordinal)
+    }
+}
+
+/// The text is no row's place such as `16/B374D848:3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a row's place such as 16/B374D848:3")]
+pub struct ParsePositionError;
+
+impl FromStr for Position {
+    type Err = ParsePositionError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePositionError> {
+        let (lsn, ordinal) = text.split_once(':').ok_or(ParsePositionError)?;
+        let final_lsn = lsn.parse().map_err(|_| ParsePositionError)?;
+        let plain = !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit());
+        let ordinal = ordinal.parse().ok().filter(|_| plain).ok_or(ParsePositionError)?;
+        Ok(Self { final_lsn, ordinal })
     }
 }
 
@@ -206,6 +224,19 @@ impl Tracker {
         }
     }
 
+    /// The record with `token`, of the open transaction, was refused and is to be counted no more: its row's fate is decided
+    /// anew.
+    ///
+    /// # Panics
+    /// When no such record is in flight.
+    pub fn withdrawn(&mut self, token: Token) {
+        self.delivered(token, 1);
+        let index = token.transaction.wrapping_sub(self.first) as usize;
+        if let Some(transaction) = self.ring.get_mut(index) {
+            transaction.records -= 1;
+        }
+    }
+
     /// Moves `flush_lsn` over the finished front, telling `each` transaction that is done.
     pub fn settle(&mut self, mut each: impl FnMut(Settled)) {
         while let Some(&Transaction { undelivered: 0, end_lsn: Some(end_lsn), commit_time, records, .. }) =
@@ -240,9 +271,15 @@ impl Tracker {
         self.advance(confirmed);
     }
 
-    /// Forgets everything in flight, whose reports will never come. The position stays.
-    pub fn forget(&mut self) {
+    /// Forgets everything in flight, whose reports will never come. The position stays. Of the first transaction that is not
+    /// delivered whole, those rows stay counted that stand before the returned position, when there are any: it is open then.
+    pub fn forget(&mut self) -> Option<Position> {
+        let first = self.first_in_flight().filter(|position| position.ordinal > 0);
+        let kept = self.ring.pop_front().filter(|front| first.is_some_and(|first| first.final_lsn == front.final_lsn));
         *self = Self::new(self.flush_lsn);
+        let transaction = kept?;
+        self.ring.push_back(Transaction { undelivered: 0, end_lsn: None, ..transaction });
+        first
     }
 
     /// Transactions that are open or in flight.
@@ -320,6 +357,28 @@ mod tests {
             .collect();
         tracker.commit(Lsn::new(final_lsn + 8));
         tokens
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_is_written() {
+        let position = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
+        assert_eq!(position.to_string().parse(), Ok(position));
+        for text in ["", "16/B374D848", "16/B374D848:", "16/B374D848:x", "16/B374D848:+1", ":1", "16:1"] {
+            assert_eq!(text.parse::<Position>(), Err(ParsePositionError), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_transaction_whose_only_record_was_withdrawn_counts_as_one_without_records() {
+        let mut tracker = tracker();
+        begin(&mut tracker, 200);
+        let token = tracker.token(0);
+        tracker.enqueued();
+        tracker.withdrawn(token);
+        tracker.commit(Lsn::new(208));
+        let mut settled = 0;
+        tracker.settle(|_| settled += 1);
+        assert_eq!((tracker.flush_lsn(), settled), (Lsn::new(208), 0));
     }
 
     #[track_caller]

@@ -10,7 +10,7 @@
 //! address, Kafka's address (an unreachable one is waited for), then Postgres.
 
 use super::{CommandError, setup};
-use crate::config::{HttpAddress, RunConfig};
+use crate::config::{HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
 use crate::metrics::{Metrics, SlotFigures, State};
 use crate::outbox::Outbox;
@@ -21,7 +21,7 @@ use crate::route::TopicError;
 use crate::sink::Sink;
 use crate::sink::kafka::{KafkaSink, Settings, SettingsError};
 use crate::sink::stdout::StdoutSink;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,6 +160,15 @@ fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
     }
 }
 
+/// The relay's thread has ended, and its connections with it: the process stays up to say why.
+fn hold(error: &Error, metrics: &Metrics) {
+    let (text, hint) = (chain(error), error.hint());
+    tracing::error!(error = text, hint, "stopped: an operator must act; a signal ends the process");
+    metrics.last_error(Some(hint.map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}"))));
+    metrics.blocked_on(None);
+    metrics.set_state(State::Stopped);
+}
+
 /// What the control thread holds.
 struct Control {
     config: RunConfig,
@@ -204,6 +213,7 @@ impl Control {
         let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let stop_within = self.config.limits.shutdown_timeout + STOP_GRACE;
+        let on_stop = self.config.on_stop;
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
         let mut outcome = self.spawn_relay(sink, probe)?;
         if let Some((source, slot)) = figures {
@@ -225,7 +235,23 @@ impl Control {
                 }
             };
             tokio::select! {
-                ended = &mut outcome => return ended.map_err(|_| Error::Vanished)?,
+                ended = &mut outcome => match ended.map_err(|_| Error::Vanished)? {
+                    Err(error) if on_stop == OnStop::Hold && error.exit_code() == EXIT_OPERATOR => {
+                        hold(&error, &metrics);
+                        tokio::select! {
+                            _ = signals.next() => {}
+                            () = &mut http => {}
+                        }
+                        return Err(error);
+                    }
+                    ended => {
+                        if ended.is_ok() {
+                            let (confirmed, records) = (metrics.confirmed(), metrics.events_total());
+                            tracing::info!(%confirmed, records, "stopped");
+                        }
+                        return ended;
+                    }
+                },
                 number = signals.next() => {
                     if stop.swap(true, Ordering::Relaxed) {
                         return Err(Error::Killed { signal: number });
@@ -288,7 +314,8 @@ impl Control {
             patterns: config.table_patterns,
             max_row: config.limits.max_row,
         };
-        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
+        let relay =
+            Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
         Supervisor::new(target, relay, metrics).run().map_err(Error::Run)
     }
 

@@ -11,6 +11,7 @@
 //! Invariants: whoever holds one of these values needs no further check of it; `max_in_flight` is at most the client's
 //! queue; no `Debug` of a configuration and no error shows a secret.
 
+mod bad_rows;
 pub mod connect;
 mod error;
 mod file;
@@ -25,6 +26,7 @@ pub mod units;
 use std::ffi::OsString;
 use std::time::Duration;
 
+pub use bad_rows::{BadRows, Fate};
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit, Key, Origin};
 pub use kafka::KafkaConfig;
@@ -94,8 +96,10 @@ pub struct RunConfig {
     pub kafka: KafkaConfig,
     /// How rows become records.
     pub mapping: Mapping,
-    /// What a row does that cannot be published.
-    pub on_bad_row: OnBadRow,
+    /// What becomes of rows that cannot be published.
+    pub bad_rows: BadRows,
+    /// What becomes of a run that an operator must mend.
+    pub on_stop: OnStop,
     /// Where to serve HTTP; `None`: nowhere.
     pub http: Option<HttpAddress>,
     /// Bounds of time and memory.
@@ -129,12 +133,14 @@ impl Default for Limits {
     }
 }
 
-/// What a row does that cannot be published.
+/// What becomes of a run that an operator must mend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnBadRow {
-    /// Stops the relay, with nothing after it confirmed.
+pub enum OnStop {
+    /// The process ends with exit code 2.
     #[default]
-    Stop,
+    Exit,
+    /// It disconnects from Postgres and stays up to say why, until a signal ends it.
+    Hold,
 }
 
 /// Settings of `setup`.

@@ -11,7 +11,7 @@ use super::error::{ConfigError, Origin};
 use super::layers::{Given, Layers};
 use super::names::{self, HttpAddress, TableName};
 use super::{
-    CheckConfig, Limits, LogConfig, LogFormat, OnBadRow, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
+    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
     TeardownConfig, kafka, units,
 };
 use crate::cli::{
@@ -57,6 +57,7 @@ impl Reader<'_> {
         let limits = self.limits(&args.operation)?;
         self.old_set_up(args.debezium.accept_differences.as_deref())?;
         let tables = self.tables(&args.table)?;
+        let bad_rows = self.bad_rows(&args.bad_rows, &slot)?;
         Ok(RunConfig {
             source,
             publication,
@@ -67,8 +68,13 @@ impl Reader<'_> {
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
             kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
             mapping: self.mapping(args)?,
-            on_bad_row: self
-                .one_of("on-bad-row", args.rows.on_bad_row.as_deref(), &[("stop", OnBadRow::Stop)])?
+            bad_rows,
+            on_stop: self
+                .one_of(
+                    "on-stop",
+                    args.operation.on_stop.as_deref(),
+                    &[("exit", OnStop::Exit), ("hold", OnStop::Hold)],
+                )?
                 .unwrap_or_default(),
             http: self.http(args.operation.http.as_deref())?,
             limits,

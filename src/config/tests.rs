@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::mapping::{OnUpdate, Timestamp, Topic};
+use crate::lsn::Lsn;
+use crate::tracker::Position;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -87,7 +89,10 @@ fn every_flag_of_run_ends_where_it_belongs() {
         "--tombstone-on-empty-payload",
         "--position-header",
         "--on-update=stop",
-        "--on-bad-row=stop",
+        "--on-bad-row=dead-letter",
+        "--bad-row-at=16/B374D848:3=skip",
+        "--dead-letter-topic=dead",
+        "--on-stop=hold",
         "--message-prefix=outbox",
         "--http=off",
         "--shutdown-timeout=1min",
@@ -126,6 +131,10 @@ fn every_flag_of_run_ends_where_it_belongs() {
             connect: None,
         }
     );
+    let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
+    assert_eq!(config.bad_rows.at, [(at, Fate::Skip)]);
+    assert_eq!((config.bad_rows.fate, config.bad_rows.dead_letter_topic.as_str()), (Fate::DeadLetter, "dead"));
+    assert_eq!(config.on_stop, OnStop::Hold);
     assert_eq!(config.http, None);
     assert_eq!(
         config.limits,
@@ -164,7 +173,10 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("tombstone-on-empty-payload", "true"),
         ("position-header", "true"),
         ("on-update", "skip"),
-        ("on-bad-row", "stop"),
+        ("on-bad-row", "skip"),
+        ("bad-row-at", "0/10:0=dead-letter"),
+        ("dead-letter-topic", "dead"),
+        ("on-stop", "hold"),
         ("message-prefix", "outbox"),
         ("http", "off"),
         ("shutdown-timeout", "1s"),
@@ -223,6 +235,19 @@ fn errors_of_the_source_name_the_place_that_is_wrong() {
 }
 
 #[test]
+fn of_a_bad_row_what_is_said_of_it_alone_counts_first_and_dead_letters_go_to_a_topic_of_the_slot() {
+    let config = run(&["-S=shop", "--on-bad-row=skip", "--bad-row-at=0/10:1=dead-letter"]);
+    let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
+    assert_eq!((config.bad_rows.fate(at(0)), config.bad_rows.fate(at(1))), (Fate::Skip, Fate::DeadLetter));
+    assert_eq!(config.bad_rows.dead_letter_topic, "shop.dead-letter");
+    assert!(!run(&[]).bad_rows.let_any_pass());
+    assert!(run(&["--bad-row-at=0/10:1=skip"]).bad_rows.let_any_pass());
+    for wrong in ["--bad-row-at=0/10:1", "--bad-row-at=0/10:1=stop", "--bad-row-at=1=skip", "--dead-letter-topic=a b"] {
+        assert!(refused(&["run", wrong]).contains("is not valid"), "{wrong}");
+    }
+}
+
+#[test]
 fn a_password_on_the_command_line_is_a_warning_and_elsewhere_none() {
     let (_, warnings) = run_in(&environment(&[]), &["-d", "postgres://a:hunter2@db"]);
     assert!(warnings[0].contains("WALRELAY_SOURCE") && !warnings[0].contains("hunter2"), "{warnings:?}");
@@ -239,7 +264,8 @@ fn a_value_that_is_not_valid_names_flag_value_what_is_and_the_nearest() {
     );
     for (arguments, error, hint) in [
         (["--on-update", "wran"], "--on-update: \"wran\" is not valid: expected warn, skip, stop", "warn"),
-        (["--on-bad-row", "skip"], "--on-bad-row: \"skip\" is not valid: expected stop", "stop"),
+        (["--on-bad-row", "skp"], "--on-bad-row: \"skp\" is not valid: expected stop, dead-letter, skip", "skip"),
+        (["--bad-row-at", "0/10:0=skipp"], "--bad-row-at: \"0/10:0=skipp\" is not valid", "0/10:0=skip"),
         (["--log-level", "inof"], "--log-level: \"inof\" is not valid", "info"),
         (["--log-format", "jsno"], "--log-format: \"jsno\" is not valid: expected text, json", "json"),
         (["--shutdown-timeout", "5m"], "--shutdown-timeout: \"5m\" is not valid: expected a whole number", "5min"),

@@ -286,6 +286,11 @@ impl Metrics {
         *lock(&self.slot_figures) = figures;
     }
 
+    /// The position confirmed last.
+    pub fn confirmed(&self) -> Lsn {
+        Lsn::new(self.confirmed.load(Relaxed))
+    }
+
     /// Records acknowledged since the start.
     pub fn events_total(&self) -> u64 {
         self.topics.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()

@@ -138,6 +138,14 @@ pub enum BadReason {
         /// The destination's words.
         text: String,
     },
+    /// It is larger than what may be read.
+    #[error("its message of {bytes} bytes is larger than the {limit} that --max-row allows")]
+    TooLarge {
+        /// Bytes of the message.
+        bytes: usize,
+        /// `--max-row`, in bytes.
+        limit: usize,
+    },
     /// Text that must be UTF-8 is not (a database in `SQL_ASCII` may hold such).
     #[error("column \"{column}\" is not UTF-8: {value}")]
     NotUtf8 {
@@ -149,6 +157,11 @@ pub enum BadReason {
 }
 
 impl BadReason {
+    /// What the topic setting makes of the row, where that is what is wrong.
+    pub fn topic(&self) -> Option<&str> {
+        if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
+    }
+
     /// A label for metrics, from a closed set.
     pub const fn label(&self) -> &'static str {
         match self {
@@ -163,6 +176,7 @@ impl BadReason {
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unwritable { .. } => "unwritable",
             Self::Updated => "updated",
+            Self::TooLarge { .. } => "above_max_row",
             Self::Refused { label, .. } => label,
         }
     }

@@ -18,6 +18,7 @@ mod kind;
 mod message;
 mod plan;
 mod record;
+mod remains;
 mod time;
 mod value;
 

@@ -143,11 +143,16 @@ impl<'a> Row<'a> {
         value::piece(column, self.kind(index), booleans, arena).map_err(|error| self.value_error(index, error))
     }
 
-    fn optional(self, index: Option<usize>, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+    pub(super) fn optional(
+        self,
+        index: Option<usize>,
+        booleans: Booleans,
+        arena: &mut Arena,
+    ) -> Result<Piece<'a>, RowError> {
         index.map_or(Ok(Piece::Null), |index| self.piece(index, booleans, arena))
     }
 
-    fn kind(self, index: usize) -> Kind {
+    pub(super) fn kind(self, index: usize) -> Kind {
         self.plan.columns.get(index).map_or(Kind::Other, |column| column.kind)
     }
 
@@ -232,7 +237,12 @@ impl<'a> Row<'a> {
     }
 
     /// Each member a header: strings as they are, null as null, other values as their JSON text.
-    fn headers_column(self, index: usize, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+    pub(super) fn headers_column(
+        self,
+        index: usize,
+        drafts: &mut Vec<Draft<'a>>,
+        arena: &mut Arena,
+    ) -> Result<(), RowError> {
         let text = match self.piece(index, Booleans::Words, arena)? {
             Piece::Null => return Ok(()),
             Piece::Borrowed(text) => text,
@@ -243,7 +253,7 @@ impl<'a> Row<'a> {
         json::members(json, each).map_err(|_| self.not_an_object(index, Some(text)))
     }
 
-    fn timestamp_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
+    pub(super) fn timestamp_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
         let at_commit = self.context.commit_time.unix_millis();
         let Some(index) = self.plan.timestamp else {
             return Ok(at_commit);

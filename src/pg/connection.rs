@@ -449,6 +449,12 @@ pub trait Upstream {
     /// Drops the first `length` bytes: the front frame has been dealt with.
     fn consume(&mut self, length: usize);
 
+    /// What has come of a front frame that is above the limit.
+    fn front(&self) -> &[u8];
+
+    /// Drops that frame of `length` bytes, also what of it is still to come.
+    fn discard(&mut self, length: usize);
+
     /// Waits at most `patience` for more bytes; how many came, 0 for none.
     ///
     /// # Errors
@@ -512,6 +518,14 @@ impl Upstream for ReplicationStream {
 
     fn consume(&mut self, length: usize) {
         self.buffer.consume(length);
+    }
+
+    fn front(&self) -> &[u8] {
+        self.buffer.front()
+    }
+
+    fn discard(&mut self, length: usize) {
+        self.buffer.discard(length);
     }
 
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {

@@ -75,12 +75,14 @@ pub struct ReadBuffer {
     end: usize,
     /// Largest frame, in bytes.
     limit: usize,
+    /// Bytes to drop as they come: the rest of a frame that nobody wants. Nothing is held while there are any.
+    unwanted: usize,
 }
 
 impl ReadBuffer {
     /// An empty buffer that accepts frames of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { bytes: vec![0; INITIAL_BYTES], start: 0, end: 0, limit }
+        Self { bytes: vec![0; INITIAL_BYTES], start: 0, end: 0, limit, unwanted: 0 }
     }
 
     /// Accepts frames of at most `limit` bytes from here on.
@@ -91,6 +93,7 @@ impl ReadBuffer {
     /// Drops everything received, as after a new connection.
     pub fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
+        self.unwanted = 0;
     }
 
     /// Whether nothing is waiting.
@@ -115,9 +118,18 @@ impl ReadBuffer {
     pub fn consume(&mut self, length: usize) {
         assert!(length <= self.end - self.start, "consumed {length} bytes of {}", self.end - self.start);
         self.start += length;
-        if self.start == self.end {
-            self.clear();
-        }
+        self.return_to_front();
+    }
+
+    /// Drops the front frame of `length` bytes, however much of it is here: for one above the limit.
+    pub fn discard(&mut self, length: usize) {
+        self.unwanted = length;
+        self.drop_unwanted();
+    }
+
+    /// What has been received from the front frame's tag on, and of what follows it.
+    pub fn front(&self) -> &[u8] {
+        self.received()
     }
 
     /// Room for the next read, never empty.
@@ -133,6 +145,23 @@ impl ReadBuffer {
     pub fn filled(&mut self, length: usize) {
         assert!(length <= self.bytes.len() - self.end, "more bytes filled than there is room for");
         self.end += length;
+        if self.unwanted > 0 {
+            self.drop_unwanted();
+        }
+    }
+
+    #[cold]
+    fn drop_unwanted(&mut self) {
+        let dropped = self.unwanted.min(self.end - self.start);
+        self.unwanted -= dropped;
+        self.start += dropped;
+        self.return_to_front();
+    }
+
+    fn return_to_front(&mut self) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
     }
 
     fn received(&self) -> &[u8] {
@@ -254,6 +283,31 @@ mod tests {
         assert_eq!(buffer.frame(), Err(FrameError::TooLarge { tag: b'd', length: 1 << 31, limit: 1 << 20 }));
         buffer.space();
         assert_eq!(buffer.bytes.len(), INITIAL_BYTES);
+    }
+
+    #[test]
+    fn a_frame_that_nobody_wants_is_dropped_as_it_comes_and_takes_no_room() {
+        let bytes = [frame(b'd', &vec![7; 3 * INITIAL_BYTES]), frame(b'Z', b"I")].concat();
+        for piece in [1000, 50_000, INITIAL_BYTES] {
+            let mut buffer = ReadBuffer::new(1000);
+            let mut discarded = false;
+            for mut part in bytes.chunks(piece) {
+                while !part.is_empty() {
+                    let space = buffer.space();
+                    let taken = part.len().min(space.len());
+                    space[..taken].copy_from_slice(&part[..taken]);
+                    buffer.filled(taken);
+                    part = &part[taken..];
+                    if !discarded && let Err(FrameError::TooLarge { length, .. }) = buffer.frame() {
+                        assert_eq!(buffer.front()[0], b'd');
+                        buffer.discard(length);
+                        discarded = true;
+                    }
+                    assert_eq!(buffer.bytes.len(), INITIAL_BYTES);
+                }
+            }
+            assert_eq!(buffer.frame().unwrap(), Some(Frame { tag: b'Z', body: b"I" }));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Careful mode: finds the one record that a broker refuses.
+//! Careful mode: finds the one record that a broker refuses, and holds everything up until its fate is sealed.
 //!
 //! A refusal fails a whole batch, and says not which record of it is to blame. So the stream begins again from the confirmed
 //! position, and between the first and the last record that was in flight *one record is in flight in all*: a refusal then names
@@ -10,11 +10,17 @@
 //!  ────┴────────────────────┴───────────────────────────┴──────────►
 //! ```
 //!
-//! In: positions of failures, of rows. Out: whether the next record must go alone, and who is guilty. Pure.
+//! A record that goes alone, be it a suspect or a dead letter, leaves its row's frame where it is until the report has come: so
+//! a row that turns out to be bad is still at hand, and nothing behind it can have been enqueued.
+//!
+//! In: positions of failures, of rows. Out: whether the next record must go alone, and what is known of its row. Pure.
 
-use crate::outbox::BadRow;
-use crate::sink::Pace;
+use crate::lsn::Lsn;
+use crate::outbox::{BadReason, BadRow};
+use crate::sink::{Failure, Pace};
 use crate::tracker::Position;
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Batches of what size, in bytes, are tried once single records turn out fine: what Java clients send by default, then
 /// records one by one.
@@ -23,19 +29,81 @@ const SMALLER_BATCHES: [usize; 2] = [16_384, 1];
 /// Where care is needed.
 #[derive(Debug, Default)]
 pub struct Careful {
-    /// Between these, both included, one record is in flight in all. Outlives the connections that the search takes.
-    suspects: Option<(Position, Position)>,
-    /// The record that is alone in flight.
-    alone: Option<(Position, BadRow)>,
+    /// Outlive the connections that the search takes.
+    suspects: Option<Suspects>,
+    /// The record that is alone in flight, or was and has been delivered. Its row's frame is the next to come.
+    alone: Option<Alone>,
+    /// That record has been delivered.
+    delivered: bool,
+    /// Rows that are known to be bad, as long as they may come again.
+    condemned: BTreeMap<Position, Condemned>,
+    /// A record that was refused for its topic's sake is not tried again before that.
+    pause: Option<(Position, Instant, Failure)>,
     /// How many times the batches were made smaller.
     smaller: usize,
+}
+
+/// Between these, both included, one record is in flight in all.
+#[derive(Debug)]
+struct Suspects {
+    first: Position,
+    last: Position,
+    /// One of them was refused on its own.
+    found: bool,
+}
+
+/// A record that goes alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alone {
+    /// Its row's place.
+    pub position: Position,
+    /// Which row it is; the reason counts only if it is a dead letter.
+    pub row: BadRow,
+    /// What it is.
+    pub what: What,
+    /// The topic that it goes to.
+    pub topic: String,
+}
+
+/// What goes alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// The row's own record.
+    Record,
+    /// Its dead letter.
+    Letter {
+        /// Without the payload.
+        bare: bool,
+    },
+}
+
+/// How the record that goes alone fares.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Report {
+    /// There is none.
+    Nobody,
+    /// It is in flight.
+    Awaited,
+    /// It was delivered: its row is done with.
+    Delivered(Alone),
+}
+
+/// What is known of a bad row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condemned {
+    /// The row, and why it is bad.
+    pub row: BadRow,
+    /// Its dead letter goes without the payload.
+    pub bare: bool,
+    /// Its dead letter is refused even so.
+    pub letter_refused: Option<Failure>,
 }
 
 impl Careful {
     /// One of the records from `first` to `last` was refused.
     pub fn suspect(&mut self, first: Position, last: Position) {
-        self.suspects = Some((first, last));
-        self.alone = None;
+        self.suspects = Some(Suspects { first, last, found: false });
+        self.settled();
     }
 
     /// Whether there are suspects.
@@ -43,38 +111,116 @@ impl Careful {
         self.suspects.is_some()
     }
 
+    /// Whether anything is to be looked at before the record at `position` is enqueued.
+    #[inline]
+    pub fn concerns(&self, position: Position) -> bool {
+        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty()
+    }
+
     /// Whether the record at `position` must wait until nothing else is in flight: it is a suspect, or the first behind
     /// the last of them.
     #[inline]
-    pub fn alone_at(&self, position: Position) -> bool {
-        self.suspects.is_some_and(|(first, _)| first <= position)
+    pub fn goes_alone(&self, position: Position) -> bool {
+        self.suspects.as_ref().is_some_and(|suspects| suspects.first <= position)
     }
 
     /// Nothing is in flight and `position` comes next: true once, when that lies behind the last suspect and none was
     /// refused, so that the sink should be made anew with [`Careful::pace`].
     pub fn passed(&mut self, position: Position) -> bool {
-        let passed = self.suspects.is_some_and(|(_, last)| position > last);
-        if passed {
-            self.suspects = None;
-            self.alone = None;
-            self.smaller += 1;
-        }
-        passed
+        let Some(Suspects { found, .. }) = self.suspects.take_if(|suspects| position > suspects.last) else {
+            return false;
+        };
+        self.smaller += usize::from(!found);
+        !found
     }
 
     /// A record was enqueued alone.
-    pub fn enqueued(&mut self, position: Position, row: BadRow) {
-        self.alone = Some((position, row));
+    pub fn enqueued(&mut self, alone: Alone) {
+        self.alone = Some(alone);
+        self.delivered = false;
     }
 
-    /// No record is alone in flight any more: it was delivered, or given up with the sink.
+    /// Whether one is alone in flight.
+    pub fn awaits(&self) -> bool {
+        self.alone.is_some() && !self.delivered
+    }
+
+    /// A record was delivered; if one was alone, it was that.
+    pub fn delivered(&mut self) {
+        self.delivered = self.alone.is_some();
+    }
+
+    /// How the one that is alone fares, now that the row at `position` comes.
+    pub fn report(&mut self, position: Position) -> Report {
+        if self.awaits() {
+            return Report::Awaited;
+        }
+        match self.alone.take() {
+            // Another relay may have dealt with its row meanwhile: then that does not come again.
+            Some(alone) if alone.position == position => Report::Delivered(alone),
+            Some(_) | None => Report::Nobody,
+        }
+    }
+
+    /// Nobody is alone any more: the record was given up with the sink.
     pub fn settled(&mut self) {
         self.alone = None;
+        self.delivered = false;
     }
 
-    /// The record that was alone, when one was.
-    pub fn guilty(&mut self) -> Option<(Position, BadRow)> {
-        self.alone.take()
+    /// The record that is alone in flight, when one is: it was refused.
+    pub fn guilty(&mut self) -> Option<Alone> {
+        if self.awaits() { self.alone.take() } else { None }
+    }
+
+    /// The record or letter that was alone will never be taken.
+    pub fn condemn(&mut self, alone: Alone, failure: Failure) {
+        if let Some(suspects) = &mut self.suspects {
+            suspects.first = suspects.first.max(alone.position);
+            suspects.found = true;
+        }
+        let known = self.condemned.get(&alone.position).cloned();
+        let Alone { position, row, what, .. } = alone;
+        let known = known.unwrap_or(Condemned { row, bare: false, letter_refused: None });
+        let condemned = match what {
+            What::Record => {
+                let reason = BadReason::Refused { label: failure.reason, text: failure.text };
+                Condemned { row: BadRow { reason, ..known.row }, ..known }
+            }
+            What::Letter { bare: false } => Condemned { bare: true, ..known },
+            What::Letter { bare: true } => Condemned { letter_refused: Some(failure), ..known },
+        };
+        self.condemned.insert(position, condemned);
+    }
+
+    /// The dead letter of the row at `position` cannot be taken by its topic.
+    pub fn letter_refused(&mut self, alone: Alone, failure: Failure) {
+        let Alone { position, row, .. } = alone;
+        let condemned = Condemned { row, bare: true, letter_refused: Some(failure) };
+        self.condemned.insert(position, condemned);
+    }
+
+    /// What is known of the row at `position`, if it is bad.
+    pub fn condemned(&self, position: Position) -> Option<&Condemned> {
+        self.condemned.get(&position)
+    }
+
+    /// Everything that commits before `confirmed` will not come again.
+    pub fn confirmed(&mut self, confirmed: Lsn) {
+        while let Some(first) = self.condemned.first_entry().filter(|first| first.key().final_lsn < confirmed) {
+            first.remove();
+        }
+    }
+
+    /// The record at `position` is not to be tried again before `until`, for this reason.
+    pub fn pause(&mut self, position: Position, until: Instant, failure: Failure) {
+        self.pause = Some((position, until, failure));
+    }
+
+    /// Why the record at `position` is not to be tried yet.
+    pub fn paused(&self, position: Position, now: Instant) -> Option<Failure> {
+        let (at, until, failure) = self.pause.as_ref()?;
+        (*at == position && now < *until).then(|| failure.clone())
     }
 
     /// How the sink should hand over.
@@ -89,33 +235,43 @@ impl Careful {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lsn::Lsn;
-    use crate::outbox::BadReason;
+    use crate::sink::FailureClass;
 
     fn at(final_lsn: u64, ordinal: u64) -> Position {
         Position { final_lsn: Lsn::new(final_lsn), ordinal }
     }
 
+    fn alone(position: Position, what: What) -> Alone {
+        let row = BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated };
+        Alone { position, row, what, topic: "orders".into() }
+    }
+
+    fn refusal() -> Failure {
+        Failure { class: FailureClass::Row, reason: "too_large", text: "too large".into() }
+    }
+
     #[test]
     fn only_what_was_in_flight_goes_alone() {
         let mut careful = Careful::default();
-        assert!(!careful.alone_at(at(1, 0)));
+        assert!(!careful.goes_alone(at(1, 0)));
         careful.suspect(at(10, 5), at(20, 3));
-        assert!(!careful.alone_at(at(10, 4)));
-        assert!(careful.alone_at(at(10, 5)) && careful.alone_at(at(15, 0)) && careful.alone_at(at(20, 3)));
-        assert!(careful.alone_at(at(20, 4)), "the last suspect's fate comes first");
+        assert!(!careful.goes_alone(at(10, 4)));
+        assert!(careful.goes_alone(at(10, 5)) && careful.goes_alone(at(15, 0)) && careful.goes_alone(at(20, 3)));
+        assert!(careful.goes_alone(at(20, 4)), "the last suspect's fate comes first");
         assert!(careful.passed(at(20, 4)));
-        assert!(!careful.alone_at(at(20, 4)));
+        assert!(!careful.goes_alone(at(20, 4)));
     }
 
     #[test]
     fn a_record_that_was_delivered_alone_is_not_blamed_for_a_later_refusal() {
         let mut careful = Careful::default();
         careful.suspect(at(10, 0), at(20, 0));
-        let row = BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated };
-        careful.enqueued(at(10, 0), row);
-        careful.settled();
+        careful.enqueued(alone(at(10, 0), What::Record));
+        assert_eq!(careful.report(at(10, 0)), Report::Awaited);
+        careful.delivered();
         assert_eq!(careful.guilty(), None);
+        assert_eq!(careful.report(at(10, 0)), Report::Delivered(alone(at(10, 0), What::Record)));
+        assert_eq!(careful.report(at(10, 1)), Report::Nobody);
     }
 
     #[test]
@@ -133,5 +289,33 @@ mod tests {
             assert!(careful.passed(at(31, 0)));
             assert_eq!(careful.pace(), Pace::Batches(1));
         }
+    }
+
+    #[test]
+    fn where_a_record_is_refused_on_its_own_batches_stay_as_they_are() {
+        let mut careful = Careful::default();
+        careful.suspect(at(10, 0), at(20, 0));
+        careful.enqueued(alone(at(15, 0), What::Record));
+        let guilty = careful.guilty().unwrap();
+        careful.condemn(guilty, refusal());
+        assert!(!careful.goes_alone(at(14, 0)) && careful.goes_alone(at(15, 0)), "what lies before it is cleared");
+        assert_eq!(careful.condemned(at(15, 0)).unwrap().row.reason.label(), "too_large");
+        careful.confirmed(Lsn::new(15));
+        assert!(careful.condemned(at(15, 0)).is_some(), "it may come again");
+        careful.confirmed(Lsn::new(16));
+        assert_eq!(careful.condemned(at(15, 0)), None);
+        assert!(!careful.passed(at(20, 1)));
+        assert!(!careful.is_on());
+        assert_eq!(careful.pace(), Pace::Full);
+    }
+
+    #[test]
+    fn a_dead_letter_that_is_refused_goes_without_its_payload_and_then_not_at_all() {
+        let mut careful = Careful::default();
+        careful.condemn(alone(at(15, 0), What::Letter { bare: false }), refusal());
+        let condemned = careful.condemned(at(15, 0)).unwrap();
+        assert_eq!((condemned.bare, condemned.row.reason.label()), (true, "updated"));
+        careful.condemn(alone(at(15, 0), What::Letter { bare: true }), refusal());
+        assert_eq!(careful.condemned(at(15, 0)).unwrap().letter_refused, Some(refusal()));
     }
 }

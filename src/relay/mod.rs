@@ -13,26 +13,36 @@
 
 mod careful;
 mod clock;
+mod oversized;
+mod rows;
 mod session;
+mod topics;
 
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
 
+use crate::config::{BadRows, Fate};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::{BadReason, BadRow, Outbox, PlanError};
+use crate::outbox::{BadRow, Outbox, PlanError};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
-use crate::sink::{Delivered, Failure, FailureClass, Sink};
+use crate::sink::{Delivered, Failure, FailureClass, Sink, Token};
 use crate::tracker::{Position, Tracker};
+use careful::{Alone, What};
+use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use topics::Topics;
 
 /// How long the oldest record may be in flight before the state is called blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(30);
+
+/// A record that was refused for its topic's sake is tried again after this time.
+const RETRY_TOPIC: Duration = Duration::from_secs(1);
 
 /// Distance at which what is costly to find out is shown anew.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
@@ -110,6 +120,8 @@ pub struct BadRowAt {
     pub confirmed: Lsn,
     /// What is wrong with it.
     pub row: BadRow,
+    /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
+    pub letter_refused: Option<(String, Failure)>,
 }
 
 /// Everything that outlives a connection.
@@ -126,6 +138,9 @@ pub struct Relay<S, C> {
     resume: Resume,
     careful: Careful,
     topics: Topics,
+    bad_rows: BadRows,
+    /// Bad rows that did not stop it.
+    passed_rows: u64,
     warned_of_update: bool,
     /// When the stop was seen.
     stopping_since: Option<Instant>,
@@ -157,12 +172,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             resume: Resume::new(Lsn::ZERO),
             careful: Careful::default(),
             topics: Topics::default(),
+            bad_rows: BadRows::default(),
+            passed_rows: 0,
             warned_of_update: false,
             stopping_since: None,
             trouble: None,
             reason: None,
             shown: None,
         }
+    }
+
+    /// With what is said of bad rows; else each stops it.
+    #[must_use]
+    pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
+        Self { bad_rows, ..self }
     }
 
     /// The position that the next connection should start from; `0/0` before the first.
@@ -210,21 +233,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Begins again behind what is confirmed, with a new sink.
+    /// Begins again behind what is delivered, with a new sink. The stream begins at what is confirmed; of the first transaction
+    /// behind that the rows before the first one in flight are in hand.
     ///
     /// # Errors
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.sink.restart(self.careful.pace())?;
         self.careful.settled();
-        self.tracker.forget();
-        self.resume.forget(self.tracker.flush_lsn());
+        let delivered = self.tracker.forget();
+        self.resume.forget(self.tracker.flush_lsn(), delivered);
         Ok(())
     }
 
     /// Reads the stream until it ends.
     pub fn stream<U: Upstream>(&mut self, upstream: &mut U, wal_sender_timeout: Option<Duration>) -> Ended {
-        let mut session = Session::new(self.clock.now(), wal_sender_timeout);
+        let mut session = Session::new(self.clock.now(), wal_sender_timeout, self.flush_lsn());
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
                 self.show(Some(&session), true);
@@ -252,7 +276,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let until = self.clock.now() + duration;
         loop {
             self.metrics.turned(self.clock.now());
-            self.take_reports()?;
+            self.take_reports(Reported::WithoutStream)?;
             self.show(None, false);
             let left = until.saturating_duration_since(self.clock.now());
             if left.is_zero() || self.may_stop() {
@@ -292,7 +316,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Serves the delivery reports that have come.
-    fn take_reports(&mut self) -> Result<(), Box<Ended>> {
+    fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
         let Self { sink, tracker, metrics, clock, careful, .. } = self;
         let mut failed = None;
         let mut now = None;
@@ -300,18 +324,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             // After a failure nothing counts: what follows is replayed.
             Ok(()) if failed.is_none() => {
                 tracker.delivered(token, records);
-                careful.settled();
+                careful.delivered();
                 metrics.acknowledged(token.topic, records.into(), bytes, *now.get_or_insert_with(|| clock.now()));
             }
             Ok(()) => {}
             Err(failure) => {
                 metrics.publish_failure(failure.reason, records.into());
-                failed = Some(worse(failed.take(), failure));
+                failed = Some((token, worse(failed.take().map(|(_, failure)| failure), failure)));
             }
         });
         self.settle();
         match failed {
-            Some(failure) => Err(Box::new(self.failed(failure))),
+            Some((token, failure)) => self.failed(failure, token, when).map_err(Box::new),
             None => Ok(()),
         }
     }
@@ -327,19 +351,53 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which, and what to try next.
-    fn failed(&mut self, failure: Failure) -> Ended {
-        if failure.class == FailureClass::Row {
-            if let Some((position, row)) = self.careful.guilty() {
-                let reason = BadReason::Refused { label: failure.reason, text: failure.text };
-                self.metrics.bad_row(reason.label());
-                let row = BadRow { reason, ..row };
-                let confirmed = self.tracker.flush_lsn();
-                return Ended::BadRow(Box::new(BadRowAt { position, confirmed, row }));
+    fn failed(&mut self, failure: Failure, token: Token, when: Reported) -> Result<(), Ended> {
+        if let Some(alone) = self.careful.guilty() {
+            if !self.is_judged(alone, &failure) {
+                return Err(Ended::SinkFailed(failure));
             }
+            return self.go_on_without(token, failure, when);
+        }
+        let may_pass = failure.class == FailureClass::Topic && self.bad_rows.let_any_pass();
+        if failure.class == FailureClass::Row || may_pass {
             let last = Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() };
             self.careful.suspect(self.tracker.first_in_flight().unwrap_or_default(), last);
         }
-        Ended::SinkFailed(failure)
+        Err(Ended::SinkFailed(failure))
+    }
+
+    /// Whether the failure of a record that was alone says something of its row, or of its topic.
+    fn is_judged(&mut self, alone: Alone, failure: &Failure) -> bool {
+        let (is_letter, now) = (alone.what != What::Record, self.clock.now());
+        match failure.class {
+            FailureClass::Row => self.careful.condemn(alone, failure.clone()),
+            FailureClass::Topic if is_letter => {
+                if self.topics.failed(&alone.topic, LETTER_TOPIC_WITHIN, now) {
+                    self.careful.letter_refused(alone, failure.clone());
+                } else {
+                    self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
+                }
+            }
+            FailureClass::Topic if self.bad_rows.fate(alone.position) != Fate::Stop => {
+                if self.topics.failed(&alone.topic, TOPIC_WITHIN, now) {
+                    self.topics.give_up(&alone.topic, failure, now);
+                    self.careful.condemn(alone, failure.clone());
+                } else {
+                    self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
+                }
+            }
+            FailureClass::Topic | FailureClass::Environment | FailureClass::Client => return false,
+        }
+        true
+    }
+
+    /// Nothing else was in flight, and the row's frame is still there: with a new sink the stream goes on where it is.
+    fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), Ended> {
+        if when == Reported::WithoutStream {
+            return Err(Ended::SinkFailed(failure));
+        }
+        self.tracker.withdrawn(token);
+        self.sink.restart(self.careful.pace()).map_err(Ended::SinkFailed)
     }
 
     /// Lets operators see.
@@ -352,13 +410,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.shown = Some(now);
         let flush_lsn = self.tracker.flush_lsn();
+        self.careful.confirmed(flush_lsn);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
         self.show_trouble(session.and_then(Session::blocked));
         if let Some(session) = session {
-            self.metrics.set_state(self.state(session, now));
+            let state = self.state(session, now);
+            self.metrics.set_state(state);
+            if state == State::Streaming && self.has_recovered(session) {
+                self.metrics.last_error(None);
+            }
         }
     }
 
@@ -382,6 +445,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         (self.trouble, self.reason) = (trouble, reason);
     }
 
+    /// Whether whatever went wrong is over: Postgres hears us, and what is handed over arrives.
+    fn has_recovered(&self, session: &Session) -> bool {
+        let delivers = self.tracker.transactions() == 0 || self.flush_lsn() > session.began();
+        self.trouble.is_none() && self.reason.is_none() && session.told().is_some() && delivers
+    }
+
     fn state(&self, session: &Session, now: Instant) -> State {
         let old = self.tracker.oldest_in_flight().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
         if self.stopping_since.is_some() {
@@ -396,28 +465,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// The metrics' number of the topic asked for last: mostly the next one's, too.
-#[derive(Default)]
-struct Topics {
-    last: String,
-    number: u16,
-}
-
-impl Topics {
-    #[inline]
-    fn number(&mut self, topic: &str, metrics: &Metrics) -> u16 {
-        if self.last != topic {
-            topic.clone_into(&mut self.last);
-            self.number = metrics.topic(topic);
-        }
-        self.number
-    }
+/// When reports are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reported {
+    /// The stream is there to go on.
+    WhileStreaming,
+    /// There is none.
+    WithoutStream,
 }
 
 /// Of two failures the one that says more: a record's own refusal beats what followed from it.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
-        FailureClass::Row => 2,
+        FailureClass::Row => 3,
+        FailureClass::Topic => 2,
         FailureClass::Environment => 1,
         FailureClass::Client => 0,
     };

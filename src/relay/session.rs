@@ -1,15 +1,16 @@
 //! One connection's part of the loop: frames in, status updates out, and when to stop.
 
-use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
+use super::rows::Change;
+use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
 use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, PlanError, RowContext, RowError, Updated};
+use crate::outbox::{Ignored, PlanError, RowContext};
 use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
-use crate::pgoutput::{Begin, Commit, LogicalMessage, Message, RelationId, Tuple};
+use crate::pgoutput::{Begin, Commit, Message};
 use crate::resume::Verdict;
-use crate::sink::{Enqueue, Failure, FailureClass, Sink};
+use crate::sink::{Failure, FailureClass, Sink};
 use crate::tracker::Position;
 use std::time::{Duration, Instant};
 
@@ -27,9 +28,6 @@ const DRY_AFTER: Duration = Duration::from_micros(200);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
-/// A sink that takes nothing any more reports what was in flight within this time, or never.
-const REPORTS_WITHIN: Duration = Duration::from_secs(1);
-
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
@@ -42,18 +40,20 @@ pub(super) struct Session {
     wal_sender_timeout: Option<Duration>,
     /// The transaction whose messages are coming.
     open: Option<Open>,
+    /// What was confirmed when the connection began.
+    began: Lsn,
     /// The highest position that the server has told of.
     received: Lsn,
     /// The topic that the sink does not take, and since when.
     blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
-    bad_row: Option<Box<BadRowAt>>,
+    pub(super) bad_row: Option<Box<BadRowAt>>,
     /// A table that ends it likewise.
     unmappable: Option<Box<PlanError>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
     /// Records were enqueued since the sink was told that the stream ran dry.
-    fresh: bool,
+    pub(super) fresh: bool,
 }
 
 /// A topic that the sink does not take.
@@ -74,7 +74,7 @@ enum Open {
 }
 
 /// What became of a frame.
-enum Step {
+pub(super) enum Step {
     /// It has been dealt with.
     Done,
     /// It stays, until the sink has room, takes the topic, or the stream ends.
@@ -82,25 +82,28 @@ enum Step {
 }
 
 /// Why no frame is taken now.
-enum Wait {
+pub(super) enum Wait {
     /// There is none.
     ForBytes,
     /// The sink is full.
     ForRoom,
+    /// A record is in flight, alone.
+    Alone,
     /// The sink does not take the topic.
     Blocked(Failure),
     /// The stream is about to end.
     ForEnd,
 }
 
-type Turn<T> = Result<T, Box<Ended>>;
+pub(super) type Turn<T> = Result<T, Box<Ended>>;
 
 impl Session {
-    pub(super) fn new(now: Instant, wal_sender_timeout: Option<Duration>) -> Self {
+    pub(super) fn new(now: Instant, wal_sender_timeout: Option<Duration>, began: Lsn) -> Self {
         Self {
             feedback: Feedback::new(now, wal_sender_timeout),
             wal_sender_timeout,
             open: None,
+            began,
             received: Lsn::ZERO,
             blocked: None,
             bad_row: None,
@@ -114,6 +117,11 @@ impl Session {
         self.received
     }
 
+    /// What was confirmed when the connection began.
+    pub(super) fn began(&self) -> Lsn {
+        self.began
+    }
+
     /// What the last status update said.
     pub(super) fn told(&self) -> Option<Lsn> {
         self.feedback.confirmed()
@@ -123,8 +131,13 @@ impl Session {
         self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| &blocked.failure)
     }
 
+    /// Since when the sink takes nothing, for this kind of reason.
+    pub(super) fn blocked_since(&self, class: FailureClass) -> Option<Instant> {
+        self.blocked.as_ref().filter(|blocked| blocked.failure.class == class).map(|blocked| blocked.since)
+    }
+
     /// The context of a row that has to be published; `None` when it is in hand already.
-    fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
+    pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {
             Some(Open::Taken { context, skip }) => Ok((context.ordinal >= skip).then_some(context)),
             Some(Open::PassedOver) => Ok(None),
@@ -138,12 +151,12 @@ impl Session {
     }
 
     /// Whether something came that nothing may pass.
-    fn is_at_its_end(&self) -> bool {
+    pub(super) fn is_at_its_end(&self) -> bool {
         self.bad_row.is_some() || self.unmappable.is_some()
     }
 
     /// The row has been dealt with.
-    fn next_row(&mut self) {
+    pub(super) fn next_row(&mut self) {
         if let Some(Open::Taken { context, .. }) = &mut self.open {
             context.ordinal += 1;
         }
@@ -157,7 +170,7 @@ impl Session {
     }
 }
 
-fn position(context: &RowContext) -> Position {
+pub(super) fn position(context: &RowContext) -> Position {
     Position { final_lsn: context.final_lsn, ordinal: context.ordinal }
 }
 
@@ -167,7 +180,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let now = self.clock.now();
         self.metrics.turned(now);
         let wait = self.take_frames(upstream, session, now)?;
-        self.take_reports()?;
+        self.take_reports(Reported::WhileStreaming)?;
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
         self.end_if_due(upstream, session, &wait)?;
@@ -184,8 +197,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let frame = match upstream.frame() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(Wait::ForBytes),
-                // What came before it is delivered first.
-                Err(FrameError::TooLarge { .. }) if self.sink.in_flight().records > 0 => return Ok(Wait::ForRoom),
+                Err(error @ FrameError::TooLarge { length, .. }) => {
+                    match self.take_oversized(upstream.front(), error, session)? {
+                        Step::Done => upstream.discard(length),
+                        Step::Wait(wait) => return Ok(wait),
+                    }
+                    continue;
+                }
                 Err(error) => return Err(disconnected(error.into())),
             };
             let length = frame.len();
@@ -229,7 +247,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     session.feedback.requested();
                 }
                 // What was delivered and not yet looked at must not hold the position back.
-                self.take_reports()?;
+                self.take_reports(Reported::WhileStreaming)?;
                 self.tracker.keepalive(keepalive.wal_end);
                 Ok(Step::Done)
             }
@@ -238,8 +256,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_message(&mut self, message: Message<'_>, session: &mut Session) -> Turn<Step> {
         match message {
-            Message::Insert { relation, new } => return self.take_insert(relation, &new, session),
-            Message::LogicalMessage(message) => return self.take_logical_message(&message, session),
+            Message::Insert { relation, new } => return self.take_row(&Change::Row { relation, new }, session),
+            Message::LogicalMessage(message) if message.transactional => {
+                return self.take_row(&Change::Message(message), session);
+            }
+            Message::LogicalMessage(message) => {
+                if self.outbox.wants_message(message.prefix) {
+                    self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
+                }
+            }
             Message::Begin(_) if self.tracker.is_full() => return Ok(Step::Wait(Wait::ForRoom)),
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
@@ -249,7 +274,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     return Ok(Step::Wait(Wait::ForEnd));
                 }
             }
-            Message::Update { relation, new } => self.take_update(relation, &new, session)?,
+            Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
             Message::Delete { .. }
             | Message::Truncate
             | Message::Origin
@@ -294,163 +319,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         session.received = session.received.max(commit.end_lsn);
         Ok(())
-    }
-
-    fn take_insert(&mut self, relation: RelationId, new: &Tuple<'_>, session: &mut Session) -> Turn<Step> {
-        let Some(context) = session.row_context("Insert")? else {
-            session.next_row();
-            return Ok(Step::Done);
-        };
-        let position = position(&context);
-        if self.must_wait(position)? {
-            return Ok(Step::Wait(Wait::ForRoom));
-        }
-        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
-        let outcome = outbox.row(relation, new, &context, |record| {
-            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
-        });
-        self.dealt_with(outcome, position, session, |outbox| BadRow {
-            table: outbox.plan(relation).map_or("?", Plan::table).to_owned(),
-            id: outbox.shown_id(relation, new, &context),
-            reason: BadReason::Updated,
-        })
-    }
-
-    fn take_logical_message(&mut self, message: &LogicalMessage<'_>, session: &mut Session) -> Turn<Step> {
-        if !message.transactional {
-            if self.outbox.wants_message(message.prefix) {
-                self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
-            }
-            return Ok(Step::Done);
-        }
-        let Some(context) = session.row_context("Message")? else {
-            session.next_row();
-            return Ok(Step::Done);
-        };
-        let position = position(&context);
-        if self.must_wait(position)? {
-            return Ok(Step::Wait(Wait::ForRoom));
-        }
-        let Self { outbox, sink, tracker, metrics, topics, .. } = self;
-        let outcome = outbox.message(message, &context, |record| {
-            sink.try_enqueue(record, tracker.token(topics.number(record.topic, metrics)))
-        });
-        self.dealt_with(outcome, position, session, |outbox| BadRow {
-            table: format!("message {:?}", message.prefix),
-            id: outbox.shown_message_id(message),
-            reason: BadReason::Updated,
-        })
-    }
-
-    /// In careful mode nothing is enqueued, from the first suspect on, while anything else is in flight.
-    fn must_wait(&mut self, position: Position) -> Turn<bool> {
-        if !self.careful.alone_at(position) {
-            return Ok(false);
-        }
-        if self.sink.in_flight().records > 0 {
-            return Ok(true);
-        }
-        if self.careful.passed(position) {
-            let pace = self.careful.pace();
-            tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
-            self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
-        }
-        Ok(false)
-    }
-
-    /// Books what became of a row, or leaves it where it is. `identify` says which row it is; its reason is replaced.
-    fn dealt_with(
-        &mut self,
-        outcome: Result<Outcome<Enqueue>, RowError>,
-        position: Position,
-        session: &mut Session,
-        identify: impl FnOnce(&mut Outbox) -> BadRow,
-    ) -> Turn<Step> {
-        match outcome {
-            Ok(Outcome::Record(Enqueue::Taken)) => {
-                self.tracker.enqueued();
-                session.fresh = true;
-                if self.careful.alone_at(position) {
-                    self.careful.enqueued(position, identify(&mut self.outbox));
-                }
-            }
-            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
-            Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, session),
-            Ok(Outcome::Record(Enqueue::Bad(failure))) => {
-                let row = BadRow { reason: refusal(failure), ..identify(&mut self.outbox) };
-                return Ok(self.bad_row(row, position, session));
-            }
-            Err(error) => return self.bad_or_broken(error, position, session),
-        }
-        self.resume.row();
-        session.next_row();
-        Ok(Step::Done)
-    }
-
-    fn bad_or_broken(&mut self, error: RowError, position: Position, session: &mut Session) -> Turn<Step> {
-        match error {
-            RowError::Bad(row) => Ok(self.bad_row(*row, position, session)),
-            RowError::Undecodable(error) => Err(disconnected(error.into())),
-            // A column's type has changed: whether values should come in binary form is decided again. So is which tables
-            // are listed.
-            RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
-            error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. }) => {
-                let reason = error.to_string();
-                Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
-            }
-        }
-    }
-
-    /// The sink does not take a topic now, or takes nothing at all until it is made anew. Why that is, the reports of what is
-    /// in flight say, which may come a little later: only they tell that a record was refused.
-    fn not_taken(&self, failure: Failure, session: &Session) -> Turn<Step> {
-        let waited = session.blocked.as_ref().filter(|blocked| blocked.failure.class == FailureClass::Client);
-        let long =
-            waited.is_some_and(|blocked| self.clock.now().saturating_duration_since(blocked.since) >= REPORTS_WITHIN);
-        match failure.class {
-            FailureClass::Client if long || self.sink.in_flight().records == 0 => {
-                Err(Box::new(Ended::SinkFailed(failure)))
-            }
-            FailureClass::Client | FailureClass::Environment | FailureClass::Row => {
-                Ok(Step::Wait(Wait::Blocked(failure)))
-            }
-        }
-    }
-
-    /// The stream ends here, once everything before is delivered.
-    fn bad_row(&mut self, row: BadRow, position: Position, session: &mut Session) -> Step {
-        self.metrics.bad_row(row.reason.label());
-        session.bad_row = Some(Box::new(BadRowAt { position, confirmed: self.tracker.flush_lsn(), row }));
-        Step::Wait(Wait::ForEnd)
-    }
-
-    fn take_update(&mut self, relation: RelationId, new: &Tuple<'_>, session: &mut Session) -> Turn<()> {
-        let Some(context) = session.row_context("Update")? else { return Ok(()) };
-        let position = position(&context);
-        match self.outbox.update(relation) {
-            Ok(Updated::NotPublished) => {}
-            Ok(Updated::Ignored { warn }) => self.ignore_update(relation, warn),
-            Ok(Updated::Stop) => {
-                let table = self.outbox.plan(relation).map_or("?", Plan::table).to_owned();
-                let id = self.outbox.shown_id(relation, new, &context);
-                self.bad_row(BadRow { table, id, reason: BadReason::Updated }, position, session);
-            }
-            Err(error) => drop(self.bad_or_broken(error, position, session)?),
-        }
-        Ok(())
-    }
-
-    /// Counted, and said once per run: an application that updates its outbox does so for every row.
-    fn ignore_update(&mut self, relation: RelationId, warn: bool) {
-        self.metrics.ignored(Ignored::Update.label(), 1);
-        if warn && !std::mem::replace(&mut self.warned_of_update, true) {
-            let table = self.outbox.plan(relation).map_or("?", Plan::table);
-            tracing::warn!(
-                table,
-                "an outbox row was updated: updates publish nothing (walrelay_ignored_total counts them; --on-update)"
-            );
-        }
     }
 
     fn send_feedback<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
@@ -514,7 +382,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 unblocked(was_blocked.as_ref());
                 return self.wait_for_bytes(upstream, session);
             }
-            Wait::ForRoom | Wait::ForEnd => {
+            Wait::Alone if std::mem::take(&mut session.fresh) => {
+                unblocked(was_blocked.as_ref());
+                self.sink.ran_dry();
+            }
+            Wait::ForRoom | Wait::Alone | Wait::ForEnd => {
                 unblocked(was_blocked.as_ref());
                 self.clock.pause(WAIT_FULL);
             }
@@ -581,11 +453,7 @@ fn unblocked(was: Option<&Blocked>) {
     }
 }
 
-fn refusal(failure: Failure) -> BadReason {
-    BadReason::Refused { label: failure.reason, text: failure.text }
-}
-
 #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
-fn disconnected(error: pg::Error) -> Box<Ended> {
+pub(super) fn disconnected(error: pg::Error) -> Box<Ended> {
     Box::new(Ended::Disconnected(error))
 }

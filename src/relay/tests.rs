@@ -37,6 +37,14 @@ impl Upstream for Script {
         self.buffer.consume(length);
     }
 
+    fn front(&self) -> &[u8] {
+        self.buffer.front()
+    }
+
+    fn discard(&mut self, length: usize) {
+        self.buffer.discard(length);
+    }
+
     fn read(&mut self, _patience: Duration) -> Result<usize, pg::Error> {
         Err(pg::Error::Ended)
     }

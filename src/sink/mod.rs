@@ -4,6 +4,7 @@
 //! the destination took it, and later exactly one report for each record taken.
 //! Nothing above this folder names Kafka. A destination is driven by one thread; it may keep threads of its own.
 
+pub mod dead_letter;
 pub mod kafka;
 pub mod stdout;
 
@@ -118,7 +119,9 @@ pub struct Failure {
 pub enum FailureClass {
     /// The record itself (or one of its batch) is refused, and would be again.
     Row,
-    /// The destination's condition: right, topic, disk, replicas. The same record is taken once that is mended.
+    /// The record's topic is missing, or we may not write to it. The same record is taken once that is mended.
+    Topic,
+    /// The destination's condition otherwise: log-in, disk, replicas, reach. The same record is taken once that is mended.
     Environment,
     /// Neither: the client gave up for a reason of its own, such as a fatal error after another record's failure.
     Client,

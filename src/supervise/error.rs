@@ -2,7 +2,7 @@
 
 use crate::config::TableName;
 use crate::lsn::Lsn;
-use crate::outbox::PlanError;
+use crate::outbox::{BadReason, PlanError};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
@@ -153,6 +153,17 @@ pub enum RunError {
         /// The row and where it is.
         row: Box<BadRowAt>,
     },
+    /// A row cannot be published, and not be put into the dead-letter topic either.
+    #[error("a row of {} cannot be published ({}), and dead-letter topic {topic} does not take it", row.row.table, row.row.reason)]
+    DeadLetter {
+        /// The row and where it is.
+        row: Box<BadRowAt>,
+        /// The topic.
+        topic: String,
+        /// Why it does not.
+        #[source]
+        failure: Failure,
+    },
     /// The clean stop ran out of time.
     #[error(
         "stopped before everything was acknowledged: {in_flight} records were in flight, and those of unfinished transactions will be published again"
@@ -173,6 +184,15 @@ pub enum RunError {
     /// The stream is not what the manual says.
     #[error("the stream from Postgres is not as documented")]
     Protocol(#[from] ProtocolError),
+}
+
+impl From<Box<BadRowAt>> for RunError {
+    fn from(mut row: Box<BadRowAt>) -> Self {
+        match row.letter_refused.take() {
+            Some((topic, failure)) => Self::DeadLetter { row, topic, failure },
+            None => Self::BadRow { row },
+        }
+    }
 }
 
 impl RunError {
@@ -199,6 +219,7 @@ impl RunError {
             | Self::OtherCluster { .. }
             | Self::OlderCopy { .. }
             | Self::BadRow { .. }
+            | Self::DeadLetter { .. }
             | Self::Sink(_) => EXIT_OPERATOR,
         }
     }
@@ -244,11 +265,11 @@ impl RunError {
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
                 "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins".to_owned()
             }
-            Self::BadRow { row } => format!(
-                "{} stays unpublished at {}, and the slot before it at {}: mend the cause (the topic's limit, a setting, the column that a flag names), then start walrelay again",
-                row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}")),
-                row.position,
-                row.confirmed
+            Self::BadRow { row } => bad_row_hint(row),
+            Self::DeadLetter { row, topic, .. } => format!(
+                "{}: make topic {topic}, give it room or the right to write it, name another with --dead-letter-topic, or pass over the row with --bad-row-at {}=skip; then start walrelay again",
+                where_it_stays(row),
+                row.position
             ),
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
                 "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
@@ -258,6 +279,34 @@ impl RunError {
             }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
+    }
+}
+
+fn where_it_stays(row: &BadRowAt) -> String {
+    let which = row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}"));
+    format!("{which} stays unpublished at {}, and the slot before it at {}", row.position, row.confirmed)
+}
+
+fn bad_row_hint(row: &BadRowAt) -> String {
+    let (stays, at) = (where_it_stays(row), row.position);
+    match row.row.reason {
+        BadReason::TooLarge { bytes, .. } => format!(
+            "{stays}: raise --max-row above {bytes} (bytes) if a row may be so large, or pass over it with --bad-row-at {at}=skip; then start walrelay again"
+        ),
+        BadReason::Updated => format!("{stays}: --on-update warn or skip; then start walrelay again"),
+        BadReason::NullRoute { .. }
+        | BadReason::InvalidTopic { .. }
+        | BadReason::HeadersNotObject { .. }
+        | BadReason::InvalidPartition { .. }
+        | BadReason::InvalidTimestamp { .. }
+        | BadReason::Unwritable { .. }
+        | BadReason::NotJson { .. }
+        | BadReason::MissingId { .. }
+        | BadReason::MissingPayload { .. }
+        | BadReason::Refused { .. }
+        | BadReason::NotUtf8 { .. } => format!(
+            "{stays}: mend the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; then start walrelay again"
+        ),
     }
 }
 

@@ -170,7 +170,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
                 self.finish_anyway(stream);
-                Some(Err(RunError::BadRow { row }))
+                Some(Err(row.into()))
             }
             Ended::Unmappable(error) => {
                 self.finish_anyway(stream);
@@ -276,7 +276,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
         Ended::SinkFailed(_) => relay.start_over().map_err(RunError::Sink),
-        Ended::BadRow(row) => Err(RunError::BadRow { row }),
+        Ended::BadRow(row) => Err(row.into()),
         Ended::Stopped
         | Ended::StopTimedOut { .. }
         | Ended::Disconnected(_)

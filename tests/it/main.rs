@@ -15,6 +15,7 @@ mod check;
 mod commands;
 mod doors;
 mod dry_run;
+mod fates;
 mod idle;
 mod older_copy;
 mod pages;

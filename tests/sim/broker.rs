@@ -9,7 +9,7 @@
 //! time, also after what a newer producer has sent.
 
 use crate::dice::Dice;
-use crate::truth::{Taken, Truth};
+use crate::truth::{DEAD_LETTERS, Found, Taken, Truth};
 use crate::wal::Wal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub(crate) struct Broker {
     pub(crate) held: BTreeSet<usize>,
     /// Topics that take nothing until then.
     pub(crate) blocked: BTreeMap<String, Duration>,
+    /// Topics that are missing until then.
+    pub(crate) missing: BTreeMap<String, Duration>,
 }
 
 /// What is refused.
@@ -37,6 +39,8 @@ pub(crate) struct Broker {
 pub(crate) struct Rules {
     /// Largest batch, in bytes.
     pub(crate) limit: u64,
+    /// Largest dead letter, in bytes.
+    pub(crate) letter: u64,
     /// Rows that are refused whatever their size, until somebody mends it.
     pub(crate) refused: BTreeSet<usize>,
     /// Rows that were refused once and would not be again: word of that may still be on its way.
@@ -46,6 +50,9 @@ pub(crate) struct Rules {
 impl Rules {
     fn refuse(&self, batch: &[Queued]) -> bool {
         let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
+        if batch.iter().any(|queued| queued.letter) {
+            return bytes > self.letter;
+        }
         bytes > self.limit || batch.iter().any(|queued| self.refused.contains(&queued.number))
     }
 }
@@ -62,6 +69,8 @@ pub(crate) struct Producer {
     /// Nobody listens to it any more.
     given_up: bool,
     pub(crate) taken: Taken,
+    /// Rows whose failure was reported.
+    pub(crate) failed: BTreeSet<usize>,
     pub(crate) settings: Client,
 }
 
@@ -82,6 +91,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 struct Queued {
     number: usize,
+    letter: bool,
     bytes: u64,
     token: Token,
 }
@@ -93,7 +103,9 @@ pub(crate) enum Fate {
     Judged,
     /// It is tried again, after a pause.
     Later,
-    /// The topic's condition fails it.
+    /// The topic's condition fails it: a right is missing.
+    Forbidden,
+    /// The cluster's condition fails it.
     Environment,
     /// The client dies of itself.
     Fatal,
@@ -104,10 +116,11 @@ impl Broker {
         Self {
             producers: Vec::new(),
             partitions: 3,
-            rules: Rules { limit: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
+            rules: Rules { limit: u64::MAX, letter: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
             down_until: Duration::ZERO,
             held: BTreeSet::new(),
             blocked: BTreeMap::new(),
+            missing: BTreeMap::new(),
         }
     }
 
@@ -120,6 +133,7 @@ impl Broker {
             fatal: false,
             given_up: false,
             taken,
+            failed: BTreeSet::new(),
             settings,
         });
         self.producers.len() - 1
@@ -137,11 +151,11 @@ impl Broker {
         self.rules.limit = self.rules.limit.max(bytes_of(number, wal));
     }
 
-    pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (usize, Token), wal: &Wal, now: Duration) -> Enqueue {
-        let (number, token) = queued;
-        let bytes = bytes_of(number, wal);
-        let partition = self.partition(number, wal);
+    pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (Found, Token), wal: &Wal, now: Duration) -> Enqueue {
+        let (Found { number, letter, bytes }, token) = queued;
+        let partition = if letter { (DEAD_LETTERS.to_owned(), 0) } else { self.partition(number, wal) };
         let blocked = self.blocked.get(&partition.0).is_some_and(|until| now < *until);
+        let missing = self.missing.get(&partition.0).is_some_and(|until| now < *until);
         let producer = &mut self.producers[producer];
         if producer.fatal {
             return Enqueue::Blocked(client_failure());
@@ -155,9 +169,12 @@ impl Broker {
         if blocked {
             return Enqueue::Blocked(environment_failure());
         }
+        if missing {
+            return Enqueue::Blocked(topic_failure());
+        }
         producer.in_flight.records += 1;
         producer.in_flight.bytes += bytes;
-        producer.queues.entry(partition).or_default().push_back(Queued { number, bytes, token });
+        producer.queues.entry(partition).or_default().push_back(Queued { number, letter, bytes, token });
         Enqueue::Taken
     }
 
@@ -192,10 +209,11 @@ impl Broker {
                 producer.paused.insert(partition.clone(), now + Duration::from_millis(dice.below(2000)));
             }
             Fate::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
-            Fate::Environment => {
+            fate @ (Fate::Environment | Fate::Forbidden) => {
                 let batch = producer.batch(partition, held, dice);
                 let told = now + Duration::from_millis(dice.below(300));
-                let barred = producer.refuse(partition, batch, &environment_failure(), told);
+                let failure = if fate == Fate::Forbidden { topic_failure() } else { environment_failure() };
+                let barred = producer.refuse(partition, batch, &failure, told);
                 producer.die(barred, rules, told, (wal, truth), dice);
             }
             Fate::Judged => {
@@ -299,8 +317,8 @@ impl Producer {
     ) {
         let Client { report, later, .. } = self.settings;
         let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
-        for Queued { number, bytes, token } in batch {
-            truth.append(partition, number, &wal.rows[number]);
+        for Queued { number, letter, bytes, token } in batch {
+            append(truth, partition, (number, letter), wal);
             if !self.given_up {
                 let delivered = Delivered { token, records: 1, bytes, outcome: Ok(()) };
                 self.reports.push((now + Duration::from_millis(late), delivered));
@@ -332,7 +350,7 @@ impl Producer {
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {
                 if place < through {
-                    truth.append(&partition, queued.number, &wal.rows[queued.number]);
+                    append(truth, &partition, (queued.number, queued.letter), wal);
                 }
                 self.fail(&queued, &client_failure(), now);
             }
@@ -346,10 +364,15 @@ impl Producer {
         if self.given_up {
             return;
         }
-        let Queued { bytes, token, .. } = *queued;
+        let Queued { bytes, token, number, .. } = *queued;
+        self.failed.insert(number);
         let outcome = Err(failure.clone());
         self.reports.push((now, Delivered { token, records: 1, bytes, outcome }));
     }
+}
+
+fn append(truth: &mut Truth, partition: &Partition, (number, letter): (usize, bool), wal: &Wal) {
+    if letter { truth.append_letter(number, wal) } else { truth.append(partition, number, wal) }
 }
 
 fn bytes_of(number: usize, wal: &Wal) -> u64 {
@@ -359,6 +382,10 @@ fn bytes_of(number: usize, wal: &Wal) -> u64 {
 
 fn refusal() -> Failure {
     Failure { class: FailureClass::Row, reason: "too_large", text: "message size too large".to_owned() }
+}
+
+fn topic_failure() -> Failure {
+    Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "no such topic".to_owned() }
 }
 
 fn environment_failure() -> Failure {

@@ -64,16 +64,17 @@ impl Sink for SimSink {
             if world.crashed {
                 return Enqueue::Full;
             }
-            let World { broker, postgres, dice, now, began, .. } = world;
-            let number = identify(record, &postgres.wal);
+            let World { broker, postgres, dice, now, began, truth, .. } = world;
+            let found = identify(record, &postgres.wal);
             let in_flight = broker.producers[self.producer].in_flight.records;
             if in_flight > 0 && dice.one_in(30) {
                 return Enqueue::Full;
             }
-            let enqueue = broker.try_enqueue(self.producer, (number, token), &postgres.wal, *now);
+            let enqueue = broker.try_enqueue(self.producer, (found, token), &postgres.wal, *now);
             if matches!(enqueue, Enqueue::Taken) {
                 let taken = &mut broker.producers[self.producer].taken;
-                taken.take(number, &postgres.wal, began.0, began.1);
+                taken.take(found.number, (&postgres.wal, truth), began.0, began.1);
+                world.took(found, record);
             }
             enqueue
         })
@@ -111,7 +112,11 @@ impl Sink for SimSink {
             let World { broker, dice, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
             let old = &broker.producers[self.producer];
-            let taken = if world.streaming { old.taken.clone() } else { Taken::default() };
+            let mut taken = if world.streaming { old.taken.clone() } else { Taken::default() };
+            if world.streaming {
+                // At most one: the record that was alone.
+                old.failed.iter().for_each(|number| taken.withdraw(*number));
+            }
             assert!(!world.streaming || old.in_flight.records == 0, "records are given up, and the stream goes on");
             broker.give_up(self.producer, dice);
             self.producer = broker.connect(settings, taken);
@@ -161,6 +166,14 @@ impl Upstream for SimStream {
 
     fn consume(&mut self, length: usize) {
         self.buffer.consume(length);
+    }
+
+    fn front(&self) -> &[u8] {
+        self.buffer.front()
+    }
+
+    fn discard(&mut self, length: usize) {
+        self.buffer.discard(length);
     }
 
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {

@@ -4,6 +4,7 @@ use crate::broker::Client;
 use crate::dice::Dice;
 use crate::postgres::Manner;
 use std::time::Duration;
+use walrelay::config::Fate;
 use walrelay::relay::Limits;
 
 /// What goes on and what goes wrong: each once in so many steps, 0 for never.
@@ -35,6 +36,13 @@ pub(crate) struct Nature {
     pub(crate) block: u64,
     /// Once in so many rows: one that the broker refuses.
     pub(crate) bad_row: u64,
+    /// Once in so many rows: one that no record can be made of.
+    pub(crate) bad_route: u64,
+    /// What becomes of them.
+    pub(crate) bad_rows: Fate,
+    /// A topic is missing; a right to write is.
+    pub(crate) missing: u64,
+    pub(crate) forbidden: u64,
     pub(crate) crash: u64,
     pub(crate) stop: u64,
     /// Once in so many restarts of the sink.
@@ -99,6 +107,9 @@ impl Nature {
             0 => 0,
             _ => most_often * dice.between(1, 8),
         };
+        let bad_rows = dice.pick(&[Fate::Stop, Fate::DeadLetter, Fate::Skip]);
+        // A good row may be passed over when its topic is gone for long: only dead letters say which.
+        let topics = u64::from(bad_rows != Fate::Skip);
         Self {
             commit: dice.between(1, 12),
             transactions: dice.between(5, 60),
@@ -127,6 +138,10 @@ impl Nature {
             outage: sometimes(200, dice),
             block: sometimes(100, dice),
             bad_row: sometimes(40, dice),
+            bad_route: sometimes(40, dice),
+            bad_rows,
+            missing: topics * sometimes(100, dice),
+            forbidden: topics * sometimes(100, dice),
             crash: sometimes(100, dice),
             stop: sometimes(100, dice),
             no_restart: sometimes(5, dice),

@@ -6,13 +6,14 @@
 use crate::ends::{SimClock, SimSink, SimStream};
 use crate::nature::Bounds;
 use crate::postgres::Walsender;
+use crate::truth::DEAD_LETTERS;
 use crate::wal::{PREFIX, published};
 use crate::world::{Shared, World};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use walrelay::config::TableName;
 use walrelay::config::mapping::Mapping;
+use walrelay::config::{BadRows, TableName};
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
 use walrelay::outbox::Outbox;
@@ -58,7 +59,13 @@ impl Process {
         let metrics = Arc::new(Metrics::new("walrelay", "walrelay", Instant::now()));
         let stop = Arc::new(AtomicBool::new(false));
         let sink = SimSink::new(shared);
-        let relay = Relay::new(outbox, sink, SimClock(shared.clone()), metrics, Arc::clone(&stop), bounds.limits);
+        let bad_rows = shared.with(|world| BadRows {
+            fate: world.nature.bad_rows,
+            at: world.decided.clone(),
+            dead_letter_topic: DEAD_LETTERS.to_owned(),
+        });
+        let relay = Relay::new(outbox, sink, SimClock(shared.clone()), metrics, Arc::clone(&stop), bounds.limits)
+            .with_bad_rows(bad_rows);
         let wal_sender_timeout = bounds.wal_sender_timeout;
         Self { relay, shared: shared.clone(), stop, timeline: None, wal_sender_timeout }
     }

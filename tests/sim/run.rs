@@ -3,7 +3,9 @@
 use crate::dice::Dice;
 use crate::nature::{Bounds, Nature};
 use crate::process::{Outcome, Process};
+use crate::wal::BAD_ROUTE;
 use crate::world::{Counts, Shared, World};
+use walrelay::config::Fate;
 use walrelay::relay::BadRowAt;
 
 /// Runs one seed to its end.
@@ -16,6 +18,9 @@ pub(crate) fn run_seed(seed: u64) -> (Counts, u64) {
     if dice.one_in(3) {
         // A topic's limit below a full batch, and sometimes below a row.
         world.broker.rules.limit = dice.pick(&[600, 2500, 17_000]);
+    }
+    if dice.one_in(3) {
+        world.broker.rules.letter = 200;
     }
     let shared = Shared::new(world);
     run(&shared, &bounds);
@@ -100,18 +105,30 @@ impl World {
     fn bad_row(&mut self, bad: &BadRowAt) {
         self.counts.bad_rows += 1;
         let number: usize = bad.row.id.as_deref().expect("an id").parse().expect("a row's number");
-        let Self { broker, postgres, truth, .. } = self;
+        let Self { broker, postgres, truth, dice, decided, .. } = self;
         let row = &postgres.wal.rows[number];
         assert_eq!(bad.position, row.position, "row {number}");
         if broker.rules.mended.contains(&number) {
             return;
         }
-        assert!(broker.refuses(number, &postgres.wal), "row {number} is called bad, and nobody refuses it");
+        let local = row.route == BAD_ROUTE;
+        assert!(local || broker.refuses(number, &postgres.wal), "row {number} is called bad, and nobody refuses it");
+        assert!(bad.letter_refused.is_none(), "a dead letter was refused: {bad:?}");
         assert!(!truth.has(number), "row {number} is called bad, and is in the broker");
         if !row.lost {
             assert!(truth.first_missing(&postgres.wal) >= Some(number), "not everything before row {number} is there");
             assert!(bad.confirmed <= row.position.final_lsn);
             assert!(postgres.slot.confirmed <= row.position.final_lsn);
+        }
+        let position = row.position;
+        if local || dice.one_in(3) {
+            // As the hint says.
+            let fate = dice.pick(&[Fate::DeadLetter, Fate::Skip]);
+            decided.push((position, fate));
+            if fate == Fate::Skip {
+                truth.excused.insert(number);
+            }
+            return;
         }
         broker.mend(number, &postgres.wal);
     }
@@ -119,6 +136,7 @@ impl World {
     pub(crate) fn totals(&self) -> Counts {
         Counts {
             rows: self.postgres.wal.rows.len() as u64,
+            excused: self.truth.excused.len() as u64,
             repeats: self.truth.repeats,
             confirmations: self.truth.confirmations,
             ..self.counts

@@ -7,6 +7,7 @@ use crate::run::{ended, run};
 use crate::wal::Piece;
 use crate::world::{Shared, World};
 use std::time::Duration;
+use walrelay::config::Fate;
 use walrelay::lsn::Lsn;
 
 /// A world in which only the script acts, until it calms down.
@@ -285,7 +286,11 @@ fn a_bad_row_is_named_with_all_before_it_delivered_and_nothing_behind_it_confirm
     assert_eq!((bad.row.id.as_deref(), bad.position.ordinal), (Some("4"), 1));
     assert_eq!((bad.confirmed, confirmed(&shared)), (end, end));
     assert_eq!(times(&shared), [1, 1, 1, 1], "nothing behind the row in its partition");
-    assert_eq!(shared.with(|world| world.counts.restarts), 1, "found at the first repetition");
+    assert_eq!(
+        shared.with(|world| world.counts.restarts),
+        2,
+        "found at the first repetition, and stopped with a new client"
+    );
     ended(&shared, &mut process, outcome);
     to_the_end(&shared);
     assert!(times(&shared).iter().all(|times| *times > 0), "its neighbours arrive once it is mended");
@@ -388,4 +393,49 @@ fn a_server_that_froze_is_given_up_and_left() {
     });
     assert_eq!(until_end(&shared, &mut process), "Stopped");
     assert_eq!(times(&shared), [1, 1]);
+}
+
+#[test]
+fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_it_follow() {
+    let shared = world();
+    let until = Duration::from_secs(45);
+    shared.with(|world| {
+        world.nature.bad_rows = Fate::DeadLetter;
+        world.nature.missing = 1000;
+        world.broker.missing.insert("outbox.event.order".to_owned(), until);
+        let elsewhere = Piece::Row { route: "invoice", key: Some("a".to_owned()), bytes: 50 };
+        world.commit(vec![row("a"), row("a"), elsewhere]);
+        world.script = Some(Box::new(move |world| {
+            if world.truth.has(2) && world.calm_since.is_none() {
+                assert!(world.now > Duration::from_secs(30) && world.now < Duration::from_secs(40), "{:?}", world.now);
+                commit(world, &["b"]);
+                world.broker.missing.insert("outbox.event.order".to_owned(), Duration::ZERO);
+                world.calm_down();
+            }
+        }));
+    });
+    assert_eq!(until_end(&shared, &mut start(&shared)), "Stopped");
+    shared.with(|world| {
+        assert_eq!(world.truth.letters.iter().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(world.truth.first_missing(&world.postgres.wal), None);
+    });
+}
+
+#[test]
+fn a_second_search_in_a_transaction_repeats_nothing_of_what_the_first_one_has_delivered() {
+    let shared = world_of_small_reads();
+    shared.with(|world| {
+        world.nature.bad_rows = Fate::DeadLetter;
+        world.nature.client.as_mut().expect("settings").room = 2000;
+        world.broker.partitions = 1;
+        world.broker.rules.refused.extend([150, 180]);
+        commit(world, &["k"; 200]);
+    });
+    once(&shared, |world| world.truth.has(199), World::calm_down);
+    assert_eq!(until_end(&shared, &mut start(&shared)), "Stopped");
+    let times = times(&shared);
+    assert_eq!((times[150], times[180]), (0, 0));
+    assert!(times.iter().enumerate().all(|(row, times)| *times > 0 || row == 150 || row == 180), "{times:?}");
+    assert!(times.iter().all(|times| *times <= 2), "{times:?}");
+    shared.with(|world| assert!(world.truth.letters.contains(&150) && world.truth.letters.contains(&180)));
 }

@@ -4,11 +4,14 @@
 //! * One producer takes each row once, without gaps, in commit order.
 //! * In a partition, rows appear for the first time in commit order.
 //! * When a position is confirmed, every row that commits before it *is in the broker*.
+//! * Before a row of a key appears, the fate of every earlier one of that key is sealed: in the broker, as a dead letter, or
+//!   passed over where that was asked for.
+//! * Only what is bad becomes a dead letter.
 //! * Only positions that the server has named are confirmed, and they never go back.
 
 use crate::broker::Partition;
 use crate::wal::{Row, Wal};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use walrelay::lsn::Lsn;
 use walrelay::sink::Record;
 
@@ -16,6 +19,13 @@ use walrelay::sink::Record;
 pub(crate) struct Truth {
     /// How often each row was appended.
     pub(crate) appended: Vec<u32>,
+    /// Rows whose dead letter was appended.
+    pub(crate) letters: BTreeSet<usize>,
+    /// Bad rows that may be passed over.
+    pub(crate) excused: BTreeSet<usize>,
+    /// Rows of each topic and key that have been committed and are not known to be sealed, and how many rows were looked at.
+    unsealed: BTreeMap<(&'static str, String), VecDeque<usize>>,
+    looked_at: usize,
     /// Every row before this one was appended, or is lost with its timeline.
     settled: usize,
     /// The last row that appeared for the first time, in each partition.
@@ -47,16 +57,23 @@ impl Taken {
 
     /// The producer takes row `number`. `begin`: where its stream began; `others`: what the slot had confirmed then, maybe by
     /// another relay.
-    pub(crate) fn take(&mut self, number: usize, wal: &Wal, begin: Lsn, others: Lsn) {
+    pub(crate) fn take(&mut self, number: usize, (wal, truth): (&Wal, &Truth), begin: Lsn, others: Lsn) {
         assert!(self.rows.insert(number), "row {number} was handed to the same producer twice");
         let expected = self.next.unwrap_or_else(|| first_row(wal, begin));
         assert!(number >= expected, "row {number} came after row {expected} had its turn");
         for skipped in expected..number {
             let row = &wal.rows[skipped];
             let elsewhere = row.position.final_lsn < others;
-            assert!(row.lost || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
+            let sealed = truth.is_sealed(skipped, row);
+            assert!(sealed || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
         }
         self.next = Some(number + 1);
+    }
+
+    /// The last row was refused: it may come again, as it is or as a dead letter.
+    pub(crate) fn withdraw(&mut self, number: usize) {
+        assert_eq!(self.rows.pop_last(), Some(number), "the refused row was alone");
+        self.next = Some(number);
     }
 }
 
@@ -77,15 +94,50 @@ impl Truth {
         self.named.insert(at);
     }
 
+    /// The broker appends a row's dead letter.
+    pub(crate) fn append_letter(&mut self, number: usize, wal: &Wal) {
+        self.nothing_before_it_is_open(number, wal);
+        self.letters.insert(number);
+    }
+
+    /// Whether nothing more is to be expected of the row.
+    fn is_sealed(&self, number: usize, row: &Row) -> bool {
+        row.lost || self.has(number) || self.letters.contains(&number) || self.excused.contains(&number)
+    }
+
+    /// No earlier row of its topic and key is without a fate.
+    fn nothing_before_it_is_open(&mut self, number: usize, wal: &Wal) {
+        for (number, row) in wal.rows.iter().enumerate().skip(self.looked_at) {
+            if let Some(key) = &row.key {
+                self.unsealed.entry((row.route, key.clone())).or_default().push_back(number);
+            }
+        }
+        self.looked_at = wal.rows.len();
+        let row = &wal.rows[number];
+        let Some(key) = row.key.clone().filter(|_| !row.lost) else { return };
+        let place = (row.route, key);
+        let mut queue = self.unsealed.remove(&place).unwrap_or_default();
+        while queue.front().is_some_and(|first| self.is_sealed(*first, &wal.rows[*first])) {
+            queue.pop_front();
+        }
+        if let Some(open) = queue.front() {
+            assert!(*open >= number, "row {number} appears before the fate of row {open} is sealed");
+        }
+        self.unsealed.insert(place, queue);
+    }
+
     /// The broker appends.
-    pub(crate) fn append(&mut self, partition: &Partition, number: usize, row: &Row) {
+    pub(crate) fn append(&mut self, partition: &Partition, number: usize, wal: &Wal) {
+        let row = &wal.rows[number];
+        self.nothing_before_it_is_open(number, wal);
         if self.appended.len() <= number {
             self.appended.resize(number + 1, 0);
         }
         self.appended[number] += 1;
         if self.appended[number] > 1 {
             self.repeats += 1;
-        } else if row.key.is_some() && !row.lost {
+        } else if row.key.is_some() && !row.lost && !self.letters.contains(&number) && !self.excused.contains(&number) {
+            // (A bad row that is good later, its topic's limit raised, may follow its own dead letter when it comes again.)
             let newest = self.newest.entry(partition.clone()).or_insert(number);
             assert!(*newest <= number, "row {number} appears in {partition:?} after row {newest}, which is later");
             *newest = number;
@@ -98,7 +150,7 @@ impl Truth {
 
     /// The first row that is neither appended nor lost.
     pub(crate) fn first_missing(&mut self, wal: &Wal) -> Option<usize> {
-        while wal.rows.get(self.settled).is_some_and(|row| row.lost || self.has(self.settled)) {
+        while wal.rows.get(self.settled).is_some_and(|row| self.is_sealed(self.settled, row)) {
             self.settled += 1;
         }
         (self.settled < wal.rows.len()).then_some(self.settled)
@@ -120,8 +172,46 @@ impl Truth {
     }
 }
 
+/// Where dead letters go.
+pub(crate) const DEAD_LETTERS: &str = "walrelay.dead-letter";
+
+/// What a record is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) number: usize,
+    pub(crate) letter: bool,
+    /// Of key and value.
+    pub(crate) bytes: u64,
+}
+
 /// Which row a record is, after it was compared with what was committed.
-pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> usize {
+pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> Found {
+    let bytes = record.bytes() as u64;
+    if record.topic == DEAD_LETTERS {
+        return Found { number: identify_letter(record, wal), letter: true, bytes };
+    }
+    Found { number: identify_record(record, wal), letter: false, bytes }
+}
+
+fn identify_letter(record: &Record<'_>, wal: &Wal) -> usize {
+    let header = |name: &str| {
+        let header = record.headers.iter().find(|header| header.name == name)?;
+        header.value.map(|value| String::from_utf8(value.to_vec()).unwrap())
+    };
+    let number: usize = header("id").expect("an id").parse().expect("a row's number");
+    let row = wal.rows.get(number).expect("a row that was committed");
+    assert_eq!(record.key, row.key.as_ref().map(String::as_bytes), "row {number}");
+    assert_eq!(header("walrelay-topic"), Some(topic(row)));
+    assert_eq!(header("walrelay-position"), Some(row.position.to_string()));
+    assert!(header("walrelay-error").is_some() && header("walrelay-table").is_some());
+    match header("walrelay-payload-bytes") {
+        Some(bytes) => assert_eq!((record.value, bytes), (None, row.payload.len().to_string())),
+        None => assert_eq!(record.value, Some(row.payload.as_bytes()), "row {number}"),
+    }
+    number
+}
+
+fn identify_record(record: &Record<'_>, wal: &Wal) -> usize {
     let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
     let id = record.headers.first().filter(|header| header.name == "id").expect("the first header is the id");
     let number: usize = text(id.value).expect("an id").parse().expect("a row's number");

@@ -20,6 +20,9 @@ const ORDERS: u32 = 16_501;
 /// The prefix of messages that are published.
 pub(crate) const PREFIX: &str = "events";
 
+/// What no topic can be made of.
+pub(crate) const BAD_ROUTE: &str = "no topic";
+
 const TEXT: u32 = 25;
 const UUID: u32 = 2950;
 const JSONB: u32 = 3802;

@@ -12,14 +12,17 @@ use crate::broker::{Broker, Fate};
 use crate::dice::Dice;
 use crate::nature::Nature;
 use crate::postgres::{BEGIN, Postgres};
-use crate::truth::Truth;
-use crate::wal::Piece;
+use crate::truth::{Found, Truth};
+use crate::wal::{BAD_ROUTE, Piece};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use walrelay::config::Fate as RowFate;
 use walrelay::lsn::Lsn;
+use walrelay::sink::Record;
+use walrelay::tracker::Position;
 
 /// With nothing broken any more, everything is delivered and confirmed within this time.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -58,6 +61,8 @@ pub(crate) struct World {
     pub(crate) forgotten: bool,
     /// Where the connection's stream began, and what the slot had confirmed then.
     pub(crate) began: (Lsn, Lsn),
+    /// What the operator has said of single rows.
+    pub(crate) decided: Vec<(Position, RowFate)>,
     /// Something to be done at a step, for single scenarios.
     pub(crate) script: Option<Script>,
     pub(crate) counts: Counts,
@@ -77,6 +82,11 @@ pub(crate) struct Counts {
     pub(crate) server_crashes: u64,
     pub(crate) restarts: u64,
     pub(crate) bad_rows: u64,
+    /// Dead letters taken, and those without their payload.
+    pub(crate) letters: u64,
+    pub(crate) bare_letters: u64,
+    /// Bad rows that may be passed over.
+    pub(crate) excused: u64,
     pub(crate) rows: u64,
     pub(crate) repeats: u64,
     pub(crate) confirmations: u64,
@@ -119,6 +129,7 @@ impl World {
             told: Lsn::ZERO,
             forgotten: false,
             began: (Lsn::ZERO, Lsn::ZERO),
+            decided: Vec::new(),
             script: None,
             counts: Counts::default(),
             trace: std::env::var_os("WALRELAY_TRACE").is_some(),
@@ -152,6 +163,7 @@ impl World {
         self.postgres.down_until = self.now;
         self.broker.down_until = self.now;
         self.broker.blocked.clear();
+        self.broker.missing.clear();
         self.broker.hurry();
         self.nature.client.iter_mut().for_each(|client| client.later = 0);
         if let Some(sender) = &mut self.postgres.sender {
@@ -190,8 +202,35 @@ impl World {
                 self.broker.rules.refused.insert(number);
             }
         }
+        let (first, end) = transaction.rows;
+        for number in (first..end).filter(|_| self.nature.bad_rows == RowFate::Skip) {
+            if self.is_bad(number) {
+                self.truth.excused.insert(number);
+            }
+        }
         self.truth.name(ends.1);
         ends
+    }
+
+    /// Whether no record can be made of the row, or the broker refuses it.
+    pub(crate) fn is_bad(&self, number: usize) -> bool {
+        let wal = &self.postgres.wal;
+        wal.rows[number].route == BAD_ROUTE || self.broker.refuses(number, wal)
+    }
+
+    /// The relay hands a record over.
+    pub(crate) fn took(&mut self, Found { number, letter, .. }: Found, record: &Record<'_>) {
+        if !letter {
+            return;
+        }
+        self.counts.letters += 1;
+        self.counts.bare_letters += u64::from(record.value.is_none());
+        let topics_fail = self.nature.missing + self.nature.forbidden > 0;
+        let mended = self.broker.rules.mended.contains(&number);
+        assert!(
+            topics_fail || mended || self.is_bad(number),
+            "row {number} becomes a dead letter, and nothing is wrong with it"
+        );
     }
 
     fn transaction(&mut self) -> Vec<Piece> {
@@ -200,8 +239,9 @@ impl World {
     }
 
     fn piece(&mut self) -> Piece {
+        let bad = self.calm_since.is_none() && self.dice.one_in(self.nature.bad_route);
         let dice = &mut self.dice;
-        let route = dice.pick(&["order", "order", "invoice"]);
+        let route = if bad { BAD_ROUTE } else { dice.pick(&["order", "order", "invoice"]) };
         let key = (!dice.one_in(12)).then(|| format!("k{}", dice.below(6)));
         let bytes = dice.index(usize::try_from(self.nature.bytes).unwrap());
         match dice.below(24) {
@@ -245,6 +285,8 @@ impl World {
         }
         if self.dice.one_in(self.nature.later) {
             Fate::Later
+        } else if self.dice.one_in(self.nature.forbidden) {
+            Fate::Forbidden
         } else if self.dice.one_in(self.nature.environment) {
             Fate::Environment
         } else if self.dice.one_in(self.nature.fatal) {
@@ -302,6 +344,11 @@ impl World {
             let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
             let until = self.now + Duration::from_millis(self.dice.below(40_000));
             self.broker.blocked.insert(topic, until);
+        }
+        if self.dice.one_in(self.nature.missing) {
+            let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
+            let until = self.now + Duration::from_millis(self.dice.below(60_000));
+            self.broker.missing.insert(topic, until);
         }
     }
 
@@ -404,7 +451,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 13] {
+    fn each(&mut self) -> [&mut u64; 16] {
         let Self {
             connections,
             cuts,
@@ -416,6 +463,9 @@ impl Counts {
             server_crashes,
             restarts,
             bad_rows,
+            letters,
+            bare_letters,
+            excused,
             rows,
             repeats,
             confirmations,
@@ -431,6 +481,9 @@ impl Counts {
             server_crashes,
             restarts,
             bad_rows,
+            letters,
+            bare_letters,
+            excused,
             rows,
             repeats,
             confirmations,

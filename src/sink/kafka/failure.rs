@@ -1,7 +1,7 @@
 //! What an error of librdkafka or of a broker says about what to do.
 //!
-//! Two classes matter: a *row fault* would be the same at every attempt, whatever the cluster's condition; an *environment
-//! fault* passes once somebody mends the cluster. Everything else is the client's own.
+//! A *row fault* would be the same at every attempt, whatever the cluster's condition; an *environment fault* passes once
+//! somebody mends the cluster, and so does that of a *topic*, if somebody does. Everything else is the client's own.
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
 use crate::sink::{Enqueue, Failure, FailureClass, Record};
@@ -20,6 +20,7 @@ fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::InvalidMessage
         | Code::InvalidMessageSize
         | Code::UnknownPartition => FailureClass::Row,
+        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::TopicAuthorizationFailed => FailureClass::Topic,
         Code::Fatal | Code::GaplessGuarantee | Code::PurgeQueue | Code::PurgeInflight | Code::Inconsistent => {
             FailureClass::Client
         }

@@ -140,10 +140,20 @@ impl KafkaSink {
 
     /// Why the producer takes nothing any more, which the refusal of a record does not say.
     #[cold]
-    fn fatal(&self) -> Option<Enqueue> {
+    fn fatal(&self) -> Option<Failure> {
         let (code, text) = self.producer.client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
-        Some(Enqueue::Blocked(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text }))
+        Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
+    }
+
+    /// "Local: Fatal error" is all that the report of a record says that went down with the producer.
+    #[cold]
+    fn say_why(&self, failure: &mut Failure) {
+        if failure.class == FailureClass::Client
+            && let Some(fatal) = self.fatal()
+        {
+            failure.text = fatal.text;
+        }
     }
 
     fn send(&mut self, record: &Record<'_>, token: Token) -> Result<(), KafkaError> {
@@ -193,7 +203,7 @@ impl Sink for KafkaSink {
                 self.in_flight.bytes += bytes;
                 Enqueue::Taken
             }
-            Err(error) => self.fatal().unwrap_or_else(|| failure::of_send(record, &error)),
+            Err(error) => self.fatal().map_or_else(|| failure::of_send(record, &error), Enqueue::Blocked),
         }
     }
 
@@ -205,9 +215,10 @@ impl Sink for KafkaSink {
             if runs.is_empty() {
                 return;
             }
-            for run in runs {
-                if run.outcome.is_ok() {
-                    self.producer.context().recovered();
+            for mut run in runs {
+                match &mut run.outcome {
+                    Ok(()) => self.producer.context().recovered(),
+                    Err(failure) => self.say_why(failure),
                 }
                 self.in_flight.records -= u64::from(run.records);
                 self.in_flight.bytes -= run.bytes;

@@ -1,0 +1,86 @@
+//! What becomes of rows that cannot be published.
+//!
+//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Fate`] of a row by its place. Which rows are bad, and that
+//! a fate is sealed before anything passes it, is the [`relay`](crate::relay)'s.
+
+use super::error::ConfigError;
+use super::layers::Given;
+use super::read::Reader;
+use crate::cli::BadRowArgs;
+use crate::nearest::nearest;
+use crate::tracker::Position;
+
+/// What becomes of one row that cannot be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fate {
+    /// The relay stops, with nothing after it confirmed.
+    #[default]
+    Stop,
+    /// It goes to the dead-letter topic.
+    DeadLetter,
+    /// It is counted and passed over.
+    Skip,
+}
+
+/// What becomes of all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BadRows {
+    /// Unless something else is said of the row.
+    pub fate: Fate,
+    /// Said of single rows.
+    pub at: Vec<(Position, Fate)>,
+    /// Where dead letters go: a name that Kafka allows.
+    pub dead_letter_topic: String,
+}
+
+impl BadRows {
+    /// The fate of the row at `position`, if it is bad.
+    pub fn fate(&self, position: Position) -> Fate {
+        self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.fate, |(_, fate)| *fate)
+    }
+
+    /// Whether any bad row may be passed.
+    pub fn let_any_pass(&self) -> bool {
+        self.fate != Fate::Stop || !self.at.is_empty()
+    }
+}
+
+const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::DeadLetter), ("skip", Fate::Skip)];
+
+/// What one row's fate may look like, for messages.
+const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
+
+/// What a topic may be called, for messages.
+const TOPIC: &str = "1 to 249 letters, digits, dots, underscores and hyphens";
+
+impl Reader<'_> {
+    /// Reads them; `slot` names the default dead-letter topic.
+    pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str) -> Result<BadRows, ConfigError> {
+        let at = self.layers.many("bad-row-at", &args.bad_row_at).iter().map(row_at).collect::<Result<_, _>>()?;
+        let topic = self.layers.one("dead-letter-topic", args.dead_letter_topic.as_deref())?;
+        Ok(BadRows {
+            fate: self.one_of("on-bad-row", args.on_bad_row.as_deref(), &FATES)?.unwrap_or_default(),
+            at,
+            dead_letter_topic: match topic {
+                None => format!("{slot}.dead-letter"),
+                Some(given) if is_topic(&given.text) => given.text,
+                Some(given) => return Err(given.invalid(TOPIC, None)),
+            },
+        })
+    }
+}
+
+fn row_at(given: &Given) -> Result<(Position, Fate), ConfigError> {
+    let parsed = given.text.trim().split_once('=').and_then(|(at, fate)| Some((at.trim().parse().ok()?, fate.trim())));
+    let Some((position, text)) = parsed else { return Err(given.invalid(ROW_AT, None)) };
+    let fate = FATES.iter().find(|(name, fate)| *name == text && *fate != Fate::Stop).map(|(_, fate)| *fate);
+    fate.map(|fate| (position, fate)).ok_or_else(|| {
+        let near = nearest(text, ["dead-letter", "skip"]).map(|fate| format!("{position}={fate}"));
+        given.invalid(ROW_AT, near)
+    })
+}
+
+fn is_topic(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=249).contains(&text.len()) && text.bytes().all(allowed) && !["..", "."].contains(&text)
+}

@@ -1,0 +1,92 @@
+//! What can be said of a row that gives no record: for the dead-letter topic.
+//!
+//! In: a row or message that is bad in some part. Out: a [`Record`] without a topic, with the key, the payload as it is in the
+//! row, and every header that can be made; a part that cannot is null or left out. Off the usual path: it may allocate.
+
+use super::record::{Draft, Row};
+use super::value::{Arena, Booleans, Piece};
+use super::{Entry, Outbox, Outcome, RowContext, RowError, message};
+use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
+use crate::sink::{Header, Record};
+
+impl Outbox {
+    /// Lends what is there of an inserted row to `take`, with an empty topic.
+    ///
+    /// # Errors
+    /// The row is not one that this connection may send.
+    pub fn remains<T>(
+        &mut self,
+        relation: RelationId,
+        tuple: &Tuple<'_>,
+        context: &RowContext,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<Outcome<T>, RowError> {
+        let Some(Entry::Listed(plan)) = self.relations.get(&relation) else { return Ok(Outcome::NotPublished) };
+        let Self { mapping, topic, scratch, .. } = self;
+        let columns = scratch.columns(plan, tuple)?;
+        let lent = Row { plan, columns: &columns, mapping, topic, context }.lend_remains(take);
+        scratch.return_columns(columns);
+        Ok(Outcome::Record(lent))
+    }
+
+    /// The same of a logical message: one that is no JSON object, or lacks what it needs, is its content and nothing else.
+    pub fn message_remains<T>(
+        &mut self,
+        message: &LogicalMessage<'_>,
+        context: &RowContext,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Outcome<T> {
+        let Self { mapping, topic, .. } = self;
+        let content = Record {
+            topic: "",
+            key: None,
+            value: Some(message.content),
+            headers: &[],
+            timestamp_millis: context.commit_time.unix_millis(),
+            partition: None,
+        };
+        let Ok(mut members) = message::members(message) else { return Outcome::Record(take(&content)) };
+        message::complete(&mut members, mapping);
+        let table = format!("message {:?}", message.prefix);
+        let Ok(plan) = message::plan(table, &members, mapping, topic) else { return Outcome::Record(take(&content)) };
+        let row = Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
+        Outcome::Record(row.lend_remains(take))
+    }
+}
+
+impl<'a> Row<'a> {
+    fn lend_remains<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
+        let mut arena = Arena::new();
+        let key = self.optional(self.plan.key, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
+        let value = self.piece(self.plan.payload, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
+        let drafts = self.remaining_headers(&mut arena);
+        let timestamp_millis =
+            self.timestamp_millis(&mut arena).unwrap_or_else(|_| self.context.commit_time.unix_millis());
+        let arena = &arena;
+        let headers = drafts.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) });
+        let headers: Vec<Header<'_>> = headers.collect();
+        let (key, value) = (key.bytes(arena), value.bytes(arena));
+        take(&Record { topic: "", key, value, headers: &headers, timestamp_millis, partition: None })
+    }
+
+    fn remaining_headers(self, arena: &mut Arena) -> Vec<Draft<'a>> {
+        let mut drafts = Vec::new();
+        if let Ok(value) = self.id(arena) {
+            drafts.push(Draft { name: "id".into(), value });
+        }
+        if let Some(Ok(value)) = self.plan.event_type.map(|index| self.piece(index, Booleans::Words, arena)) {
+            drafts.push(Draft { name: "eventType".into(), value });
+        }
+        let whole = drafts.len();
+        if self.plan.headers.is_some_and(|index| self.headers_column(index, &mut drafts, arena).is_err()) {
+            drafts.truncate(whole);
+        }
+        for (name, index) in &self.plan.extra_headers {
+            if let Ok(value) = self.piece(*index, Booleans::Words, arena) {
+                drafts.push(Draft { name: name.into(), value });
+            }
+        }
+        self.position_header(&mut drafts, arena);
+        drafts
+    }
+}

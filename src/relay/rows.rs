@@ -1,0 +1,473 @@
+//! One row on its way into the sink, and what becomes of it when it cannot get there.
+//!
+//! ```text
+//!  row ──► record ──► sink          taken: counted, and done with; no room: the frame stays
+//!            │          └─ refused ─┐
+//!            └─ none can be made ───┴─► its fate: stop │ dead letter, alone, until it is acknowledged │ counted and passed over
+//! ```
+//!
+//! Invariants: a row's frame is consumed only once its record is enqueued, or its fate is sealed; while a dead letter is on its
+//! way nothing else is, so that nothing of its key gets ahead of it and the position cannot pass it.
+
+use super::careful::{Alone, Condemned, Report, What};
+use super::oversized::{Oversized, oversized};
+use super::session::{Session, Step, Turn, Wait, disconnected, position};
+use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
+use crate::config::Fate;
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
+use crate::pg::frame::FrameError;
+use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
+use crate::sink::dead_letter::DeadLetter;
+use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink};
+use crate::tracker::Position;
+use std::time::{Duration, Instant};
+
+/// A sink that takes nothing any more reports what was in flight within this time, or never.
+const REPORTS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Where rows may be passed over, a missing or forbidden topic is waited for so long.
+pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
+
+/// And a dead-letter topic so long: one that is created on demand takes a moment.
+pub(super) const LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
+
+/// Bad rows that are all told; of more, the second power of two.
+const TOLD_BAD_ROWS: u64 = 10;
+
+/// What makes a record.
+#[derive(Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// An inserted row.
+    Row { relation: RelationId, new: Tuple<'a> },
+    /// A transactional message.
+    Message(LogicalMessage<'a>),
+}
+
+impl Change<'_> {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Row { .. } => "Insert",
+            Self::Message(_) => "Message",
+        }
+    }
+
+    /// Lends its record.
+    #[inline]
+    fn record<T>(
+        &self,
+        outbox: &mut Outbox,
+        context: &RowContext,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<Outcome<T>, RowError> {
+        match self {
+            Self::Row { relation, new } => outbox.row(*relation, new, context, take),
+            Self::Message(message) => outbox.message(message, context, take),
+        }
+    }
+
+    /// Lends what is there of a record that cannot be made.
+    fn remains<T>(
+        &self,
+        outbox: &mut Outbox,
+        context: &RowContext,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<Outcome<T>, RowError> {
+        match self {
+            Self::Row { relation, new } => outbox.remains(*relation, new, context, take),
+            Self::Message(message) => Ok(outbox.message_remains(message, context, take)),
+        }
+    }
+
+    /// Which row it is, for people.
+    fn bad(&self, outbox: &mut Outbox, context: &RowContext, reason: BadReason) -> BadRow {
+        let (table, id) = match self {
+            Self::Row { relation, new } => (table(outbox, *relation), outbox.shown_id(*relation, new, context)),
+            Self::Message(message) => (format!("message {:?}", message.prefix), outbox.shown_message_id(message)),
+        };
+        BadRow { table, id, reason }
+    }
+}
+
+fn table(outbox: &Outbox, relation: RelationId) -> String {
+    outbox.plan(relation).map_or("?", Plan::table).to_owned()
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// A row or message comes.
+    pub(super) fn take_row(&mut self, change: &Change<'_>, session: &mut Session) -> Turn<Step> {
+        let Some(context) = session.row_context(change.name())? else {
+            session.next_row();
+            return Ok(Step::Done);
+        };
+        if self.careful.concerns(position(&context))
+            && let Some(step) = self.with_care(change, &context, session)?
+        {
+            return Ok(step);
+        }
+        let Self { outbox, sink, tracker, metrics, topics, clock, .. } = self;
+        let outcome = change.record(outbox, &context, |record| {
+            let token = tracker.token(topics.number(record.topic, metrics));
+            if topics.any_given_up()
+                && let Some(failure) = topics.given_up(record.topic, clock.now())
+            {
+                return Enqueue::Blocked(failure);
+            }
+            sink.try_enqueue(record, token)
+        });
+        self.dealt_with(outcome, change, &context, session)
+    }
+
+    /// Books what became of a row, or leaves it where it is.
+    fn dealt_with(
+        &mut self,
+        outcome: Result<Outcome<Enqueue>, RowError>,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<Step> {
+        match outcome {
+            Ok(Outcome::Record(Enqueue::Taken)) => {
+                self.tracker.enqueued();
+                session.fresh = true;
+                if self.careful.goes_alone(position(context)) {
+                    let row = change.bad(&mut self.outbox, context, BadReason::Updated);
+                    return Ok(self.goes_alone(What::Record, row, context));
+                }
+            }
+            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
+            Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, change, context, session),
+            Ok(Outcome::Record(Enqueue::Bad(failure))) => {
+                let row = change.bad(&mut self.outbox, context, refusal(failure));
+                return self.bad_row(row, change, context, session);
+            }
+            Err(RowError::Bad(row)) => return self.bad_row(*row, change, context, session),
+            Err(error) => return broken(error, position(context)),
+        }
+        Ok(self.done(session))
+    }
+
+    /// The row needs nothing more.
+    fn done(&mut self, session: &mut Session) -> Step {
+        self.resume.row();
+        session.next_row();
+        Step::Done
+    }
+
+    fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> Step {
+        let topic = self.topics.last().to_owned();
+        self.careful.enqueued(Alone { position: position(context), row, what, topic });
+        Step::Wait(Wait::Alone)
+    }
+
+    /// What is known of the row already; `None`: it is to be enqueued as any other.
+    #[cold]
+    fn with_care(&mut self, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Option<Step>> {
+        let position = position(context);
+        match self.careful.report(position) {
+            Report::Awaited => return Ok(Some(Step::Wait(Wait::Alone))),
+            Report::Delivered(alone) => {
+                if let What::Letter { .. } = alone.what {
+                    self.passed_over(&alone.row, position, "dead-letter");
+                }
+                return Ok(Some(self.done(session)));
+            }
+            Report::Nobody => {}
+        }
+        if let Some(failure) = self.careful.paused(position, self.clock.now()) {
+            return Ok(Some(Step::Wait(Wait::Blocked(failure))));
+        }
+        if let Some(condemned) = self.careful.condemned(position) {
+            let row = condemned.row.clone();
+            return self.bad_row(row, change, context, session).map(Some);
+        }
+        if !self.careful.goes_alone(position) {
+            return Ok(None);
+        }
+        if self.sink.in_flight().records > 0 {
+            return Ok(Some(Step::Wait(Wait::ForRoom)));
+        }
+        if self.careful.passed(position) {
+            let pace = self.careful.pace();
+            tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
+            self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+        }
+        Ok(None)
+    }
+
+    /// The row will never be published as it is: its fate is what the settings say.
+    #[cold]
+    fn bad_row(&mut self, row: BadRow, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Step> {
+        let position = position(context);
+        match self.bad_rows.fate(position) {
+            Fate::Stop => Ok(self.stop_at(row, None, position, session)),
+            Fate::Skip => Ok(self.skip(&row, position, session)),
+            Fate::DeadLetter => self.send_letter(row, change, context, session),
+        }
+    }
+
+    fn skip(&mut self, row: &BadRow, position: Position, session: &mut Session) -> Step {
+        self.passed_over(row, position, "skip");
+        self.done(session)
+    }
+
+    /// A bad row's fate is sealed, and the stream goes on.
+    fn passed_over(&mut self, row: &BadRow, position: Position, fate: &'static str) {
+        self.metrics.bad_row(row.reason.label());
+        self.passed_rows += 1;
+        if self.passed_rows <= TOLD_BAD_ROWS || self.passed_rows.is_power_of_two() {
+            let (so_far, id) = (self.passed_rows, row.id.as_deref());
+            tracing::warn!(table = row.table, id, %position, reason = %row.reason, fate, so_far, "a row was not published");
+        }
+    }
+
+    /// The dead letter goes alone: nothing is in flight when it is enqueued, and nothing follows until it is delivered.
+    fn send_letter(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<Step> {
+        let position = position(context);
+        let (bare, refused) = match self.careful.condemned(position) {
+            Some(Condemned { bare, letter_refused, .. }) => (*bare, letter_refused.clone()),
+            None => (false, None),
+        };
+        if refused.is_some() {
+            return Ok(self.stop_at(row, refused, position, session));
+        }
+        if self.sink.in_flight().records > 0 {
+            return Ok(Step::Wait(Wait::ForRoom));
+        }
+        let (mut bare, mut outcome) = (bare, self.offer_letter(&row, bare, change, context));
+        if !bare && matches!(outcome, Ok(Outcome::Record(Enqueue::Bad(_)))) {
+            (bare, outcome) = (true, self.offer_letter(&row, true, change, context));
+        }
+        match outcome {
+            Ok(Outcome::Record(Enqueue::Taken)) => {
+                self.tracker.enqueued();
+                session.fresh = true;
+                Ok(self.goes_alone(What::Letter { bare }, row, context))
+            }
+            Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),
+            Ok(Outcome::Record(Enqueue::Bad(failure))) => Ok(self.stop_at(row, Some(failure), position, session)),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => self.letter_not_taken(row, failure, position, session),
+            // It was one a moment ago.
+            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => Ok(self.done(session)),
+            Err(error) => broken(error, position),
+        }
+    }
+
+    fn letter_not_taken(
+        &mut self,
+        row: BadRow,
+        failure: Failure,
+        position: Position,
+        session: &mut Session,
+    ) -> Turn<Step> {
+        let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
+        if failure.class == FailureClass::Topic && self.topics.failed(topic, LETTER_TOPIC_WITHIN, now) {
+            return Ok(self.stop_at(row, Some(failure), position, session));
+        }
+        self.wait_for(failure, session)
+    }
+
+    fn offer_letter(
+        &mut self,
+        row: &BadRow,
+        bare: bool,
+        change: &Change<'_>,
+        context: &RowContext,
+    ) -> Result<Outcome<Enqueue>, RowError> {
+        let Self { outbox, sink, tracker, metrics, topics, bad_rows, .. } = self;
+        let (error, place) = (row.reason.to_string(), position(context).to_string());
+        let letter = DeadLetter {
+            topic: &bad_rows.dead_letter_topic,
+            error: &error,
+            table: &row.table,
+            position: &place,
+            intended: row.reason.topic(),
+            without_payload: bare,
+        };
+        let token = tracker.token(topics.number(letter.topic, metrics));
+        let whole = change.record(outbox, context, |record| {
+            let letter = DeadLetter { intended: Some(record.topic), ..letter };
+            letter.lend(record, |record| sink.try_enqueue(record, token))
+        });
+        match whole {
+            Err(RowError::Bad(_)) => {
+                let letter = DeadLetter { intended: row.reason.topic(), ..letter };
+                change.remains(outbox, context, |record| letter.lend(record, |record| sink.try_enqueue(record, token)))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The sink does not take a topic now, or takes nothing at all until it is made anew.
+    #[cold]
+    fn not_taken(
+        &mut self,
+        failure: Failure,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<Step> {
+        let may_pass = self.bad_rows.fate(position(context)) != Fate::Stop;
+        if failure.class == FailureClass::Topic && may_pass {
+            let topic = self.topics.last().to_owned();
+            let now = self.clock.now();
+            let given_up = self.topics.given_up(&topic, now).is_some();
+            if given_up || self.topics.failed(&topic, TOPIC_WITHIN, now) {
+                let row = change.bad(&mut self.outbox, context, refusal(failure));
+                return self.bad_row(row, change, context, session);
+            }
+        }
+        self.wait_for(failure, session)
+    }
+
+    /// Why nothing is taken, the reports of what is in flight say, which may come a little later: only they tell that a record
+    /// was refused.
+    fn wait_for(&self, failure: Failure, session: &Session) -> Turn<Step> {
+        let waited = session.blocked_since(FailureClass::Client);
+        let long = waited.is_some_and(|since| self.since(since) >= REPORTS_WITHIN);
+        if failure.class == FailureClass::Client && (long || self.sink.in_flight().records == 0) {
+            return Err(Box::new(Ended::SinkFailed(failure)));
+        }
+        Ok(Step::Wait(Wait::Blocked(failure)))
+    }
+
+    fn since(&self, at: Instant) -> Duration {
+        self.clock.now().saturating_duration_since(at)
+    }
+
+    /// The stream ends here, once everything before is delivered.
+    fn stop_at(
+        &mut self,
+        row: BadRow,
+        letter_refused: Option<Failure>,
+        position: Position,
+        session: &mut Session,
+    ) -> Step {
+        self.metrics.bad_row(row.reason.label());
+        let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
+        session.bad_row =
+            Some(Box::new(BadRowAt { position, confirmed: self.tracker.flush_lsn(), row, letter_refused }));
+        Step::Wait(Wait::ForEnd)
+    }
+
+    /// An update publishes nothing.
+    pub(super) fn take_update(
+        &mut self,
+        relation: RelationId,
+        new: Option<&Tuple<'_>>,
+        session: &mut Session,
+    ) -> Turn<()> {
+        let Some(context) = session.row_context("Update")? else { return Ok(()) };
+        let position = position(&context);
+        match self.outbox.update(relation) {
+            Ok(Updated::NotPublished) => {}
+            Ok(Updated::Ignored { warn }) => self.ignore_update(relation, warn),
+            Ok(Updated::Stop) => {
+                let id = new.and_then(|new| self.outbox.shown_id(relation, new, &context));
+                let row = BadRow { table: table(&self.outbox, relation), id, reason: BadReason::Updated };
+                self.stop_at(row, None, position, session);
+            }
+            Err(error) => drop(broken(error, position)?),
+        }
+        Ok(())
+    }
+
+    /// Counted, and said once per run: an application that updates its outbox does so for every row.
+    fn ignore_update(&mut self, relation: RelationId, warn: bool) {
+        self.metrics.ignored(Ignored::Update.label(), 1);
+        if warn && !std::mem::replace(&mut self.warned_of_update, true) {
+            let table = self.outbox.plan(relation).map_or("?", Plan::table);
+            tracing::warn!(
+                table,
+                "an outbox row was updated: updates publish nothing (walrelay_ignored_total counts them; --on-update)"
+            );
+        }
+    }
+
+    /// A frame above `--max-row` comes: `Done` when the stream can get past it.
+    #[cold]
+    pub(super) fn take_oversized(&mut self, front: &[u8], error: FrameError, session: &mut Session) -> Turn<Step> {
+        let Some(found) = oversized(front) else { return Ok(Step::Wait(Wait::ForBytes)) };
+        match found {
+            Oversized::Insert(relation) => {
+                let published = |outbox: &mut Outbox| {
+                    let listed = outbox.update(relation)? != Updated::NotPublished;
+                    Ok(listed.then(|| table(outbox, relation)))
+                };
+                self.take_oversized_row("Insert", published, &error, session)
+            }
+            Oversized::Message { transactional: true, prefix } => {
+                let published =
+                    |outbox: &mut Outbox| Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")));
+                self.take_oversized_row("Message", published, &error, session)
+            }
+            Oversized::Message { transactional: false, prefix } => {
+                if self.outbox.wants_message(prefix) {
+                    self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
+                }
+                Ok(Step::Done)
+            }
+            Oversized::Update(relation) => {
+                self.take_update(relation, None, session)?;
+                Ok(if session.is_at_its_end() { Step::Wait(Wait::ForEnd) } else { Step::Done })
+            }
+            Oversized::Delete => Ok(Step::Done),
+            // What came before it is delivered first.
+            Oversized::Unknown if self.sink.in_flight().records > 0 => Ok(Step::Wait(Wait::ForRoom)),
+            Oversized::Unknown => Err(disconnected(error.into())),
+        }
+    }
+
+    /// Nothing of it can be read, so it is no dead letter either.
+    fn take_oversized_row(
+        &mut self,
+        message: &'static str,
+        published: impl FnOnce(&mut Outbox) -> Result<Option<String>, RowError>,
+        error: &FrameError,
+        session: &mut Session,
+    ) -> Turn<Step> {
+        let Some(context) = session.row_context(message)? else {
+            session.next_row();
+            return Ok(Step::Done);
+        };
+        let position = position(&context);
+        let table = match published(&mut self.outbox) {
+            Ok(Some(table)) => table,
+            Ok(None) => return Ok(self.done(session)),
+            Err(error) => return broken(error, position),
+        };
+        let reason = match *error {
+            FrameError::TooLarge { length, limit, .. } => BadReason::TooLarge { bytes: length, limit },
+            FrameError::BadLength { .. } => return Err(disconnected(error.clone().into())),
+        };
+        let row = BadRow { table, id: None, reason };
+        Ok(match self.bad_rows.fate(position) {
+            Fate::Skip => self.skip(&row, position, session),
+            Fate::Stop | Fate::DeadLetter => self.stop_at(row, None, position, session),
+        })
+    }
+}
+
+/// What is wrong is the connection's, not the row's.
+fn broken(error: RowError, position: Position) -> Turn<Step> {
+    match error {
+        RowError::Undecodable(error) => Err(disconnected(error.into())),
+        // A column's type has changed: whether values should come in binary form is decided again. So is which tables
+        // are listed.
+        RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
+        error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. } | RowError::Bad(_)) => {
+            let reason = error.to_string();
+            Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+        }
+    }
+}
+
+fn refusal(failure: Failure) -> BadReason {
+    BadReason::Refused { label: failure.reason, text: failure.text }
+}

@@ -1,0 +1,100 @@
+//! What is known of topics: their places in the metrics, and which of them were given up for a while.
+//!
+//! A missing or forbidden topic is waited for. Where rows may be passed over, it is waited for so long and no longer: from then
+//! on its rows are bad rows, and only now and then one is tried. In: names, failures, the time. Out: verdicts. Reads no clock.
+
+use crate::metrics::Metrics;
+use crate::sink::Failure;
+use std::time::{Duration, Instant};
+
+/// A topic that has not failed for so long is waited for anew.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
+
+/// So long none of its rows is tried once a topic was given up whose refusals each end the producer.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
+
+/// Topics that fail.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    /// The metrics' number of the topic asked for last: mostly the next one's, too.
+    last: String,
+    number: u16,
+    failing: Vec<Failing>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    topic: String,
+    since: Instant,
+    last: Instant,
+    given_up: Option<(Instant, Failure)>,
+}
+
+impl Topics {
+    /// The metrics' number of a topic.
+    #[inline]
+    pub(super) fn number(&mut self, topic: &str, metrics: &Metrics) -> u16 {
+        if self.last != topic {
+            topic.clone_into(&mut self.last);
+            self.number = metrics.topic(topic);
+        }
+        self.number
+    }
+
+    /// The topic that was asked for last.
+    pub(super) fn last(&self) -> &str {
+        &self.last
+    }
+
+    /// Whether any was given up.
+    #[inline]
+    pub(super) fn any_given_up(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
+    /// Why rows of this topic are not tried now.
+    #[cold]
+    pub(super) fn given_up(&self, topic: &str, now: Instant) -> Option<Failure> {
+        let failing = self.failing.iter().find(|failing| failing.topic == topic)?;
+        failing.given_up.as_ref().filter(|(until, _)| now < *until).map(|(_, failure)| failure.clone())
+    }
+
+    /// A record failed for its topic's sake: whether that has been so for `patience`.
+    pub(super) fn failed(&mut self, topic: &str, patience: Duration, now: Instant) -> bool {
+        self.failing.retain(|failing| now.saturating_duration_since(failing.last) < FORGOTTEN_AFTER);
+        if !self.failing.iter().any(|failing| failing.topic == topic) {
+            self.failing.push(Failing { topic: topic.to_owned(), since: now, last: now, given_up: None });
+        }
+        let Some(failing) = self.failing.iter_mut().find(|failing| failing.topic == topic) else { return false };
+        failing.last = now;
+        now.saturating_duration_since(failing.since) >= patience
+    }
+
+    /// For a while none of its rows is to be tried.
+    pub(super) fn give_up(&mut self, topic: &str, failure: &Failure, now: Instant) {
+        if let Some(failing) = self.failing.iter_mut().find(|failing| failing.topic == topic) {
+            failing.given_up = Some((now + GIVEN_UP_FOR, failure.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::FailureClass;
+
+    #[test]
+    fn a_topic_is_waited_for_once_and_then_tried_now_and_then() {
+        let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "gone".into() };
+        let (mut topics, start) = (Topics::default(), Instant::now());
+        let patience = Duration::from_secs(30);
+        let mut failed = |seconds| topics.failed("orders", patience, start + Duration::from_secs(seconds));
+        assert!(!failed(0) && !failed(29) && failed(30));
+        topics.give_up("orders", &failure, start + Duration::from_secs(30));
+        let given_up = |seconds| topics.given_up("orders", start + Duration::from_secs(seconds)).is_some();
+        assert!(given_up(34) && !given_up(35));
+        let mut failed = |seconds| topics.failed("orders", patience, start + Duration::from_secs(seconds));
+        assert!(failed(36), "at the first try");
+        assert!(!failed(200), "it was well meanwhile");
+    }
+}
