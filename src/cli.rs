@@ -7,6 +7,7 @@
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -57,6 +58,12 @@ pub enum Typed {
     Completions {
         /// The shell.
         shell: Shell,
+    },
+    /// Write the manual's pages, for packages.
+    #[command(hide = true)]
+    Man {
+        /// The folder that gets them.
+        folder: PathBuf,
     },
 }
 
@@ -449,6 +456,14 @@ pub fn completions(shell: Shell) -> Vec<u8> {
     script
 }
 
+/// Writes the pages of the manual, one for each command, into a folder.
+///
+/// # Errors
+/// A page cannot be written.
+pub fn write_manual(folder: &Path) -> std::io::Result<()> {
+    clap_mangen::generate_to(Cli::command(), folder)
+}
+
 /// The long names of flags that are settings: those of `run`, without `config`.
 pub fn settings() -> Vec<String> {
     long_flags(|command| command == "run").into_iter().filter(|name| name != "config").collect()
@@ -481,7 +496,9 @@ fn long_flags(of: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 fn command_names() -> Vec<String> {
-    Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
+    let cli = Cli::command();
+    let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.map(|command| command.get_name().to_owned()).collect()
 }
 
 fn refusal(error: &clap::Error, command: Option<&str>) -> Refused {

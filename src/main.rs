@@ -44,6 +44,7 @@ fn perform(invocation: Invocation) -> ExitCode {
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
         Task::Teardown(config) => tear_down(*config),
+        Task::Man(folder) => cli::write_manual(&folder).map_err(CommandError::from),
         Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
     };
     match ended {

@@ -6,6 +6,7 @@
 
 pub mod check;
 mod error;
+mod notify;
 mod output;
 pub mod run;
 pub mod setup;

@@ -1,14 +1,15 @@
 //! `walrelay run`: the relay's thread, and around it what operators and signals need.
 //!
 //! ```text
-//!  control (this thread, tokio): signals ─► stop flag · HTTP ◄─ metrics ◄─┐
-//!  relay   (one OS thread):      supervisor ─► relay ─► sink ─────────────┘
+//!  control (this thread, tokio): signals ─► stop flag · HTTP, service manager ◄─ metrics ◄─┐
+//!  relay   (one OS thread):      supervisor ─► relay ─► sink ──────────────────────────────┘
 //!  slot figures (one OS thread): pg_replication_slots, every 10 s ─► metrics
 //! ```
 //!
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
 //! address, Kafka's address (an unreachable one is waited for), then Postgres.
 
+use super::notify::Notifier;
 use super::{CommandError, setup};
 use crate::config::{HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
@@ -225,7 +226,10 @@ impl Control {
             }
             std::future::pending::<()>().await;
         };
-        tokio::pin!(http);
+        let notifier = Notifier::of_process();
+        notifier.ready();
+        let tending = notifier.tend(&metrics);
+        tokio::pin!(http, tending);
         let mut stop_by = None;
         loop {
             let out_of_time = async {
@@ -258,10 +262,12 @@ impl Control {
                     }
                     tracing::info!(signal = number, "stopping: finishing what is in hand; a second signal stops at once");
                     metrics.set_state(State::Stopping);
+                    notifier.stopping(stop_within);
                     stop_by = tokio::time::Instant::now().checked_add(stop_within);
                 }
                 () = out_of_time => return Err(Error::Unanswered),
                 () = &mut http => {}
+                () = &mut tending => {}
             }
         }
     }
@@ -379,10 +385,12 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
     let look = move || {
         loop {
             thread::sleep(FIGURES_EVERY);
-            match figures(&source, &slot) {
-                Ok(figures) => metrics.slot_figures(figures),
-                Err(error) => tracing::debug!(%error, "the slot's figures are not to be had"),
-            }
+            let found = figures(&source, &slot).unwrap_or_else(|error| {
+                tracing::debug!(%error, "the slot's figures are not to be had");
+                // Better none than old ones.
+                SlotFigures::default()
+            });
+            metrics.slot_figures(found);
         }
     };
     thread::Builder::new()
@@ -394,10 +402,11 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
 
 fn figures(source: &Source, slot: &str) -> Result<SlotFigures, crate::pg::Error> {
     let mut connection = Connection::open(source, Purpose::Control)?;
-    let slot = server::slot(&mut connection, slot)?;
-    Ok(SlotFigures {
-        lag_bytes: slot.as_ref().and_then(|slot| slot.lag_bytes),
-        retained_wal_bytes: slot.as_ref().and_then(|slot| slot.retained_wal_bytes),
-        wal_status: slot.and_then(|slot| slot.row.wal_status),
-    })
+    Ok(server::slot(&mut connection, slot)?.map_or_else(SlotFigures::default, |slot| SlotFigures {
+        lag_bytes: slot.lag_bytes,
+        retained_wal_bytes: slot.retained_wal_bytes,
+        safe_wal_bytes: slot.row.safe_wal_size.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+        active: Some(slot.row.active),
+        wal_status: slot.row.wal_status,
+    }))
 }

@@ -24,6 +24,7 @@ mod read;
 pub mod units;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use bad_rows::{BadRows, Fate};
@@ -73,6 +74,8 @@ pub enum Task {
     Check(Box<check::Request>),
     /// Print completions; see [`cli::completions`].
     Completions(Shell),
+    /// Write the manual; see [`cli::write_manual`].
+    Man(PathBuf),
 }
 
 /// Settings of `run`.
@@ -256,14 +259,15 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
         Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
         Typed::Teardown(args) => read(&args.common, &|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
-        Typed::Completions { shell } => Ok(Invocation {
-            task: Task::Completions(shell),
-            log: LogConfig::default(),
-            warnings: Vec::new(),
-            typed: TypedFlags::default(),
-        }),
+        Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
+        Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
     };
     invocation.map(|invocation| Invocation { typed: place, ..invocation })
+}
+
+/// A task without settings.
+fn untyped(task: Task) -> Invocation {
+    Invocation { task, log: LogConfig::default(), warnings: Vec::new(), typed: TypedFlags::default() }
 }
 
 fn read_with(

@@ -422,6 +422,18 @@ fn completions_are_scripts() {
 }
 
 #[test]
+fn the_manual_has_a_page_for_each_command_that_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let Task::Man(to) = parse_in(&environment(&[]), &["man", folder.path().to_str().unwrap()]).unwrap().task else {
+        panic!("no manual");
+    };
+    cli::write_manual(&to).unwrap();
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(page("walrelay.1").contains("walrelay\\-run(1)") && page("walrelay-run.1").contains("max\\-in\\-flight"));
+    assert!(!folder.path().join("walrelay-man.1").exists());
+}
+
+#[test]
 fn log_settings_are_read_for_every_command() {
     let invocation = parse_in(&environment(&[]), &["teardown", "--log-level", "info,walrelay::relay=debug"]).unwrap();
     assert_eq!(invocation.log, LogConfig { format: LogFormat::Auto, filter: "info,walrelay::relay=debug".into() });

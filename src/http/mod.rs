@@ -9,10 +9,11 @@
 //! Specification: RFC 9110, RFC 9112.
 
 mod accept;
+mod history;
 mod page;
-mod rate;
 
 use crate::metrics::{Metrics, Moment};
+use history::History;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -21,11 +22,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rate::Rate;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -108,13 +108,13 @@ impl Server {
 
     /// Answers requests until `stop` is done.
     pub async fn serve(self, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) {
-        let site = Arc::new(Site { metrics, rate: Mutex::default() });
+        let site = Arc::new(Site::new(metrics));
         let free = Arc::new(Semaphore::new(self.limits.connections));
         let mut acceptors = JoinSet::new();
         for listener in self.listeners {
             acceptors.spawn(accept_all(listener, Arc::clone(&site), Arc::clone(&free), self.limits.life));
         }
-        acceptors.spawn(watch_rate(site));
+        acceptors.spawn(watch(site));
         stop.await;
         // Dropping the acceptors drops the requests with them: those under way get a moment to end.
         let connections = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
@@ -197,10 +197,10 @@ async fn converse(stream: TcpStream, site: Arc<Site>) -> Result<(), hyper::Error
         .await
 }
 
-async fn watch_rate(site: Arc<Site>) {
+async fn watch(site: Arc<Site>) {
     loop {
-        site.note_rate(Moment::now());
-        sleep(rate::STEP).await;
+        site.look(Moment::now());
+        sleep(history::LOOK_EVERY).await;
     }
 }
 
@@ -208,10 +208,16 @@ async fn watch_rate(site: Arc<Site>) {
 #[derive(Debug)]
 struct Site {
     metrics: Arc<Metrics>,
-    rate: Mutex<Rate>,
+    history: Mutex<History>,
+    /// The page's `Content-Security-Policy`.
+    policy: Option<HeaderValue>,
 }
 
 impl Site {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, history: Mutex::default(), policy: HeaderValue::try_from(page::policy()).ok() }
+    }
+
     fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let known = ["/", "/metrics", "/livez", "/healthz", "/readyz", "/status"].contains(&path);
         if known && method != Method::GET && method != Method::HEAD {
@@ -229,9 +235,12 @@ impl Site {
     }
 
     fn page(&self, now: Moment) -> Response<Full<Bytes>> {
-        let rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner).per_second();
-        let page = response(StatusCode::OK, "text/html; charset=utf-8", page::render(&self.metrics, rate, now));
-        with(page, CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
+        let text = page::render(&self.metrics, &self.history(), now);
+        let mut page = response(StatusCode::OK, "text/html; charset=utf-8", text);
+        if let Some(policy) = &self.policy {
+            page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy.clone());
+        }
+        page
     }
 
     fn metrics(&self, headers: &HeaderMap, now: Moment) -> Response<Full<Bytes>> {
@@ -239,9 +248,12 @@ impl Site {
         response(StatusCode::OK, format.content_type(), self.metrics.render(format, now))
     }
 
-    fn note_rate(&self, now: Moment) {
-        let events = self.metrics.events_total();
-        self.rate.lock().unwrap_or_else(PoisonError::into_inner).note(now.instant, events);
+    fn look(&self, now: Moment) {
+        self.history().look(&self.metrics, now);
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -113,6 +113,10 @@ pub struct SlotFigures {
     pub retained_wal_bytes: Option<u64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
+    /// Bytes that may still be written before the slot may be lost; unknown without `max_slot_wal_keep_size`.
+    pub safe_wal_bytes: Option<u64>,
+    /// A walsender reads the slot, ours or another relay's.
+    pub active: Option<bool>,
 }
 
 /// The figures of one relay. Shared by reference; every method takes `&self`.
@@ -296,6 +300,32 @@ impl Metrics {
         self.topics.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
+    /// Records acknowledged since the start by topic; those beyond the hundredth as `other`.
+    pub fn topic_totals(&self) -> BTreeMap<String, u64> {
+        self.topics.counts()
+    }
+
+    /// Rows that were not published since the start, by reason.
+    pub fn bad_row_totals(&self) -> BTreeMap<String, u64> {
+        self.bad_rows.counts()
+    }
+
+    /// Handed over and not acknowledged: records, and their bytes of key and value.
+    pub fn in_flight_now(&self) -> (u64, u64) {
+        (self.in_flight_records.load(Relaxed), self.in_flight_bytes.load(Relaxed))
+    }
+
+    /// Transactions delivered since the start by latency, for [`Latencies::since`].
+    pub fn latencies(&self) -> Latencies {
+        let mut counts = self.latency.cumulative();
+        Latencies(std::array::from_fn(|_| counts.next().unwrap_or_default()))
+    }
+
+    /// What the server said last about the slot.
+    pub fn last_slot_figures(&self) -> SlotFigures {
+        lock(&self.slot_figures).clone()
+    }
+
     fn since_start(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.start)
     }
@@ -306,7 +336,7 @@ impl Metrics {
     }
 
     /// What to tell people: the obstacle if there is one, else the last trouble.
-    fn trouble(&self) -> Option<String> {
+    pub fn trouble(&self) -> Option<String> {
         lock(&self.blocked_on).clone().or_else(|| lock(&self.last_error).clone())
     }
 }
@@ -457,6 +487,40 @@ impl Latency {
     }
 }
 
+/// How many transactions were delivered within each of [`LATENCY_BOUNDS_MILLIS`], and how many in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Latencies([u64; LATENCY_BOUNDS_MILLIS.len() + 1]);
+
+impl Latencies {
+    /// Those that came after `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let mut counts = self.0;
+        for (count, before) in counts.iter_mut().zip(earlier.0) {
+            *count = count.saturating_sub(before);
+        }
+        Self(counts)
+    }
+
+    /// The latency that `share` (0 to 1) of them did not exceed, as Prometheus' `histogram_quantile` estimates it: evenly
+    /// spread in their bucket, and the largest bound for what is above it. `None` when there are none.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate, for people")]
+    pub fn quantile(self, share: f64) -> Option<Duration> {
+        let all = self.0.last().copied().filter(|&all| all > 0)?;
+        let rank = share * all as f64;
+        let (mut lower, mut below) = (0.0, 0_u64);
+        for (bound, count) in LATENCY_BOUNDS_MILLIS.into_iter().zip(self.0) {
+            let upper = bound as f64;
+            if count as f64 >= rank && count > below {
+                let part = (rank - below as f64).max(0.0) / (count - below) as f64;
+                return Some(Duration::from_secs_f64((lower + (upper - lower) * part) / 1000.0));
+            }
+            (lower, below) = (upper, count);
+        }
+        LATENCY_BOUNDS_MILLIS.last().copied().map(Duration::from_millis)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -526,6 +590,22 @@ mod tests {
         assert_eq!(counts[..2], [2, 3]);
         assert_eq!(counts[14..], [4, 5]);
         assert_eq!((latency.count(), latency.sum()), (5, Duration::from_millis(120_004)));
+    }
+
+    #[test]
+    fn a_quantile_lies_within_its_bucket() {
+        let (metrics, _) = metrics();
+        assert_eq!(metrics.latencies().quantile(0.5), None);
+        for _ in 0..99 {
+            metrics.transaction_delivered(Duration::from_millis(4));
+        }
+        metrics.transaction_delivered(Duration::from_millis(700));
+        let before = metrics.latencies();
+        let millis = |latencies: Latencies, share| latencies.quantile(share).unwrap().as_millis();
+        assert!((2..=5).contains(&millis(before, 0.5)) && (2..=5).contains(&millis(before, 0.99)));
+        assert!((500..=1000).contains(&millis(before, 0.999)));
+        metrics.transaction_delivered(Duration::from_secs(90));
+        assert_eq!(millis(metrics.latencies().since(before), 0.5), 60_000);
     }
 
     #[test]

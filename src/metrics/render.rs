@@ -192,6 +192,14 @@ const FAMILIES: &[Family] = &[
         "WAL that Postgres keeps because of the slot, every 10 s.",
         |scrape, out| out.known(scrape.slot_figures().retained_wal_bytes),
     ),
+    Family::gauge(
+        "walrelay_slot_safe_wal_bytes",
+        "WAL that may still be written before the slot may be lost, where max_slot_wal_keep_size is set, every 10 s.",
+        |scrape, out| out.known(scrape.slot_figures().safe_wal_bytes),
+    ),
+    Family::gauge("walrelay_slot_active", "1 while a walsender reads the slot, every 10 s.", |scrape, out| {
+        out.known(scrape.slot_figures().active.map(u64::from));
+    }),
     Family::gauge("walrelay_slot_wal_status", "1 for the wal_status that the slot has.", |scrape, out| {
         if let Some(status) = scrape.slot_figures().wal_status {
             out.one_of("status", WAL_STATUSES, &status);
@@ -409,6 +417,8 @@ mod tests {
             lag_bytes: Some(1_000),
             retained_wal_bytes: Some(2_000),
             wal_status: Some("extended".to_owned()),
+            safe_wal_bytes: Some(3_000),
+            active: Some(true),
         });
         (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
@@ -443,6 +453,8 @@ mod tests {
             r#"walrelay_lag_seconds{slot="orders"} 1.25"#,
             r#"walrelay_slot_lag_bytes{slot="orders"} 1000"#,
             r#"walrelay_slot_retained_wal_bytes{slot="orders"} 2000"#,
+            r#"walrelay_slot_safe_wal_bytes{slot="orders"} 3000"#,
+            r#"walrelay_slot_active{slot="orders"} 1"#,
             r#"walrelay_slot_wal_status{slot="orders",status="extended"} 1"#,
             r#"walrelay_slot_wal_status{slot="orders",status="lost"} 0"#,
             r#"walrelay_seconds_since_last_ack{slot="orders"} 2.0"#,

@@ -104,7 +104,7 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).unwrap_or_default();
 }
 
-pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |bits: u32| DIGITS.get((bits & 63) as usize).copied().unwrap_or(b'=');
     out.push(b'"');

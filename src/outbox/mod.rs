@@ -24,6 +24,7 @@ mod value;
 
 pub use connect::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadReason, BadRow, RowError};
+pub(crate) use json::push_base64;
 use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
 

@@ -88,6 +88,8 @@ pub struct SlotRow {
     confirmed_flush_lsn: Option<String>,
     /// `reserved`, `extended`, `unreserved`, `lost`.
     pub wal_status: Option<String>,
+    /// Bytes of log until the slot may be lost; none without `max_slot_wal_keep_size`, and once it is lost.
+    pub safe_wal_size: Option<i64>,
     /// Sends prepared transactions (since 14).
     #[serde(default)]
     pub two_phase: bool,

@@ -1,0 +1,335 @@
+//! The last 15 minutes, as a page shows them: looks at the figures, taken by the control thread and kept for a while.
+//!
+//! In: a look each [`LOOK_EVERY`]. Out: rates, latencies, the points of a chart, topics by rate, the last troubles. It asks
+//! nothing of the relay's thread: every look reads the same counters as a scrape.
+//! Invariant: what is kept is bounded: [`POINTS`] points, [`TOPIC_LOOKS`] looks at the topics' counters (of which the metrics
+//! keep at most 101), [`TROUBLES`] troubles.
+
+use crate::metrics::{Latencies, Metrics, Moment, State};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How often the figures are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Looks are folded into one point of the chart for so long.
+const POINT_EVERY: Duration = Duration::from_secs(5);
+
+/// What the chart shows.
+pub(super) const SPAN: Duration = Duration::from_mins(15);
+
+/// One point more than [`SPAN`] has, since rates lie between two.
+const POINTS: usize = 181;
+
+/// What "now" means for rates and latencies.
+const WINDOW: Duration = Duration::from_mins(1);
+
+/// One more than [`WINDOW`] has of [`POINT_EVERY`].
+const TOPIC_LOOKS: usize = 13;
+
+/// How many different troubles are remembered.
+const TROUBLES: usize = 8;
+
+/// How things stand, as far as a colour can say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mood {
+    /// Rows flow, or would.
+    Good,
+    /// It will pass by itself.
+    Wait,
+    /// Rows do not flow.
+    Bad,
+}
+
+impl Mood {
+    /// Of a relay that is in this state, and ready or not.
+    pub(super) fn of(state: State, ready: bool) -> Self {
+        match (state, ready) {
+            (State::Streaming, true) => Self::Good,
+            (State::Streaming | State::Blocked | State::Stopped, _) => Self::Bad,
+            (State::Connecting | State::WaitingForSlot | State::Careful | State::Stopping, _) => Self::Wait,
+        }
+    }
+
+    /// Its name in style sheets.
+    pub(super) const fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Wait => "wait",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+/// The counters at one moment, and the worst of what was seen since the point before.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Instant,
+    events: u64,
+    latencies: Latencies,
+    lag: Duration,
+    in_flight: u64,
+    mood: Mood,
+}
+
+/// What the chart shows of [`POINT_EVERY`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    /// How long ago it ended.
+    pub(super) age: Duration,
+    /// Records acknowledged a second.
+    pub(super) rate: f64,
+    /// The 99th percentile of what was delivered; `None` when nothing was.
+    pub(super) latency: Option<Duration>,
+    /// The largest seen.
+    pub(super) lag: Duration,
+    /// The largest seen, in records.
+    pub(super) in_flight: u64,
+    /// The worst seen.
+    pub(super) mood: Mood,
+}
+
+/// A topic's share.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Topic {
+    /// Its name.
+    pub(super) name: String,
+    /// Records acknowledged a second, over the last minute.
+    pub(super) rate: f64,
+    /// Records acknowledged since the start.
+    pub(super) total: u64,
+}
+
+/// Something that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// When it was noticed, or noticed once more after another one.
+    pub(super) at: Instant,
+    /// For people.
+    pub(super) text: String,
+    /// What the relay did about it.
+    pub(super) state: State,
+}
+
+/// The last 15 minutes.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// Oldest first, [`POINT_EVERY`] apart.
+    points: VecDeque<Look>,
+    /// The last look, with the worst since the last point.
+    last: Option<Look>,
+    /// Oldest first, [`POINT_EVERY`] apart.
+    topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
+    /// Each text once, the one noticed last at the end.
+    troubles: VecDeque<Trouble>,
+    /// The text that the last look found.
+    standing: Option<String>,
+}
+
+impl History {
+    /// Looks at the figures.
+    pub(super) fn look(&mut self, metrics: &Metrics, now: Moment) {
+        let state = metrics.state();
+        let look = Look {
+            at: now.instant,
+            events: metrics.events_total(),
+            latencies: metrics.latencies(),
+            lag: metrics.lag(now),
+            in_flight: metrics.in_flight_now().0,
+            mood: Mood::of(state, metrics.ready(now.instant).is_ok()),
+        };
+        self.fold(look, || metrics.topic_totals());
+        self.notice(metrics.trouble(), state, now.instant);
+    }
+
+    fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
+        if let Some(last) = self.last {
+            look.lag = look.lag.max(last.lag);
+            look.in_flight = look.in_flight.max(last.in_flight);
+            look.mood = look.mood.max(last.mood);
+        }
+        let due = self.points.back().is_none_or(|point| look.at.saturating_duration_since(point.at) >= POINT_EVERY);
+        if !due {
+            self.last = Some(look);
+            return;
+        }
+        self.last = None;
+        push_bounded(&mut self.points, look, POINTS);
+        push_bounded(&mut self.topics, (look.at, topics()), TOPIC_LOOKS);
+    }
+
+    fn notice(&mut self, text: Option<String>, state: State, now: Instant) {
+        if let Some(text) = text.clone().filter(|_| text != self.standing) {
+            self.troubles.retain(|trouble| trouble.text != text);
+            push_bounded(&mut self.troubles, Trouble { at: now, text, state }, TROUBLES);
+        } else if let Some(trouble) = self.troubles.back_mut().filter(|_| text.is_some() && state != State::Streaming) {
+            // What it does about the trouble may show a moment later than the trouble.
+            trouble.state = state;
+        }
+        self.standing = text;
+    }
+
+    /// Records acknowledged a second over the last minute; `None` before there are two looks.
+    pub(super) fn rate(&self) -> Option<f64> {
+        let (from, to) = self.last_minute()?;
+        per_second(from.events, to.events, from.at, to.at)
+    }
+
+    /// What was delivered in the last minute.
+    pub(super) fn latencies(&self) -> Latencies {
+        self.last_minute().map_or_else(Latencies::default, |(from, to)| to.latencies.since(from.latencies))
+    }
+
+    fn last_minute(&self) -> Option<(&Look, &Look)> {
+        let to = self.last.as_ref().or_else(|| self.points.back())?;
+        let from = self.points.iter().find(|point| to.at.saturating_duration_since(point.at) <= WINDOW)?;
+        Some((from, to))
+    }
+
+    /// The chart's points, oldest first.
+    pub(super) fn points(&self, now: Instant) -> impl Iterator<Item = Point> {
+        self.points.iter().zip(self.points.iter().skip(1)).filter_map(move |(from, to)| {
+            Some(Point {
+                age: now.saturating_duration_since(to.at),
+                rate: per_second(from.events, to.events, from.at, to.at)?,
+                latency: to.latencies.since(from.latencies).quantile(0.99),
+                lag: to.lag,
+                in_flight: to.in_flight,
+                mood: to.mood,
+            })
+        })
+    }
+
+    /// Every topic, the busiest of the last minute first.
+    pub(super) fn topics(&self) -> Vec<Topic> {
+        let Some(((from, before), (to, totals))) = self.topics.front().zip(self.topics.back()) else {
+            return Vec::new();
+        };
+        let mut topics: Vec<Topic> = totals
+            .iter()
+            .map(|(name, &total)| {
+                let earlier = before.get(name).copied().unwrap_or_default();
+                Topic { name: name.clone(), rate: per_second(earlier, total, *from, *to).unwrap_or_default(), total }
+            })
+            .collect();
+        topics.sort_by(|one, other| other.rate.total_cmp(&one.rate).then(other.total.cmp(&one.total)));
+        topics
+    }
+
+    /// The last troubles, the newest first.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
+        self.troubles.iter().rev()
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+/// `None` when no time has passed.
+#[allow(clippy::cast_precision_loss, reason = "shown to people")]
+fn per_second(first: u64, last: u64, from: Instant, to: Instant) -> Option<f64> {
+    let seconds = to.saturating_duration_since(from).as_secs_f64();
+    (seconds > 0.0).then(|| last.saturating_sub(first) as f64 / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pgoutput::PgTime;
+
+    /// A relay that streams, looked at each second; `each` is told the second before.
+    fn watched(seconds: u64, mut each: impl FnMut(&Metrics, u64)) -> (History, Instant) {
+        let start = Instant::now();
+        let metrics = Metrics::new("orders", "p", start);
+        let mut history = History::default();
+        metrics.set_state(State::Streaming);
+        for second in 0..=seconds {
+            let instant = start + Duration::from_secs(second);
+            metrics.status_sent(instant);
+            each(&metrics, second);
+            history.look(&metrics, Moment { instant, unix_micros: 0 });
+        }
+        (history, start + Duration::from_secs(seconds))
+    }
+
+    fn acknowledge(metrics: &Metrics, topic: &str, records: u64) {
+        metrics.acknowledged(metrics.topic(topic), records, 0, Instant::now());
+    }
+
+    #[test]
+    fn a_rate_reaches_back_for_a_minute_and_no_further() {
+        assert_eq!(watched(0, |_, _| ()).0.rate(), None);
+        let (history, _) = watched(100, |metrics, second| {
+            acknowledge(metrics, "a", if second < 20 { 1_000 } else { 50 });
+        });
+        assert_eq!(history.rate(), Some(50.0));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let (history, now) = watched(2_000, |metrics, second| metrics.last_error(Some(second.to_string())));
+        assert_eq!(
+            (history.points.len(), history.topics.len(), history.troubles.len()),
+            (POINTS, TOPIC_LOOKS, TROUBLES)
+        );
+        assert_eq!(history.points(now).count(), POINTS - 1);
+        assert!(history.points(now).all(|point| point.age <= SPAN));
+    }
+
+    #[test]
+    fn a_point_shows_the_worst_of_its_seconds() {
+        let (history, now) = watched(10, |metrics, second| {
+            metrics.in_flight(if second == 7 { 900 } else { 1 }, 0);
+            metrics.oldest_commit((second == 8).then_some(PgTime(-946_684_800_000_000 - 3_000_000)));
+            metrics.set_state(if second == 6 { State::Blocked } else { State::Streaming });
+            if second == 9 {
+                metrics.transaction_delivered(Duration::from_millis(40));
+            }
+        });
+        let points: Vec<Point> = history.points(now).collect();
+        assert_eq!(points.len(), 2);
+        assert_eq!((points[0].in_flight, points[0].mood, points[0].latency), (1, Mood::Good, None));
+        assert_eq!((points[1].in_flight, points[1].mood, points[1].lag), (900, Mood::Bad, Duration::from_secs(3)));
+        assert!((25..=50).contains(&points[1].latency.unwrap().as_millis()));
+        assert!((25..=50).contains(&history.latencies().quantile(0.5).unwrap().as_millis()));
+    }
+
+    #[test]
+    fn topics_come_by_their_rate_of_the_last_minute() {
+        let (history, _) = watched(120, |metrics, second| {
+            acknowledge(metrics, "early", if second < 50 { 1_000 } else { 0 });
+            acknowledge(metrics, "steady", 10);
+            acknowledge(metrics, "busy", 20);
+        });
+        let found: Vec<(String, f64, u64)> =
+            history.topics().into_iter().map(|topic| (topic.name, topic.rate, topic.total)).collect();
+        let expected = [("busy", 20.0, 121 * 20), ("steady", 10.0, 121 * 10), ("early", 0.0, 50_000)];
+        assert_eq!(found, expected.map(|(name, rate, total)| (name.to_owned(), rate, total)));
+    }
+
+    #[test]
+    fn a_trouble_is_told_once_with_what_the_relay_does_about_it() {
+        let (history, now) = watched(30, |metrics, second| match second {
+            3 | 20 => metrics.last_error(Some("refused".to_owned())),
+            4 => metrics.set_state(State::Connecting),
+            6 => metrics.set_state(State::Streaming),
+            10 => metrics.last_error(Some("another".to_owned())),
+            _ => {}
+        });
+        let found: Vec<(u64, &str, State)> = history
+            .troubles()
+            .map(|trouble| ((now - trouble.at).as_secs(), trouble.text.as_str(), trouble.state))
+            .collect();
+        assert_eq!(found, [(10, "refused", State::Streaming), (20, "another", State::Streaming)]);
+        let (history, _) = watched(5, |metrics, second| match second {
+            3 => metrics.last_error(Some("refused".to_owned())),
+            4 => metrics.set_state(State::Connecting),
+            _ => {}
+        });
+        assert_eq!(history.troubles().next().unwrap().state, State::Connecting);
+    }
+}

@@ -1,0 +1,99 @@
+//! Figures and texts as people read them in HTML.
+
+use std::fmt;
+
+/// Text in HTML, between tags and in attributes.
+pub(super) struct Text<'a>(pub(super) &'a str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        self.0.chars().try_for_each(|character| match character {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            other => f.write_char(other),
+        })
+    }
+}
+
+/// Seconds, in the unit that a person would choose.
+pub(super) struct Age(pub(super) f64);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            seconds if seconds < 0.0005 => f.write_str("0 s"),
+            seconds if seconds < 0.00995 => write!(f, "{:.1} ms", seconds * 1000.0),
+            seconds if seconds < 0.9995 => write!(f, "{:.0} ms", seconds * 1000.0),
+            seconds if seconds < 10.0 => write!(f, "{seconds:.1} s"),
+            seconds if seconds < 120.0 => write!(f, "{seconds:.0} s"),
+            seconds if seconds < 7_200.0 => write!(f, "{:.0} min", seconds / 60.0),
+            seconds if seconds < 172_800.0 => write!(f, "{:.0} h", seconds / 3_600.0),
+            seconds => write!(f, "{:.0} days", seconds / 86_400.0),
+        }
+    }
+}
+
+/// Bytes, likewise.
+pub(super) struct Size(pub(super) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match UNITS.iter().find(|(bytes, _)| self.0 >= *bytes) {
+            // Tenths in whole numbers: exact, however large.
+            Some((bytes, unit)) => write!(f, "{}.{} {unit}", self.0 / bytes, self.0 % bytes * 10 / bytes),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+/// A count, with commas between thousands.
+pub(super) struct Count(pub(super) u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Something a second: one decimal as long as it says anything.
+pub(super) struct PerSecond(pub(super) f64);
+
+impl fmt::Display for PerSecond {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates are small and not negative")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            rate if rate < 0.05 => f.write_str("0 /s"),
+            rate if rate < 99.95 => write!(f, "{rate:.1} /s"),
+            rate => write!(f, "{} /s", Count(rate.round() as u64)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_shown_in_units_that_people_read() {
+        let sizes = [0, 1023, 1024, 1536, 5 << 20, u64::MAX].map(|bytes| Size(bytes).to_string());
+        assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "5.0 MiB", "17179869183.9 GiB"]);
+        let ages = [0.0, 0.0042, 0.04, 9.96, 119.0, 600.0, 7_200.0, 864_000.0].map(|seconds| Age(seconds).to_string());
+        assert_eq!(ages, ["0 s", "4.2 ms", "40 ms", "10.0 s", "119 s", "10 min", "2 h", "10 days"]);
+        let counts = [0, 999, 1_000, 1_234_567].map(|count| Count(count).to_string());
+        assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
+        let rates = [0.0, 0.1, 12.34, 99.96, 123_456.7].map(|rate| PerSecond(rate).to_string());
+        assert_eq!(rates, ["0 /s", "0.1 /s", "12.3 /s", "100 /s", "123,457 /s"]);
+    }
+}
