@@ -11,10 +11,10 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision chaos outage drain latency fuzz clean
+.PHONY: help demo test check provision chaos outage drain latency lint-deploy deb fuzz clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: ## Show it: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
 	@dev/prerequisites demo
@@ -28,6 +28,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev provision
+	dev/lint-deploy schemas
 	$(CARGO) test --locked --workspace
 	$(target)/debug/walrelay-dev chaos --rounds 8 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,kafka-cut,ddl
@@ -61,6 +62,19 @@ latency: ## Measure commit to consumer at 200 transactions a second
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev latency $(ARGS)
+
+lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and Kubernetes objects
+	@dev/prerequisites build
+	$(CARGO) build --locked --workspace --bins
+	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy
+
+deb: ## Build the Debian package (needs cargo-deb)
+	@dev/prerequisites build
+	$(CARGO) build --locked --release
+	rm -rf $(target)/package-files && mkdir -p $(target)/package-files
+	$(target)/release/walrelay man $(target)/package-files
+	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/package-files/walrelay.$$shell; done
+	$(CARGO) deb --no-build --package walrelay $(ARGS)
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS=30
 	@dev/prerequisites build

@@ -412,7 +412,7 @@ impl Typed {
             Self::Setup(args) => (&args.common, &args.source),
             Self::Status(args) => (&args.common, &args.source),
             Self::Teardown(args) => (&args.common, &args.source),
-            Self::Completions { .. } => return TypedFlags::default(),
+            Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
         };
         let SourceArgs { source, publication, slot } = source;
         TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())

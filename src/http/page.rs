@@ -92,10 +92,7 @@ impl View<'_> {
     }
 
     fn health(&self, points: &[Point]) -> String {
-        let reason = match self.metrics.ready(self.now.instant) {
-            Ok(()) => String::new(),
-            Err(reason) => format!("<p>Not ready. {}</p>\n", Text(&reason)),
-        };
+        let reason = self.reason();
         let moods: Vec<(Duration, Mood)> = points.iter().map(|point| (point.age, point.mood)).collect();
         format!(
             "<section class=\"card\" aria-label=\"Health\">\n<h1 class=\"{}\">{}</h1>\n{reason}{}{AXIS}</section>\n",
@@ -103,6 +100,21 @@ impl View<'_> {
             self.state.words(),
             chart::strip(&moods)
         )
+    }
+
+    /// Why it is not ready, and what to do; empty while it is.
+    fn reason(&self) -> String {
+        let Err(not_ready) = self.metrics.ready(self.now.instant) else { return String::new() };
+        let reason = match (self.state, self.metrics.trouble()) {
+            (State::Streaming, _) => format!("Not ready: {not_ready}."),
+            (_, Some(trouble)) => trouble,
+            (_, None) if self.status.in_flight_records > 0 => {
+                let (waiting, lag) = (Count(self.status.in_flight_records), self.metrics.lag(self.now));
+                format!("{waiting} records are not acknowledged, the oldest for {}.", Age(lag.as_secs_f64()))
+            }
+            (_, None) => String::new(),
+        };
+        format!("<p>{}</p>\n<p class=\"quiet\">{}</p>\n", Text(&reason), advice(self.state))
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -116,7 +128,7 @@ impl View<'_> {
     }
 
     fn rate(&self, points: &[Point]) -> String {
-        let now = self.history.rate().map_or_else(|| UNKNOWN.to_owned(), |rate| PerSecond(rate).to_string());
+        let now = self.history.rate().map_or_else(|| NOTHING.to_owned(), |rate| PerSecond(rate).to_string());
         let highest = points.iter().map(|point| point.rate).fold(0.0, f64::max);
         let values: Vec<_> = points.iter().map(|point| (point.age, Some(point.rate))).collect();
         Tile {
@@ -132,15 +144,15 @@ impl View<'_> {
         let latencies = self.history.latencies();
         let quantile = |share| latencies.quantile(share).map(|latency| Age(latency.as_secs_f64()).to_string());
         let more = match quantile(0.99) {
-            Some(p99) => format!("median from commit to acknowledgement; 99 of 100 within {p99}"),
-            None => "from commit to acknowledgement; nothing in the last minute".to_owned(),
+            Some(p99) => format!("median, commit to acknowledgement; 99 % in {p99}"),
+            None => "commit to acknowledgement: none in the last minute".to_owned(),
         };
         let values: Vec<_> =
             points.iter().map(|point| (point.age, point.latency.map(|latency| latency.as_secs_f64()))).collect();
         let highest = values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
         Tile {
             name: "Latency",
-            figure: quantile(0.5).unwrap_or_else(|| UNKNOWN.to_owned()),
+            figure: quantile(0.5).unwrap_or_else(|| NOTHING.to_owned()),
             more,
             highest: Age(highest).to_string(),
         }
@@ -169,7 +181,7 @@ impl View<'_> {
         Tile {
             name: "In flight",
             figure: Count(self.status.in_flight_records).to_string(),
-            more: format!("records handed over and not acknowledged, {}", Size(self.status.in_flight_bytes)),
+            more: format!("records not acknowledged yet, {}", Size(self.status.in_flight_bytes)),
             highest: Count(highest).to_string(),
         }
         .render(&values, 10.0)
@@ -189,7 +201,7 @@ impl View<'_> {
         };
         format!(
             "{head}<table>\n<thead><tr><th scope=\"col\">topic</th><td class=\"share\"></td>\
-             <th scope=\"col\" class=\"number\">last minute</th><th scope=\"col\" class=\"number\">records</th></tr></thead>\n\
+             <th scope=\"col\" class=\"number\">last minute</th><th scope=\"col\" class=\"number\">since the start</th></tr></thead>\n\
              <tbody>\n{rows}</tbody>\n</table>\n{rest}</section>\n"
         )
     }
@@ -241,6 +253,9 @@ impl View<'_> {
 
 const UNKNOWN: &str = "not known yet";
 
+/// In place of a figure.
+const NOTHING: &str = "–";
+
 const AXIS: &str = "<p class=\"axis\" aria-hidden=\"true\"><span>15 min ago</span><span>now</span></p>\n";
 
 /// One figure, and how it was.
@@ -277,25 +292,30 @@ fn topic_row(topic: &Topic, top: f64) -> String {
 
 fn trouble_item(trouble: &Trouble, now: Instant) -> String {
     let age = Age(now.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-    let advice = match trouble.state {
+    let advice = advice(trouble.state);
+    format!(
+        "<li><span class=\"quiet\">{age} ago</span><p>{}</p>\n<p class=\"quiet\">{advice}</p></li>\n",
+        Text(&trouble.text)
+    )
+}
+
+/// What to do about a trouble with which the relay is in this state; HTML.
+const fn advice(state: State) -> &'static str {
+    match state {
         State::Connecting => {
             "Nothing to do if Postgres restarts or fails over: the relay connects again by itself. If it lasts, \
              <code>walrelay check</code> says what is wrong."
         }
         State::WaitingForSlot => "Nothing to do: it takes over as soon as the other process lets go of the slot.",
-        State::Streaming => "Nothing to do while it streams.",
+        State::Streaming => "Nothing to do while rows flow.",
         State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
-            "Mend what it names: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres keeps its \
-             log: watch its disk."
+            "Mend Kafka, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres keeps \
+             its log: watch its disk."
         }
         State::Stopping => "Nothing to do: the relay was asked to stop.",
         State::Stopped => "Mend what it names, then start the relay again.",
-    };
-    format!(
-        "<li><span class=\"quiet\">{age} ago</span><p>{}</p>\n<p class=\"quiet\">{advice}</p></li>\n",
-        Text(&trouble.text)
-    )
+    }
 }
 
 #[cfg(test)]
@@ -327,12 +347,20 @@ mod tests {
         let page = page(&metrics);
         for part in [
             "<h1 class=\"bad\">Blocked: the destination takes no records now.</h1>",
-            "<p>Not ready. blocked: topic orders does not exist</p>",
+            "<p>topic orders does not exist</p>\n<p class=\"quiet\">Mend Kafka, or the topic",
             "<p>topic orders does not exist</p>",
-            "Mend what it names: the relay goes on by itself",
         ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
+    }
+
+    #[test]
+    fn a_silent_broker_is_told_by_what_waits_for_it() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        metrics.set_state(State::Blocked);
+        metrics.in_flight(2_060, 1);
+        let page = page(&metrics);
+        assert!(page.contains("<p>2,060 records are not acknowledged, the oldest for 0 s.</p>"), "{page}");
     }
 
     #[test]

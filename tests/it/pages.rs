@@ -1,7 +1,11 @@
 //! What an operator sees of a running relay.
 
 use crate::lane::{LONG, Lane, wait_events};
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::Relay;
 
 /// The metrics that dashboards are made of.
 const METRICS: [&str; 16] = [
@@ -24,13 +28,15 @@ const METRICS: [&str; 16] = [
 ];
 
 /// Those that have samples once something has happened, or the slot has been looked at.
-const DECLARED: [&str; 6] = [
+const DECLARED: [&str; 8] = [
     "walrelay_bad_rows",
     "walrelay_ignored",
     "walrelay_publish_failures",
     "walrelay_slot_lag_bytes",
     "walrelay_slot_retained_wal_bytes",
     "walrelay_slot_wal_status",
+    "walrelay_slot_safe_wal_bytes",
+    "walrelay_slot_active",
 ];
 
 const KEYS: [&str; 13] = [
@@ -92,6 +98,104 @@ fn a_running_relay_tells_what_it_does() {
     for (path, code) in [("/livez", 200), ("/healthz", 200), ("/readyz", 200), ("/", 200), ("/nothing", 404)] {
         assert_eq!(relay.get(path).unwrap().status, code, "{path}");
     }
+}
+
+#[test]
+fn the_page_shows_what_happened_and_what_to_do() {
+    let lane = Lane::debezium();
+    let relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', '123' FROM generate_series(1, 1234) AS n");
+    wait_page(&relay, &["1,234 records since the start", &lane.topic("order"), "<h1 class=\"good\">Streaming.</h1>"]);
+    lane.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = current_database()");
+    let page = wait_page(&relay, &["terminating connection due to administrator command", "connects again by itself"]);
+    for part in [
+        "prefers-color-scheme: dark",
+        "<meta name=\"viewport\"",
+        "<noscript><meta http-equiv=\"refresh\"",
+        "role=\"img\"",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    let outside: Vec<&str> =
+        page.split("://").skip(1).filter(|rest| !rest.starts_with("www.w3.org/2000/svg")).collect();
+    assert!(outside.is_empty(), "the page leads elsewhere: {outside:?}");
+}
+
+/// Waits until the page has all of these.
+#[track_caller]
+fn wait_page(relay: &Relay, parts: &[&str]) -> String {
+    let mut page = String::new();
+    let found = wait_until(LONG, &format!("{parts:?} on the page"), || {
+        page = relay.get("/")?.body;
+        Ok(parts.iter().all(|part| page.contains(part)))
+    });
+    found.unwrap_or_else(|error| panic!("{error}: {page}"));
+    page
+}
+
+#[test]
+fn alerts_and_dashboard_name_metrics_that_there_are() {
+    let lane = Lane::debezium();
+    let relay = lane.streaming(&[]);
+    let metrics = relay.get("/metrics").unwrap().body;
+    let declared: BTreeSet<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    for file in ["docker/prometheus/alerts.yml", "docker/grafana/walrelay.json", "docs/operations.md"] {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let names: BTreeSet<&str> = text
+            .split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
+            .filter(|word| word.starts_with("walrelay_") || word.starts_with("process_"))
+            .collect();
+        assert!(!names.is_empty(), "{file}");
+        for name in names {
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let known = [Some(name), family].into_iter().flatten().any(|name| declared.contains(name));
+            assert!(known, "{file} names {name}");
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_its_entry_in_the_runbook() {
+    let read = |file: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let (alerts, runbook) = (read("docker/prometheus/alerts.yml"), read("docs/operations.md"));
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() > 10);
+    for name in names {
+        assert!(alerts.contains(&format!("runbook_url: docs/operations.md#{}", name.to_lowercase())), "{name}");
+        assert!(runbook.contains(&format!("### {name}\n")), "{name} has no entry");
+    }
+}
+
+#[test]
+fn a_service_manager_hears_of_start_life_and_stop() {
+    let lane = Lane::debezium();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let environment = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "600000")];
+    let mut relay = Relay::start(&crate::lane::binary(), &lane.arguments(&[]), &environment).unwrap();
+    assert_eq!(told(&manager), "READY=1");
+    let mut fed = 0;
+    loop {
+        let sign = told(&manager);
+        assert!(sign.starts_with("STATUS=") && sign.ends_with("WATCHDOG=1"), "{sign}");
+        fed += u32::from(sign.starts_with("STATUS=Streaming.\n"));
+        if fed == 3 {
+            break;
+        }
+    }
+    let ended = relay.terminate(LONG).unwrap();
+    let stopping = std::iter::repeat_with(|| told(&manager)).find(|sign| !sign.starts_with("STATUS=")).unwrap();
+    assert!(stopping.starts_with("STOPPING=1\n"), "{stopping}");
+    assert_eq!(ended.code, 0);
+}
+
+fn told(manager: &UnixDatagram) -> String {
+    let mut buffer = [0; 1024];
+    let length = manager.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
 }
 
 #[test]
