@@ -1,0 +1,264 @@
+//! One broker's process: its folder, its properties, its storage, its start.
+//!
+//! In: options. Out: a node that is formatted, launched and waited for. It is ready when it names itself in its own
+//! metadata, not when its port is open.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use super::{Member, Options, PATIENCE, base_config};
+use crate::process::{self, Guarded, LastWill};
+use crate::provision::{self, KafkaTools};
+use crate::run_dir;
+
+/// Listener names, with the protocol of each.
+const PROTOCOLS: &str = "PLAINTEXT:PLAINTEXT,TAPPED:PLAINTEXT,CONTROLLER:PLAINTEXT,\
+                         SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL";
+
+/// Logs warnings only, to standard output; the broker's own file is not part of its jars.
+const LOGGING: &str = r#"<Configuration status="warn">
+  <Appenders><Console name="out"><PatternLayout pattern="%d %p %c{1}: %m%n"/></Console></Appenders>
+  <Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"#;
+
+/// A broker that is a controller, too; `process` is `None` while it is down.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) tools: KafkaTools,
+    pub(super) folder: PathBuf,
+    pub(super) port: u16,
+    pub(super) member: Member,
+    pub(super) tap_port: u16,
+    pub(super) client: Vec<(String, String)>,
+    pub(super) for_benchmarks: bool,
+    pub(super) process: Option<Guarded>,
+}
+
+impl Node {
+    pub(super) fn prepare(tools: KafkaTools, options: &Options) -> Result<Self> {
+        let folder = run_dir::make(&tools.run, "kafka")?;
+        let alone = || Ok(Member { id: 1, controllers: vec![run_dir::free_port()?], cluster: cluster_id() });
+        let node = Self {
+            tools,
+            folder,
+            port: options.port.map_or_else(run_dir::free_port, Ok)?,
+            member: options.member.clone().map_or_else(alone, Ok::<_, anyhow::Error>)?,
+            tap_port: run_dir::free_port()?,
+            client: options.client.clone(),
+            for_benchmarks: options.for_benchmarks,
+            process: None,
+        };
+        fs::write(node.logging(), LOGGING)?;
+        fs::write(node.settings(), node.properties(options))?;
+        node.format(&options.format_arguments)?;
+        Ok(node)
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.folder.join("server.properties")
+    }
+
+    fn logging(&self) -> PathBuf {
+        self.folder.join("log4j2.xml")
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn properties(&self, options: &Options) -> String {
+        let ours = self.own_properties(options);
+        let overridden = |key: &str| options.properties.iter().any(|(theirs, _)| theirs == key);
+        let ours = ours.into_iter().filter(|(key, _)| !overridden(key)).map(|(key, value)| (key.to_owned(), value));
+        let lines = ours.chain(options.properties.iter().cloned()).map(|(key, value)| format!("{key}={value}\n"));
+        let text: String = lines.collect();
+        text.replace("{port}", &self.port.to_string()).replace("{controller_port}", &self.controller_port().to_string())
+    }
+
+    fn controller_port(&self) -> u16 {
+        self.member.controllers.get(usize::from(self.member.id) - 1).copied().unwrap_or_default()
+    }
+
+    fn own_properties(&self, options: &Options) -> Vec<(&'static str, String)> {
+        let fixed = |text: &str| text.to_owned();
+        let mut listeners =
+            vec![fixed("PLAINTEXT://127.0.0.1:{port}"), fixed("CONTROLLER://127.0.0.1:{controller_port}")];
+        let mut advertised = vec![fixed("PLAINTEXT://127.0.0.1:{port}")];
+        if let Some(port) = options.advertise_through {
+            listeners.push(format!("TAPPED://127.0.0.1:{}", self.tap_port));
+            advertised.push(format!("TAPPED://127.0.0.1:{port}"));
+        }
+        let voters = (1..).zip(&self.member.controllers).map(|(id, port)| format!("{id}@127.0.0.1:{port}"));
+        let replicas = self.member.controllers.len();
+        let in_sync = replicas.div_ceil(2).to_string();
+        vec![
+            ("process.roles", fixed("broker,controller")),
+            ("node.id", self.member.id.to_string()),
+            ("controller.quorum.voters", voters.collect::<Vec<_>>().join(",")),
+            ("default.replication.factor", replicas.to_string()),
+            ("min.insync.replicas", in_sync.clone()),
+            ("controller.listener.names", fixed("CONTROLLER")),
+            ("listeners", listeners.join(",")),
+            ("advertised.listeners", advertised.join(",")),
+            ("listener.security.protocol.map", fixed(PROTOCOLS)),
+            ("log.dirs", self.folder.join("data").display().to_string()),
+            ("auto.create.topics.enable", options.auto_create_topics.to_string()),
+            ("num.partitions", options.partitions.to_string()),
+            ("offsets.topic.replication.factor", replicas.to_string()),
+            ("offsets.topic.num.partitions", fixed("1")),
+            ("transaction.state.log.replication.factor", replicas.to_string()),
+            ("transaction.state.log.min.isr", in_sync.clone()),
+            ("transaction.state.log.num.partitions", fixed("1")),
+            ("share.coordinator.state.topic.replication.factor", replicas.to_string()),
+            ("share.coordinator.state.topic.min.isr", in_sync),
+            ("group.initial.rebalance.delay.ms", fixed("0")),
+            // 128 MiB by default, on the heap.
+            ("log.cleaner.dedupe.buffer.size", fixed("2097152")),
+        ]
+    }
+
+    fn format(&self, arguments: &[String]) -> Result<()> {
+        let mut command = self.java("kafka.tools.StorageTool");
+        command.args(["format", "-t", &self.member.cluster, "-c"]).arg(self.settings()).args(arguments);
+        let output = command.output().map_err(|error| no_java(&error))?;
+        if !output.status.success() {
+            let text = [output.stdout, output.stderr].concat();
+            bail!("cannot format Kafka's storage: {}", String::from_utf8_lossy(&text).trim());
+        }
+        Ok(())
+    }
+
+    /// Java with Kafka's jars, about to run `class`.
+    pub(super) fn java(&self, class: &str) -> Command {
+        let mut command = Command::new(&self.tools.java);
+        let logging = format!("-Dlog4j2.configurationFile={}", self.logging().display());
+        let heap = match (self.for_benchmarks, self.member.controllers.len()) {
+            (true, _) => ["-Xmx1g", "-XX:+UseG1GC"],
+            (false, 1) => ["-Xmx512m", "-XX:+UseSerialGC"],
+            (false, _) => ["-Xmx256m", "-XX:+UseSerialGC"],
+        };
+        command.args(heap);
+        if !self.for_benchmarks {
+            command.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+        }
+        command.arg(logging).arg("-cp").arg(self.tools.libs.join("*")).arg(class);
+        command
+    }
+
+    pub(super) fn launch(&mut self) -> Result<()> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = self.java("kafka.Kafka");
+        command.arg(self.settings()).current_dir(&self.folder).stdout(log.try_clone()?).stderr(log);
+        let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };
+        self.process = Some(Guarded::spawn("kafka", &mut command, &will)?);
+        Ok(())
+    }
+
+    pub(super) fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut config = self.client_config();
+        config.set("reconnect.backoff.ms", "20").set("reconnect.backoff.max.ms", "100");
+        let client: BaseConsumer = config.create()?;
+        loop {
+            let answer = client.fetch_metadata(None, Duration::from_secs(1));
+            let id = i32::from(self.member.id);
+            if answer.is_ok_and(|metadata| metadata.brokers().iter().any(|broker| broker.id() == id)) {
+                return Ok(());
+            }
+            let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
+            if exited.is_some() || Instant::now() >= deadline {
+                self.process = None;
+                bail!("Kafka does not start:\n{}", process::tail(&self.log(), 15));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(super) fn client_config(&self) -> ClientConfig {
+        let mut config = base_config(&format!("127.0.0.1:{}", self.port));
+        for (key, value) in &self.client {
+            config.set(key, value);
+        }
+        config
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Its data goes with it, so there is nothing to stop cleanly for.
+        self.process = None;
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// 16 random bytes as Kafka writes them: base64url without padding, 22 characters, not starting with a dash.
+pub(crate) fn cluster_id() -> String {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let letter = || ALPHABET.get(rand::random_range(0..ALPHABET.len())).copied().map_or('A', char::from);
+    // The last character carries two bits only.
+    (0..21).map(|_| letter()).chain(['A']).collect()
+}
+
+fn no_java(error: &std::io::Error) -> anyhow::Error {
+    provision::java_version().err().unwrap_or_else(|| anyhow!("cannot run java: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value_of<'a>(properties: &'a str, key: &str) -> Option<&'a str> {
+        properties.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn node() -> Node {
+        Node {
+            tools: KafkaTools { libs: PathBuf::new(), run: PathBuf::new(), java: PathBuf::new() },
+            folder: PathBuf::from("/nowhere"),
+            port: 1,
+            member: Member { id: 1, controllers: vec![2], cluster: cluster_id() },
+            tap_port: 3,
+            client: Vec::new(),
+            for_benchmarks: false,
+            process: None,
+        }
+    }
+
+    #[test]
+    fn given_properties_win_and_ports_are_filled_in() {
+        let options = Options {
+            properties: vec![("listeners".to_owned(), "SSL://127.0.0.1:{port}".to_owned())],
+            ..Options::default()
+        };
+        let text = node().properties(&options);
+        assert_eq!(text.matches("\nlisteners=").count(), 1);
+        assert_eq!(value_of(&text, "listeners"), Some("SSL://127.0.0.1:1"));
+        assert_eq!(value_of(&text, "controller.quorum.voters"), Some("1@127.0.0.1:2"));
+    }
+
+    #[test]
+    fn a_member_knows_the_others_and_two_of_three_have_to_be_in_sync() {
+        let mut node = node();
+        node.member = Member { id: 2, controllers: vec![21, 22, 23], cluster: cluster_id() };
+        let text = node.properties(&Options::default());
+        assert_eq!(value_of(&text, "node.id"), Some("2"));
+        assert!(value_of(&text, "listeners").unwrap().ends_with("CONTROLLER://127.0.0.1:22"));
+        assert_eq!(value_of(&text, "controller.quorum.voters"), Some("1@127.0.0.1:21,2@127.0.0.1:22,3@127.0.0.1:23"));
+        assert_eq!(value_of(&text, "transaction.state.log.replication.factor"), Some("3"));
+        assert_eq!(value_of(&text, "min.insync.replicas"), Some("2"));
+    }
+
+    #[test]
+    fn a_tap_is_advertised_and_not_listened_on() {
+        let text = node().properties(&Options { advertise_through: Some(9), ..Options::default() });
+        assert!(value_of(&text, "listeners").unwrap().ends_with("TAPPED://127.0.0.1:3"));
+        assert!(value_of(&text, "advertised.listeners").unwrap().ends_with("TAPPED://127.0.0.1:9"));
+    }
+}
