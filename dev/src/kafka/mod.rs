@@ -30,8 +30,8 @@ pub(crate) use node::cluster_id;
 /// Names a Kafka of the user's own for tests and demo: bootstrap servers.
 pub const BROKERS_VARIABLE: &str = "WALRELAY_TEST_BROKERS";
 
-/// How long a broker may take to start or to stop.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a broker may take to start or to stop, on a machine that has more to do.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use super::aborted;
 use super::reader::Reader;
 
 /// How long anything may take that has to happen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Keys of the load: enough that its connections seldom wait for each other, few enough that each has many records.
 const KEYS: u32 = 100;
@@ -209,7 +209,7 @@ impl World {
             self.reader.catch_up()?;
             return Ok(self.reader.absent(&rows));
         }
-        let until = Instant::now() + PATIENCE / 4;
+        let until = Instant::now() + Duration::from_secs(20);
         loop {
             let absent = self.reader.absent(&rows);
             if absent.is_empty() || Instant::now() >= until {
@@ -244,10 +244,15 @@ impl World {
         self.stage.connect()
     }
 
-    /// What happened in the records of Postgres, of the brokers and of the relay: copied into `folder`.
+    /// The logs of Postgres, of the brokers and of the relay, and what the relay says of itself now: copied into `folder`.
     pub(super) fn keep_logs(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         std::fs::copy(self.relay.log_path(), folder.join("relay.log"))?;
+        for page in ["status", "readyz", "metrics"] {
+            let answer = self.relay.get(&format!("/{page}"));
+            let text = answer.map_or_else(|error| format!("{error:#}"), |answer| answer.body);
+            std::fs::write(folder.join(page), text)?;
+        }
         std::fs::copy(self.postgres.log()?, folder.join("postgres.log"))?;
         for (number, broker) in (1..).zip(self.cluster.brokers()) {
             std::fs::copy(broker.log()?, folder.join(format!("kafka-{number}.log")))?;
