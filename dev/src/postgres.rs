@@ -6,6 +6,8 @@
 //!
 //! It does not choose settings for speed: `fsync` stays on unless asked otherwise.
 
+mod standby;
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -384,6 +386,15 @@ impl Server {
         }
         for (name, value) in &options.settings {
             set(name, value)?;
+        }
+        Ok(())
+    }
+
+    /// Later lines win.
+    fn append_settings<'a>(&self, settings: impl IntoIterator<Item = &'a (&'a str, &'a str)>) -> Result<()> {
+        let mut file = File::options().append(true).open(self.data().join("postgresql.conf"))?;
+        for (name, value) in settings {
+            writeln!(file, "{name} = '{}'", value.replace('\'', "''"))?;
         }
         Ok(())
     }

@@ -224,7 +224,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
         let start = self.flush_lsn().min(switch_point);
-        if self.resume.whole() > switch_point || self.tracker.open_transaction().is_some() || start < self.flush_lsn() {
+        // A commit record that begins before the switch is whole there: such a transaction comes again as it was.
+        let open_beyond = self.tracker.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point);
+        if self.resume.whole() > switch_point || open_beyond || start < self.flush_lsn() {
             self.sink.restart(self.careful.pace())?;
             self.careful.settled();
             self.tracker = Tracker::new(start);

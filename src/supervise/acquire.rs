@@ -127,6 +127,9 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
             let (before, found) = (before.system_identifier.clone(), found.system_identifier);
             return Err(RunError::OtherCluster { before, found });
         }
+        if found.timeline < before.timeline {
+            return Err(RunError::EarlierTimeline { before: before.timeline, found: found.timeline });
+        }
         if before.timeline != found.timeline {
             follow_timeline(connection, before.timeline, found.timeline, positions)?;
         }
@@ -154,7 +157,7 @@ fn follow_timeline(
 ) -> Result<(), RunError> {
     let switch_point = match server::switch_point(connection, now, before)? {
         Some(lsn) => lsn,
-        // An earlier timeline than ours, or a branch that never met it: none of our positions means anything there.
+        // A branch that never met ours: none of our positions means anything there.
         None => Lsn::ZERO,
     };
     tracing::warn!(

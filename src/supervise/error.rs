@@ -147,6 +147,16 @@ pub enum RunError {
         /// Where the log ends.
         flushed: Lsn,
     },
+    /// The server is on an earlier timeline than one that was read: the old primary is back in the promoted one's place.
+    #[error(
+        "the server is on timeline {found}, and rows of timeline {before} were read: an earlier timeline of the cluster is in its place now, nothing was read from it"
+    )]
+    EarlierTimeline {
+        /// Read before.
+        before: u32,
+        /// This server's.
+        found: u32,
+    },
     /// A row cannot be published.
     #[error("a row of {} cannot be published: {}", row.row.table, row.row.reason)]
     BadRow {
@@ -218,6 +228,7 @@ impl RunError {
             | Self::SlotLost { .. }
             | Self::OtherCluster { .. }
             | Self::OlderCopy { .. }
+            | Self::EarlierTimeline { .. }
             | Self::BadRow { .. }
             | Self::DeadLetter { .. }
             | Self::Sink(_) => EXIT_OPERATOR,
@@ -264,6 +275,9 @@ impl RunError {
             ),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
                 "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins".to_owned()
+            }
+            Self::EarlierTimeline { .. } => {
+                "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay".to_owned()
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(

@@ -8,7 +8,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::secure::SecureKafka;
 
-use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, ids, wait_events};
 
 const PASSWORD: &str = "s3cret-of-kafka";
 
@@ -78,7 +78,7 @@ fn records_pass_through_tls_with_a_password_by_each_mechanism() {
         wait_events(&relay, 1);
         assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     }
-    assert_eq!(lane.ids("order"), ["0", "1"]);
+    assert_eq!(ids(&lane.records_now("order")), ["0", "1"]);
 }
 
 #[test]

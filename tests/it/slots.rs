@@ -1,0 +1,159 @@
+//! A slot that cannot be read, or that somebody else has read meanwhile.
+
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Options, Postgres, default_major, shared_postgres};
+use walrelay_dev::process::wait_until;
+use walrelay_dev::tap::Tap;
+
+use crate::lane::{LONG, Lane, OUTBOX, ended, fresh, hint, ids, wait_events, wait_log};
+use crate::load::Load;
+use crate::own;
+
+#[test]
+fn a_slot_of_another_plugin_is_named_with_it() {
+    let (lane, slot) = (Lane::debezium(), fresh("decoding"));
+    lane.sql(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"));
+    let (code, log) = ended(&mut lane.relay(&["--slot", &slot]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("of plugin test_decoding") && hint(&log).contains("--slot NAME"), "{log}");
+    lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+}
+
+/// On a standby the log that a slot needs can go in other ways than by its size.
+#[test]
+fn a_slot_that_conflicts_with_recovery_on_a_standby_is_a_loud_stop() {
+    if default_major() < 16 {
+        // No standby decodes.
+        return;
+    }
+    let mut primary = Postgres::start(&Options::default()).unwrap();
+    let standby = primary.standby(&[("hot_standby_feedback", "off"), ("max_standby_streaming_delay", "0")]).unwrap();
+    let mut lane = Lane::on(&primary, shared_kafka().unwrap());
+    lane.sql(OUTBOX);
+    lane.publish("outbox");
+    let primary_source = std::mem::replace(&mut lane.source, standby.url(&lane.name));
+    wait_until(LONG, "the publication on the standby", || {
+        let Ok(mut client) = postgres::Client::connect(&lane.source, postgres::NoTls) else { return Ok(false) };
+        Ok(client.query("SELECT FROM pg_publication", &[])?.len() == 1)
+    })
+    .unwrap();
+    let mut on_primary = primary.connect(Some(&lane.name)).unwrap();
+    let name = lane.name.clone();
+    let making = std::thread::spawn({
+        let source = lane.source.clone();
+        move || {
+            let mut client = postgres::Client::connect(&source, postgres::NoTls).unwrap();
+            client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&name]).unwrap();
+        }
+    });
+    // It waits for word of what runs on the primary.
+    wait_until(LONG, "the slot on the standby", || {
+        on_primary.execute("SELECT pg_log_standby_snapshot()", &[])?;
+        Ok(making.is_finished())
+    })
+    .unwrap();
+    making.join().unwrap();
+    let mut relay = lane.streaming(&[]);
+    on_primary.batch_execute("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')").unwrap();
+    wait_events(&relay, 1);
+    // Rows of catalogues that the slot still needs are removed.
+    let sql = "SELECT wal_status = 'lost' OR conflicting FROM pg_replication_slots";
+    let mut asks_standby = standby.connect(None).unwrap();
+    wait_until(LONG, "the conflict", || {
+        for sql in ["CREATE TABLE passing (n int)", "DROP TABLE passing", "VACUUM pg_class", "VACUUM FULL pg_class"] {
+            on_primary.batch_execute(sql)?;
+        }
+        // The question, too, may conflict.
+        Ok(asks_standby.query_one(sql, &[]).is_ok_and(|row| row.get::<_, Option<bool>>(0) == Some(true)))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    let (code, log) = ended(&mut relay);
+    assert_eq!(code, 2, "{log}");
+    let reason = if default_major() == 16 { "conflicting with recovery" } else { "rows_removed" };
+    assert!(log.contains("has been invalidated") && log.contains(reason), "{log}");
+    assert!(hint(&log).contains(&format!("walrelay teardown --slot {}", lane.name)), "{log}");
+    lane.source = primary_source;
+}
+
+#[test]
+fn a_slot_that_is_invalidated_under_way_is_a_loud_stop_with_what_was_lost() {
+    let settings = [("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("max_slot_wal_keep_size", "1MB")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let postgres = Postgres::start(&Options { settings: settings.to_vec(), ..Options::default() }).unwrap();
+    let mut kafka = own::kafka();
+    let load = Load::on(&postgres, &kafka);
+    let mut relay = load.lane.streaming(&["--disconnect-after=1s"]);
+    let mut client = load.connect();
+    Load::bulk(&mut client, "order-before", 0..10);
+    wait_events(&relay, 10);
+    kafka.suspend().unwrap();
+    Load::bulk(&mut client, "order-held", 0..10);
+    wait_log(&relay, "the replication connection is closed");
+    client.batch_execute("CREATE TABLE busy (text text)").unwrap();
+    let sql = "SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = $1";
+    wait_until(LONG, "the slot to be lost", || {
+        client.batch_execute("INSERT INTO busy SELECT repeat(md5(n::text), 30) FROM generate_series(1, 20000) AS n")?;
+        client.batch_execute("SELECT pg_switch_wal()")?;
+        client.batch_execute("CHECKPOINT")?;
+        Ok(client.query_one(sql, &[&load.lane.name])?.get(0))
+    })
+    .unwrap();
+    kafka.resume().unwrap();
+    let (code, log) = ended(&mut relay);
+    assert_eq!(code, 2, "{log}");
+    let reason = if default_major() >= 17 { "wal_removed" } else { "wal_status = lost" };
+    assert!(log.contains("has been invalidated") && log.contains(reason), "{log}");
+}
+
+/// A is cut off half-way through a transaction, B finishes it, A returns.
+#[test]
+fn a_relay_that_left_half_way_returns_behind_what_another_finished_and_the_slot_advances() {
+    let load = Load::shared();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let mut client = load.connect();
+    Load::bulk(&mut client, "order-large", 0..30_000);
+    let source = format!("postgres://postgres@{}/{}", tap.address(), load.lane.name);
+    let mut first = load.lane.relay(&["--source", &source]);
+    wait_events(&first, 1000);
+    tap.refuse(true);
+    tap.cut();
+    wait_log(&first, "no connection to Postgres");
+    let before = first.metric("walrelay_events_total").unwrap();
+    let mut second = load.lane.streaming(&[]);
+    load.lane.wait_confirmed();
+    assert_eq!(second.terminate(LONG).unwrap().code, 0, "{}", second.log());
+    tap.flow();
+    first.wait_streaming(LONG).unwrap();
+    Load::bulk(&mut client, "order-after", 0..10);
+    let report = load.assert_complete(&first);
+    let in_hand = first.metric("walrelay_events_total").unwrap();
+    assert!(report.repeated > 0 && report.repeated <= 30_000, "{report:#?}");
+    assert!(in_hand >= before + 10.0, "the first went on");
+}
+
+/// Interleaved writers: positions of changes go back and forth, only those of commits rise.
+#[test]
+fn interleaved_transactions_are_confirmed_in_the_order_of_their_commits() {
+    let lane = Lane::debezium();
+    let _relay = lane.streaming(&[]);
+    let mut writers: Vec<_> = (0..4).map(|_| lane.connect()).collect();
+    let mut expected = Vec::new();
+    for round in 0..20 {
+        for writer in &mut writers {
+            writer.batch_execute("BEGIN").unwrap();
+        }
+        for row in 0..3 {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let sql = format!("INSERT INTO outbox VALUES ('{round}-{number}-{row}', 'order', 'k', 't', '1')");
+                writer.batch_execute(&sql).unwrap();
+            }
+        }
+        // The last to begin is the first to commit.
+        for (number, writer) in writers.iter_mut().enumerate().rev() {
+            writer.batch_execute("COMMIT").unwrap();
+            expected.extend((0..3).map(|row| format!("{round}-{number}-{row}")));
+        }
+    }
+    lane.wait_confirmed();
+    assert_eq!(ids(&lane.records_now("order")), expected);
+}
