@@ -11,7 +11,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision chaos outage drain latency lint-deploy deb fuzz clean
+.PHONY: help demo test check provision chaos outage big drain latency lint-deploy deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -52,6 +52,11 @@ outage: ## Take the broker away for minutes: SCENARIO=half-transaction, load, or
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev outage $(SCENARIO) $(ARGS)
+
+big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoints, 1,000 writers, and the memory
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
 
 drain: ## Measure how fast a backlog of ROWS=1000000 is drained, RUNS=3 each, beside pg_recvlogical
 	@dev/prerequisites test

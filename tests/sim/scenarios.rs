@@ -161,6 +161,22 @@ fn an_idle_outbox_follows_the_keepalives() {
 }
 
 #[test]
+fn an_idle_hour_takes_one_connection() {
+    let shared = world();
+    shared.with(|world| {
+        world.script = Some(Box::new(|world| {
+            if world.now > Duration::from_hours(1) && world.calm_since.is_none() {
+                assert_eq!(world.counts.connections, 1);
+                commit(world, &["a"]);
+                world.calm_down();
+            }
+        }));
+    });
+    assert_eq!(until_end(&shared, &mut start(&shared)), "Stopped");
+    assert_eq!(times(&shared), [1]);
+}
+
+#[test]
 fn a_server_that_shuts_down_is_told_all_it_waits_for() {
     let shared = world();
     shared.with(|world| {

@@ -1,0 +1,173 @@
+//! What is large: the relay's binary against sizes that the suite has no time for. `make big` runs it.
+//!
+//! Each test prints what it measured, with the relay's peak resident memory as the kernel tells it (`VmHWM`), and fails where
+//! the promise is broken: what is in flight, what one row takes, and a constant.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "what was measured")]
+
+#[allow(dead_code, reason = "what other tests need of it")]
+#[path = "../it/lane.rs"]
+mod lane;
+#[allow(dead_code, reason = "what other tests need of it")]
+#[path = "../it/load.rs"]
+mod load;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lane::{Lane, hint, ids};
+use load::Load;
+use walrelay_dev::consume;
+use walrelay_dev::kafka::{self, Kafka};
+use walrelay_dev::postgres::{Options, Postgres};
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::Relay;
+
+/// A deadline that only a failure reaches.
+const HOUR: Duration = Duration::from_hours(1);
+
+/// What the process may take beyond its settings, in MiB.
+const CONSTANT_MIB: u64 = 40;
+
+/// The default of `--max-in-flight`, in MiB.
+const IN_FLIGHT_MIB: u64 = 16;
+
+const TABLE: &str = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text)";
+
+fn servers(settings: &[(&str, &str)]) -> (Postgres, Kafka) {
+    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let postgres = Postgres::start(&Options { settings, ..Options::default() }).unwrap();
+    (postgres, Kafka::start(&kafka::Options::default()).unwrap())
+}
+
+fn peak_mib(relay: &Relay) -> u64 {
+    relay.usage().unwrap().memory.peak / 1024
+}
+
+/// The peak until its end, which takes the figure with it.
+fn peak_mib_until_end(relay: &mut Relay) -> u64 {
+    let mut peak = 0;
+    wait_until(HOUR, "the relay's end", || {
+        peak = relay.usage().map_or(peak, |usage| usage.memory.peak);
+        Ok(relay.exited()?.is_some())
+    })
+    .unwrap();
+    peak / 1024
+}
+
+/// As [`Lane::wait_confirmed`], for as long as it takes.
+#[track_caller]
+fn wait_all(lane: &Lane, relay: &Relay) {
+    let mut client = lane.connect();
+    let sql =
+        "SELECT pg_current_wal_lsn() - confirmed_flush_lsn < 1000000 FROM pg_replication_slots WHERE slot_name = $1";
+    wait_until(HOUR, "the slot to follow", || Ok(client.query_one(sql, &[&lane.name])?.get(0)))
+        .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+}
+
+#[track_caller]
+fn assert_below(what: &str, peak: u64, allowed: u64) {
+    println!("{what}: peak RSS {peak} MiB, allowed {allowed} MiB");
+    assert!(peak <= allowed, "{what}: {peak} MiB is above {allowed} MiB");
+}
+
+#[test]
+fn a_transaction_of_a_million_rows_passes_through_a_bounded_memory() {
+    let (postgres, kafka) = servers(&[("wal_sender_timeout", "10s"), ("max_wal_size", "4GB")]);
+    let load = Load::on(&postgres, &kafka);
+    Load::bulk(&mut load.connect(), "order-large", 0..1_000_000);
+    let started = Instant::now();
+    let relay = load.lane.relay(&[]);
+    wait_all(&load.lane, &relay);
+    println!("a million rows in one transaction: {:.0} s", started.elapsed().as_secs_f64());
+    load.assert_exact(&relay);
+    assert!(relay.metric("walrelay_reconnects_total").unwrap() < 0.5, "{}", relay.log());
+    assert_below("a transaction of 1 M rows", peak_mib(&relay), IN_FLIGHT_MIB + CONSTANT_MIB);
+}
+
+#[test]
+fn a_row_of_100_mb_is_a_bad_row_and_takes_no_more_than_the_limits() {
+    let (postgres, kafka) = servers(&[]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'small')");
+    lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', repeat('0123456789', 10000000))");
+    let mut relay = lane.relay(&["--max-row=128MiB"]);
+    let peak = peak_mib_until_end(&mut relay);
+    let log = relay.log();
+    assert!(log.contains("-X message.max.bytes") && hint(&log).contains("id 2 "), "{log}");
+    assert_eq!(ids(&lane.records_now("order")), ["1"]);
+    assert_below("a row of 100 MB", peak, 128 + IN_FLIGHT_MIB + CONSTANT_MIB);
+}
+
+#[test]
+fn a_row_above_what_may_be_in_flight_goes_through() {
+    let (postgres, kafka) = servers(&[]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    kafka.create_topic(&lane.topic("order"), 1, &[("max.message.bytes", "60000000")]).unwrap();
+    for id in 1..=3 {
+        lane.sql(&format!("INSERT INTO outbox VALUES ({id}, 'order', 'k', 't', repeat('0123456789', 4000000))"));
+    }
+    let relay = lane.streaming(&["--max-row=64MiB", "-X", "message.max.bytes=60000000"]);
+    lane.wait_confirmed();
+    let mut client = lane.client.clone();
+    client.set("fetch.message.max.bytes", "60000000").set("receive.message.max.bytes", "200000000");
+    let records = consume::read_to_end(&client, &[&lane.topic("order")]).unwrap();
+    assert_eq!(ids(&records), ["1", "2", "3"]);
+    assert!(records.iter().all(|record| record.value.as_ref().is_some_and(|value| value.len() == 40_000_000)));
+    // Read buffer, the client's copy, and what it copies to send.
+    assert_below("rows of 40 MB", peak_mib(&relay), 64 + 2 * 40 + CONSTANT_MIB);
+}
+
+#[test]
+fn ten_thousand_open_savepoints_publish_what_was_kept() {
+    let (postgres, kafka) = servers(&[]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
+    let relay = lane.streaming(&[]);
+    let mut client = lane.connect();
+    client.batch_execute("BEGIN").unwrap();
+    for id in 1..=10_000 {
+        let sql = format!("SAVEPOINT s{id}; INSERT INTO outbox VALUES ({id}, 'order', 'k', 't', 'p')");
+        client.batch_execute(&sql).unwrap();
+    }
+    // With it go the thousand behind it.
+    client.batch_execute("ROLLBACK TO s9001; COMMIT").unwrap();
+    let expected: Vec<String> = (1..=9000).map(|id| id.to_string()).collect();
+    assert_eq!(lane.ids("order"), expected, "{}", relay.log());
+    assert_below("10,000 savepoints", peak_mib(&relay), IN_FLIGHT_MIB + CONSTANT_MIB);
+}
+
+#[test]
+fn a_thousand_transactions_at_once_all_arrive() {
+    let (postgres, kafka) = servers(&[("max_connections", "1100")]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    let relay = lane.streaming(&[]);
+    let all_open = Arc::new(Barrier::new(1000));
+    let writers: Vec<_> = (0..1000)
+        .map(|writer| {
+            let (source, all_open) = (lane.source.clone(), Arc::clone(&all_open));
+            let write = move || {
+                let mut client = postgres::Client::connect(&source, postgres::NoTls).unwrap();
+                client.batch_execute("BEGIN").unwrap();
+                for row in 0..3 {
+                    let (id, key) = (writer * 3 + row, writer % 50);
+                    client
+                        .batch_execute(&format!("INSERT INTO outbox VALUES ({id}, 'order', 'k{key}', 't', 'p')"))
+                        .unwrap();
+                }
+                all_open.wait();
+                client.batch_execute("COMMIT").unwrap();
+            };
+            thread::Builder::new().stack_size(256 * 1024).spawn(write).unwrap()
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    let mut found: Vec<u32> = lane.ids("order").iter().map(|id| id.parse().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..3000).collect::<Vec<_>>(), "{}", relay.log());
+    assert_below("1,000 transactions at once", peak_mib(&relay), IN_FLIGHT_MIB + CONSTANT_MIB);
+}
