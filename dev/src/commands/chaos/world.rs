@@ -45,6 +45,15 @@ const DISTANCE: Duration = Duration::from_millis(10);
 const BROKER_PROPERTIES: [(&str, &str); 2] =
     [("broker.session.timeout.ms", "2500"), ("broker.heartbeat.interval.ms", "500")];
 
+/// The same where records are refused: for a while the relay then has one record in flight, and the load is a quarter.
+const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
+
+/// So small that transactions of thousands of rows are often interrupted half-way.
+const MAX_IN_FLIGHT: &str = "--max-in-flight=1MiB";
+
+/// Below the topic's limit: else whole batches are refused again and again, and that is another test's matter.
+const BATCH_SIZE: &str = "batch.size=40000";
+
 /// The limit of a topic in bytes, where rows above it are written.
 const TOPIC_LIMIT: &str = "50000";
 
@@ -69,19 +78,19 @@ impl Settings {
             keys: KEYS,
             seed: self.seed.wrapping_add(u64::from(brokers)),
             rows: None,
-            pause: self.pause,
+            pause: if self.dead_letter { self.pause * 4 } else { self.pause },
             shapes: Shapes::Every { messages: true, misrouted, oversized },
         }
     }
 
     fn relay(&self, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
-        arguments.extend(["-X".to_owned(), SOCKET_TIMEOUT.to_owned()]);
+        arguments.extend([MAX_IN_FLIGHT, "-X", SOCKET_TIMEOUT].map(str::to_owned));
         if self.exactly_once {
             arguments.push("--delivery=exactly-once".to_owned());
         }
         if self.dead_letter {
-            arguments.push("--on-bad-row=dead-letter".to_owned());
+            arguments.extend(["--on-bad-row=dead-letter", "-X", BATCH_SIZE].map(str::to_owned));
             arguments.push(format!("--dead-letter-topic={dead_letters}"));
         }
         arguments.extend(self.relay.iter().cloned());
@@ -124,7 +133,8 @@ impl World {
         let cluster = std::thread::spawn(move || Cluster::start(brokers, &BROKER_PROPERTIES));
         let postgres = start_postgres(settings.major)?;
         let cluster = cluster.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
-        cluster.taps().iter().for_each(|tap| tap.set_distance(DISTANCE));
+        let distance = if settings.dead_letter { DISTANCE_OF_REFUSALS } else { DISTANCE };
+        cluster.taps().iter().for_each(|tap| tap.set_distance(distance));
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
 
         let shop_options = settings.shop(brokers);
