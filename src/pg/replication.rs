@@ -22,6 +22,8 @@ pub enum ReplicationMessage<'a> {
 pub struct XLogData<'a> {
     /// The change's own position.
     pub wal_start: Lsn,
+    /// When it was sent, by the server's clock.
+    pub sent_at: PgTime,
     /// The plugin's bytes.
     pub data: &'a [u8],
 }
@@ -47,8 +49,8 @@ impl<'a> ReplicationMessage<'a> {
             b'w' => {
                 let wal_start = reader.lsn()?;
                 let _wal_end = reader.lsn()?;
-                let _send_time = reader.i64()?;
-                Ok(Self::XLogData(XLogData { wal_start, data: reader.rest() }))
+                let sent_at = PgTime(reader.i64()?);
+                Ok(Self::XLogData(XLogData { wal_start, sent_at, data: reader.rest() }))
             }
             b'k' => {
                 let wal_end = reader.lsn()?;
@@ -125,10 +127,10 @@ mod tests {
 
     #[test]
     fn xlogdata_hands_the_plugins_bytes_on() {
-        let body = [&b"w"[..], &7u64.to_be_bytes(), &9u64.to_be_bytes(), &0u64.to_be_bytes(), b"payload"].concat();
+        let body = [&b"w"[..], &7u64.to_be_bytes(), &9u64.to_be_bytes(), &5u64.to_be_bytes(), b"payload"].concat();
         assert_eq!(
             ReplicationMessage::decode(&body),
-            Ok(ReplicationMessage::XLogData(XLogData { wal_start: Lsn::new(7), data: b"payload" }))
+            Ok(ReplicationMessage::XLogData(XLogData { wal_start: Lsn::new(7), sent_at: PgTime(5), data: b"payload" }))
         );
     }
 

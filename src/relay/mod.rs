@@ -13,6 +13,7 @@
 
 mod careful;
 mod clock;
+mod gathered;
 mod oversized;
 mod rows;
 mod session;

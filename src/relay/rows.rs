@@ -128,7 +128,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.tracker.enqueued();
-                session.fresh = true;
+                session.gathered.enqueued();
                 if self.careful.goes_alone(position(context)) {
                     let row = change.bad(&mut self.outbox, context, BadReason::Updated);
                     return Ok(self.goes_alone(What::Record, row, context));
@@ -247,7 +247,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.tracker.enqueued();
-                session.fresh = true;
+                session.gathered.enqueued();
                 Ok(self.goes_alone(What::Letter { bare }, row, context))
             }
             Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),

@@ -1,5 +1,6 @@
 //! One connection's part of the loop: frames in, status updates out, and when to stop.
 
+use super::gathered::Gathered;
 use super::rows::Change;
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
 use crate::feedback::{Due, Feedback};
@@ -19,10 +20,6 @@ const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
 
 /// Longest wait for bytes when nothing is going on: a stop is seen this late.
 const WAIT_IDLE: Duration = Duration::from_millis(100);
-
-/// A stream that brings nothing for so long after a record has run dry. In a backlog the next bytes come sooner, and a sink that
-/// is told so too early hands over small batches.
-const DRY_AFTER: Duration = Duration::from_micros(200);
 
 /// Pause when the sink has no room, and while it refuses a topic.
 const WAIT_FULL: Duration = Duration::from_millis(1);
@@ -52,8 +49,8 @@ pub(super) struct Session {
     unmappable: Option<Box<PlanError>>,
     /// The last read brought little, and brought it at once.
     pausing: bool,
-    /// Records were enqueued since the sink was told that the stream ran dry.
-    pub(super) fresh: bool,
+    /// Records enqueued since the sink was told to let them go.
+    pub(super) gathered: Gathered,
 }
 
 /// A topic that the sink does not take.
@@ -109,7 +106,7 @@ impl Session {
             bad_row: None,
             unmappable: None,
             pausing: false,
-            fresh: false,
+            gathered: Gathered::default(),
         }
     }
 
@@ -184,7 +181,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
         self.end_if_due(upstream, session, &wait)?;
-        self.wait(upstream, session, wait)
+        self.wait(upstream, session, wait, now)
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
@@ -238,6 +235,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<Step> {
         match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
             ReplicationMessage::XLogData(data) => {
+                session.gathered.sent(data.sent_at);
                 let message = Message::decode(data.data).map_err(|error| disconnected(error.into()))?;
                 self.take_message(message, session)
             }
@@ -293,6 +291,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if verdict == Verdict::Take && begin.final_lsn < self.tracker.flush_lsn() {
             return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
         }
+        session.gathered.began(begin.commit_time);
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
             Verdict::PassOver => Open::PassedOver,
@@ -375,19 +374,23 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if old { Err(Box::new(Ended::Stalled)) } else { Ok(()) }
     }
 
-    fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait) -> Turn<()> {
+    fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait, now: Instant) -> Turn<()> {
         let was_blocked = session.blocked.take();
         match wait {
             Wait::ForBytes => {
                 unblocked(was_blocked.as_ref());
-                return self.wait_for_bytes(upstream, session);
+                return self.wait_for_bytes(upstream, session, now);
             }
-            Wait::Alone if std::mem::take(&mut session.fresh) => {
+            Wait::Alone if session.gathered.take() => {
                 unblocked(was_blocked.as_ref());
                 self.sink.ran_dry();
             }
             Wait::ForRoom | Wait::Alone | Wait::ForEnd => {
                 unblocked(was_blocked.as_ref());
+                if session.gathered.is_stale(now) {
+                    session.gathered.take();
+                    self.sink.ran_dry();
+                }
                 self.clock.pause(WAIT_FULL);
             }
             Wait::Blocked(failure) => {
@@ -413,14 +416,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// While rows keep coming in small pieces, a short pause lets them gather: the server, too, works less per row then.
-    fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
+    fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
         if session.pausing && !self.limits.coalesce.is_zero() {
             self.clock.pause(self.limits.coalesce);
         }
-        let first = if session.fresh { DRY_AFTER } else { Duration::ZERO };
-        let mut length = upstream.read(first).map_err(disconnected)?;
+        if session.gathered.is_due(now) {
+            session.gathered.take();
+            self.sink.ran_dry();
+        }
+        let mut length = upstream.read(session.gathered.dry_after()).map_err(disconnected)?;
         if length == 0 {
-            if std::mem::take(&mut session.fresh) {
+            if session.gathered.take() {
                 self.sink.ran_dry();
                 return Ok(());
             }
