@@ -468,6 +468,15 @@ pub trait Upstream {
     fn send(&mut self, message: &[u8]) -> Result<(), Error>;
 }
 
+/// So much missing of a row, in bytes, and it is read on at once.
+const LONG_ROW_BYTES: usize = 16 * 1024;
+
+/// And no more than that, before other things have their turn.
+const LONG_ROW_AT_ONCE: usize = 1 << 20;
+
+/// The next piece of a row comes at once, or the walsender has to wait itself.
+const LONG_ROW_PATIENCE: Duration = Duration::from_micros(200);
+
 /// A connection in copy-both mode: changes come, status updates go.
 #[derive(Debug)]
 pub struct ReplicationStream {
@@ -528,8 +537,16 @@ impl Upstream for ReplicationStream {
         self.buffer.discard(length);
     }
 
+    /// A long row comes in pieces that are no larger than the window: a pause between them would gain nothing.
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
-        self.stream.read(&mut self.buffer, patience).map_err(broke("streaming"))
+        let mut length = self.stream.read(&mut self.buffer, patience).map_err(broke("streaming"))?;
+        while (1..LONG_ROW_AT_ONCE).contains(&length) && self.buffer.missing() >= LONG_ROW_BYTES {
+            match self.stream.read(&mut self.buffer, LONG_ROW_PATIENCE).map_err(broke("streaming"))? {
+                0 => break,
+                more => length += more,
+            }
+        }
+        Ok(length)
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), Error> {

@@ -164,6 +164,14 @@ impl ReadBuffer {
         }
     }
 
+    /// Bytes of the front frame that have not been received; 0 when it is whole, or nothing is known of it.
+    pub fn missing(&self) -> usize {
+        match self.header() {
+            Ok(Some((_, length))) => length.saturating_sub(self.received().len()),
+            Ok(None) | Err(_) => 0,
+        }
+    }
+
     fn received(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }

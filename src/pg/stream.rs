@@ -8,10 +8,10 @@ use super::frame::ReadBuffer;
 use super::source::Source;
 use super::tls::Tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,6 +21,16 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First keepalive probe on an idle TCP connection, distance of the next, and how many stay unanswered.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// Receive buffer for a server on this machine, in bytes; the kernel doubles it, and offers half of that as the window.
+///
+/// A walsender sends each row by itself, and while the window is open each one goes through the whole of TCP at once, at its
+/// cost: as much as decoding it. With the window shut they gather in its socket and leave together once we read. So the window
+/// is what a walsender fills within a pause of `--coalesce`. Measured: 4.4 to 4.9 CPU-microseconds a row of the walsender's
+/// against 6.2 to 7.3, and a rate of 1.2 to 1.5 times. Half of it lets the walsender wait, twice of it is not filled. It must be
+/// set before connecting: a peer that has seen a larger window waits for half of *that* to open. To another machine a small
+/// window would bound the rate by the round trip, so it is left to the kernel there.
+const NEAR_RECEIVE_BYTES: usize = 32 * 1024;
 
 /// A socket.
 #[derive(Debug)]
@@ -33,7 +43,11 @@ impl Socket {
     /// # Errors
     /// Nobody answers at the address within `timeout`.
     pub(super) fn tcp(address: &SocketAddr, timeout: Duration, source: &Source) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(address, timeout)?;
+        let stream = if is_near(address) {
+            connect_near(address, timeout)?
+        } else {
+            TcpStream::connect_timeout(address, timeout)?
+        };
         stream.set_nodelay(true)?;
         let keepalives = source.keepalives;
         sockopt::set_socket_keepalive(&stream, keepalives.enabled)?;
@@ -66,15 +80,7 @@ impl Socket {
 
     /// Whether the socket became ready within `patience`.
     fn wait(&self, events: PollFlags, patience: Duration) -> io::Result<bool> {
-        let timeout = Timespec {
-            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: patience.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::from_borrowed_fd(self.fd(), events)], Some(&timeout)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        wait(self.fd(), events, patience)
     }
 }
 
@@ -108,6 +114,57 @@ impl Write for Socket {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Whether the address is one of this machine's own: then it is where packets to it would come from.
+fn is_near(address: &SocketAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // A datagram socket is connected without a word to anybody.
+    let own = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    address.ip().is_loopback() || own.is_ok_and(|own: SocketAddr| own.ip() == address.ip())
+}
+
+/// As [`TcpStream::connect_timeout`], with a small window from the first packet on.
+fn connect_near(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_recv_buffer_size(&socket, NEAR_RECEIVE_BYTES)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::INPROGRESS) => finish_connecting(&socket, timeout)?,
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(TcpStream::from(socket))
+}
+
+fn finish_connecting(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if wait(socket.as_fd(), PollFlags::OUT, left)? {
+            return sockopt::socket_error(socket)?.map_err(Into::into);
+        }
+    }
+}
+
+/// Whether the socket became ready within `patience`.
+fn wait(socket: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> io::Result<bool> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    match poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 
