@@ -54,6 +54,8 @@ pub enum Typed {
     Status(StatusArgs),
     /// Drop the slot; asks first.
     Teardown(TeardownArgs),
+    /// Measure drain rate and latency on your own servers, in a schema, slot and topic made for it and removed after.
+    Bench(Box<BenchArgs>),
     /// Print a shell's completions.
     Completions {
         /// The shell.
@@ -412,11 +414,76 @@ impl Typed {
             Self::Setup(args) => (&args.common, &args.source),
             Self::Status(args) => (&args.common, &args.source),
             Self::Teardown(args) => (&args.common, &args.source),
+            Self::Bench(args) => return TypedFlags::new(args.common.config.as_ref(), args.source.as_ref(), None, None),
             Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
         };
         let SourceArgs { source, publication, slot } = source;
         TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
     }
+}
+
+/// What `bench` takes.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Rows in the backlog [default: 200000]
+    #[arg(long, value_name = "N")]
+    pub rows: Option<String>,
+
+    /// Size of a payload as text [default: 300]
+    #[arg(long, value_name = "SIZE")]
+    pub payload_bytes: Option<String>,
+
+    /// Type of the payload's column: jsonb, json, text or bytea [default: jsonb]
+    #[arg(long, value_name = "TYPE")]
+    pub payload_type: Option<String>,
+
+    /// Rows to a transaction [default: 10]
+    #[arg(long, value_name = "N")]
+    pub rows_per_transaction: Option<String>,
+
+    /// Partitions of the topic [default: 12]
+    #[arg(long, value_name = "N")]
+    pub partitions: Option<String>,
+
+    /// Where records end: kafka, or null to throw them away [default: kafka]
+    #[arg(long, value_name = "WHERE")]
+    pub sink: Option<String>,
+
+    /// Single-row transactions a second in the steady phase [default: 200]
+    #[arg(long, value_name = "N")]
+    pub rate: Option<String>,
+
+    /// How many seconds the steady phase takes; 0 for none [default: 10]
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Connection URI or keyword string, as for run
+    #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"], help_heading = "Postgres")]
+    pub source: Option<String>,
+
+    /// Bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+    #[arg(short, long, value_name = "HOSTS", help_heading = "Kafka")]
+    pub brokers: Vec<String>,
+
+    /// Any librdkafka property, as for run; repeatable
+    #[arg(short = 'X', value_name = "KEY=VALUE", help_heading = "Kafka")]
+    pub property: Vec<String>,
+
+    /// Pause after a short read before the next, as for run [default: 200us]
+    #[arg(long, value_name = "DURATION", help_heading = "Operation")]
+    pub coalesce: Option<String>,
+
+    /// Bytes in flight to Kafka, as for run [default: 16MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Operation")]
+    pub max_in_flight: Option<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
 }
 
 /// Why there is nothing to run.

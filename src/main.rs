@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
+use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::{self, CommandError, check, setup, status, teardown};
 use walrelay::config::{self, Exit, HttpAddress, Invocation, LogConfig, LogFormat, Task};
-use walrelay::config::{SetupConfig, StatusConfig, TeardownConfig};
+use walrelay::config::{BenchConfig, SetupConfig, StatusConfig, TeardownConfig};
 use walrelay::pg::source::Environment;
 
 /// Pause between two looks of `status --watch`.
@@ -44,6 +45,10 @@ fn perform(invocation: Invocation) -> ExitCode {
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
         Task::Teardown(config) => tear_down(*config),
+        Task::Bench(config) => match measure(&config) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
+        },
         Task::Man(folder) => cli::write_manual(&folder).map_err(CommandError::from),
         Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
     };
@@ -53,6 +58,12 @@ fn perform(invocation: Invocation) -> ExitCode {
         Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
         Ok(()) => ExitCode::SUCCESS,
     }
+}
+
+/// The first signal ends the measurement, and what it made is removed; a second one ends the process.
+fn measure(config: &BenchConfig) -> Result<(), BenchError> {
+    let stop = bench::stop_on_signal()?;
+    bench::bench(config, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 
 fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> ExitCode {

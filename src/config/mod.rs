@@ -12,6 +12,7 @@
 //! queue; no `Debug` of a configuration and no error shows a secret.
 
 mod bad_rows;
+mod bench;
 pub mod connect;
 mod error;
 mod file;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use bad_rows::{BadRows, Fate};
+pub use bench::{BenchConfig, Destination, PayloadType};
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit, Key, Origin};
 pub use kafka::KafkaConfig;
@@ -68,6 +70,8 @@ pub enum Task {
     Ready(HttpAddress),
     /// Drop the slot.
     Teardown(Box<TeardownConfig>),
+    /// Measure.
+    Bench(Box<BenchConfig>),
     /// Show what an old set-up means.
     CheckDebezium(Box<CheckConfig>),
     /// Look at what a run needs.
@@ -259,6 +263,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
         Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
         Typed::Teardown(args) => read(&args.common, &|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
+        Typed::Bench(args) => read(&args.common, &|reader| Ok(Task::Bench(reader.bench(&args)?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
     };

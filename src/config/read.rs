@@ -155,7 +155,7 @@ impl Reader<'_> {
         })
     }
 
-    fn source(&mut self, typed: Option<&str>) -> Result<Source, ConfigError> {
+    pub(super) fn source(&mut self, typed: Option<&str>) -> Result<Source, ConfigError> {
         let database_url = || {
             let text = self.environment.variable("DATABASE_URL")?.to_owned();
             Some(Given { text, origin: Origin::Variable("DATABASE_URL".to_owned()) })
@@ -210,7 +210,7 @@ impl Reader<'_> {
         }
     }
 
-    fn limits(&self, args: &OperationArgs) -> Result<Limits, ConfigError> {
+    pub(super) fn limits(&self, args: &OperationArgs) -> Result<Limits, ConfigError> {
         let default = Limits::default();
         Ok(Limits {
             shutdown_timeout: self.duration(
@@ -315,20 +315,20 @@ const VISIBLE_PASSWORD: &str =
     "--source: its password shows in ps: use PGPASSWORD, ~/.pgpass or the variable WALRELAY_SOURCE";
 
 /// A setting's default and range, both ends included; `range` says it after what is expected.
-struct Bounds<T> {
-    default: T,
-    least: T,
-    most: T,
-    range: &'static str,
+pub(super) struct Bounds<T> {
+    pub(super) default: T,
+    pub(super) least: T,
+    pub(super) most: T,
+    pub(super) range: &'static str,
 }
 
 impl<T: Ord> Bounds<T> {
-    fn hold(&self, value: &T) -> bool {
+    pub(super) fn hold(&self, value: &T) -> bool {
         (&self.least..=&self.most).contains(&value)
     }
 }
 
-fn flag(name: &str, text: &str) -> Given {
+pub(super) fn flag(name: &str, text: &str) -> Given {
     Given { text: text.to_owned(), origin: Origin::Flag(name.to_owned()) }
 }
 

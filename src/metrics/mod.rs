@@ -295,6 +295,11 @@ impl Metrics {
         Lsn::new(self.confirmed.load(Relaxed))
     }
 
+    /// Bytes of key and value acknowledged since the start.
+    pub fn event_bytes_total(&self) -> u64 {
+        self.event_bytes.load(Relaxed)
+    }
+
     /// Records acknowledged since the start.
     pub fn events_total(&self) -> u64 {
         self.topics.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()

@@ -6,6 +6,7 @@
 
 pub mod dead_letter;
 pub mod kafka;
+pub mod null;
 pub mod stdout;
 
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
@@ -147,7 +148,8 @@ pub trait Sink {
     /// What was taken and not yet reported.
     fn in_flight(&self) -> InFlight;
 
-    /// No further record is at hand: what has gathered should leave without waiting for company. May take a millisecond.
+    /// What has gathered should leave without waiting for company: no further record is at hand, or those that come are live.
+    /// May take a millisecond.
     fn ran_dry(&mut self);
 
     /// Forgets everything that was taken, so that no report of it will ever come, and begins anew. What had left may

@@ -10,6 +10,7 @@ mod load;
 mod own;
 
 mod bad_rows;
+mod bench;
 mod broker;
 mod check;
 mod commands;

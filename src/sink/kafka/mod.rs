@@ -13,9 +13,11 @@ mod context;
 mod examine;
 mod failure;
 mod probe;
+mod scratch;
 mod settings;
 
 pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+pub use scratch::{ScratchError, ScratchTopic};
 pub use settings::{Settings, SettingsError};
 
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
@@ -29,7 +31,7 @@ use std::time::Duration;
 
 /// What a record in flight costs librdkafka beyond key and value, in bytes: its message, headers, queues. Measured around
 /// 450 with three short headers; counted against `--max-in-flight`, so that short records are bounded as well.
-const RECORD_OVERHEAD_BYTES: u64 = 512;
+pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
 /// How long to wait for the cluster's word on a topic before looking after other things; and at most, once it has shown to
 /// take longer: an answer that comes too late is lost, and the next question begins anew.

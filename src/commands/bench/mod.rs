@@ -1,0 +1,257 @@
+//! `bench`: how fast the user's own servers are with a relay between them.
+//!
+//! ```text
+//!  make schema, publication, slot, topic ─▶ write a backlog ─▶ drain it ─▶ write by the clock ─▶ remove everything
+//! ```
+//!
+//! In: where, and how much. Out: rates, latencies, CPU, and which side set the pace. Everything is done in a schema, slot and
+//! topic of its own, which go in the end, also after an error or a signal. The relay is the one that `run` uses, in a thread
+//! of its own.
+
+mod load;
+mod relay;
+mod report;
+mod scratch;
+mod signals;
+mod stopwatch;
+
+pub use scratch::PREFIX;
+pub use signals::stop_on_signal;
+
+use super::{CommandError, run};
+use crate::config::{BenchConfig as Request, Destination};
+use crate::pg::{Connection, Purpose};
+use crate::sink::kafka::{ScratchError, Settings, SettingsError};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
+use relay::Running;
+use report::{Report, Steady};
+use scratch::Scratch;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Rows of the steady phase that are not acknowledged so long after its end are missing.
+const LAST_WITHIN: Duration = Duration::from_secs(5);
+
+/// Distance of the lines of progress.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// As another command would end.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// As a run would end.
+    #[error(transparent)]
+    Run(#[from] run::Error),
+    /// A Kafka property.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The topic.
+    #[error(transparent)]
+    Topic(#[from] ScratchError),
+    /// A signal came.
+    #[error("stopped before it was done")]
+    Interrupted,
+}
+
+impl BenchError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Command(error) => error.exit_code(),
+            Self::Run(error) => error.exit_code(),
+            Self::Settings(_) => super::EXIT_SETTINGS,
+            Self::Topic(_) => EXIT_OPERATOR,
+            Self::Interrupted => EXIT_RESTART,
+        }
+    }
+
+    /// What mends it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Command(error) => error.hint(),
+            Self::Run(error) => error.hint(),
+            Self::Topic(_) => {
+                Some("give --brokers, and a user that may create topics; or measure without: --sink null".to_owned())
+            }
+            Self::Settings(_) | Self::Interrupted => None,
+        }
+    }
+}
+
+impl From<crate::pg::Error> for BenchError {
+    fn from(error: crate::pg::Error) -> Self {
+        Self::Command(error.into())
+    }
+}
+
+/// Measures, and removes what it made. `stop` becomes true when a signal has come; `terminal`: progress is shown on stderr.
+///
+/// # Errors
+/// Something cannot be made, the relay fails, or `stop`.
+pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &AtomicBool) -> Result<(), BenchError> {
+    let scratch = Scratch::new(&request.source, &unique());
+    let mut bench = Bench { request, scratch, stop, progress: Progress { terminal, told: None } };
+    let measured = bench.measure();
+    bench.progress.say("removing what was made");
+    let left = bench.scratch.remove();
+    bench.progress.end();
+    for step in left {
+        tracing::warn!(step, "could not be removed: do it by hand");
+    }
+    let report = measured?;
+    if request.json {
+        writeln!(out, "{:#}", report.json()).map_err(CommandError::from)?;
+    } else {
+        write!(out, "{}", report.text()).map_err(CommandError::from)?;
+    }
+    Ok(())
+}
+
+/// A part of a name that no other measurement has.
+fn unique() -> String {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{:x}_{:x}", std::process::id(), nanos & 0xFFFF_FFFF)
+}
+
+struct Bench<'a> {
+    request: &'a Request,
+    scratch: Scratch,
+    stop: &'a AtomicBool,
+    progress: Progress,
+}
+
+impl<'a> Bench<'a> {
+    fn measure(&mut self) -> Result<Report<'a>, BenchError> {
+        let request = self.request;
+        self.progress.say("making a schema, a publication and a slot");
+        let mut connection = Connection::open(&request.source, Purpose::Control)?;
+        let version = connection.query("SHOW server_version")?;
+        let version = version.first().and_then(|row| row.text(0)).unwrap_or("?").to_owned();
+        let server = format!("Postgres {version} at {}", connection.host());
+        // The cluster is asked first: what cannot be had there shall cost nothing here.
+        let settings = self.kafka()?;
+        self.scratch.make(request.payload_type.column())?;
+        self.go_on()?;
+        let fill_seconds = self.fill(&mut connection)?;
+        let running = Running::start(request, self.scratch.name(), &self.scratch.topic_name(), settings)?;
+        let measured = self.drain_and_steady(&running, &mut connection);
+        let (stopped, peak_kib) = (running.stop(), relay::peak_kib());
+        let (drain, steady) = measured?;
+        self.go_on()?;
+        stopped?;
+        Ok(Report { request, server, fill_seconds, drain, steady, peak_kib })
+    }
+
+    /// Settings of a producer, and the topic; nothing when no record goes there.
+    fn kafka(&mut self) -> Result<Option<Settings>, BenchError> {
+        let Request { kafka, limits, partitions, sink, .. } = self.request;
+        if *sink == Destination::Null {
+            return Ok(None);
+        }
+        let client_id = format!("walrelay/{}", self.scratch.name());
+        let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, limits.max_in_flight as u64)?;
+        self.scratch.make_topic(&settings, *partitions)?;
+        Ok(Some(settings))
+    }
+
+    fn fill(&mut self, connection: &mut Connection) -> Result<f64, BenchError> {
+        let started = Instant::now();
+        let Self { request, scratch, stop, progress } = self;
+        load::fill(connection, scratch.name(), request, &mut |rows| {
+            progress.show("writing", rows, request.rows);
+            !stop.load(Ordering::Relaxed)
+        })?;
+        self.go_on()?;
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    fn drain_and_steady(
+        &mut self,
+        running: &Running,
+        connection: &mut Connection,
+    ) -> Result<(relay::Drain, Option<Steady>), BenchError> {
+        let request = self.request;
+        let Self { scratch, stop, progress, .. } = self;
+        let batch = request.rows_per_transaction.min(request.rows);
+        let rows = request.rows / batch * batch;
+        let drain = running.drain(request, scratch.name(), rows, &mut |done| {
+            progress.show("draining", done, rows);
+            !stop.load(Ordering::Relaxed)
+        })?;
+        let steady = if self.may_go_on(running) && request.seconds > 0 {
+            Some(self.steady(running, connection, rows)?)
+        } else {
+            None
+        };
+        Ok((drain, steady))
+    }
+
+    /// Single rows by the clock, from row `first` on.
+    fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, BenchError> {
+        let Request { rate, seconds, .. } = *self.request;
+        let rows = u64::from(rate) * u64::from(seconds);
+        running.acknowledged.begin();
+        let (started, mut commits) = (Instant::now(), Vec::new());
+        for number in 0..rows {
+            if !self.may_go_on(running) {
+                break;
+            }
+            let due = started + Duration::from_secs(number) / rate;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            connection.query(&load::single(self.scratch.name(), self.request, first + number))?;
+            commits.push((first + number, Instant::now()));
+            self.progress.show("steady", number, rows);
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+        let written_per_second = commits.len() as f64 / started.elapsed().as_secs_f64();
+        let (deadline, mut acknowledged) = (Instant::now() + LAST_WITHIN, running.acknowledged.rows());
+        while acknowledged.len() < commits.len() && Instant::now() < deadline && self.may_go_on(running) {
+            thread::sleep(Duration::from_millis(20));
+            acknowledged = running.acknowledged.rows();
+        }
+        // The broker can be faster than the return of COMMIT.
+        let latency =
+            |(row, at): &(u64, Instant)| acknowledged.get(row).map(|seen| seen.saturating_duration_since(*at));
+        let mut latencies: Vec<Duration> = commits.iter().filter_map(latency).collect();
+        latencies.sort_unstable();
+        Ok(Steady { missing: commits.len() - latencies.len(), latencies, written_per_second })
+    }
+
+    fn may_go_on(&self, running: &Running) -> bool {
+        !self.stop.load(Ordering::Relaxed) && !running.has_ended()
+    }
+
+    fn go_on(&self) -> Result<(), BenchError> {
+        if self.stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// One line on a terminal, written over again and again.
+struct Progress {
+    terminal: bool,
+    told: Option<Instant>,
+}
+
+impl Progress {
+    fn show(&mut self, what: &str, done: u64, all: u64) {
+        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) || done == all {
+            let tenths = usize::try_from(done.saturating_mul(20) / all.max(1)).unwrap_or(0).min(20);
+            self.say(&format!("{what:<9} [{:<20}] {done} of {all}", "#".repeat(tenths)));
+            self.told = Some(Instant::now());
+        }
+    }
+
+    fn say(&self, text: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[2K{text}");
+        }
+    }
+
+    fn end(&self) {
+        self.say("");
+    }
+}

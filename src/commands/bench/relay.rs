@@ -1,0 +1,249 @@
+//! The relay that is measured, in a thread of its own, and what is seen of it from outside.
+
+use super::BenchError;
+use super::stopwatch::{Acknowledged, Stopwatch};
+use crate::commands::run;
+use crate::config::mapping::{Mapping, Topic};
+use crate::config::{BenchConfig as Request, TablePatterns};
+use crate::metrics::Metrics;
+use crate::outbox::Outbox;
+use crate::pg::{Connection, Purpose, literal};
+use crate::relay::{Limits, Relay, SystemClock};
+use crate::sink::Sink;
+use crate::sink::kafka::{KafkaSink, RECORD_OVERHEAD_BYTES, Settings};
+use crate::sink::null::NullSink;
+use crate::supervise::{RunError, Supervisor, Target};
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often the drain is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How often it is asked what walsender and relay are doing.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Most of what may be in flight: a relay at this bound waits for the destination.
+const FULL: f64 = 0.9;
+
+/// A running relay.
+pub(super) struct Running {
+    thread: JoinHandle<Result<(), RunError>>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) acknowledged: Arc<Acknowledged>,
+    stop: Arc<AtomicBool>,
+    max_in_flight: u64,
+}
+
+/// What a drain showed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Drain {
+    /// Acknowledged between the first look that saw any, and the last.
+    pub(super) rows: u64,
+    /// The same of key and value.
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    /// From the thread's start to the first acknowledgement.
+    pub(super) first_seconds: f64,
+    /// Of the whole process.
+    pub(super) cpu_seconds: Option<f64>,
+    /// Of the walsender, when it runs on this machine.
+    pub(super) walsender_cpu_seconds: Option<f64>,
+    /// Shares of the looks at which the walsender worked, and at which it waited for the relay to read.
+    pub(super) walsender_works: f64,
+    pub(super) walsender_waits: f64,
+    /// The share of the looks at which as much was in flight as may be.
+    pub(super) full: f64,
+}
+
+/// A moment of the drain.
+#[derive(Clone, Copy)]
+struct Moment {
+    at: Instant,
+    rows: u64,
+    bytes: u64,
+    cpu: Option<f64>,
+    walsender_cpu: Option<f64>,
+}
+
+/// What the looks saw.
+#[derive(Default)]
+struct Looks {
+    all: u32,
+    works: u32,
+    waits: u32,
+    full: u32,
+}
+
+impl Running {
+    /// Starts it with the sink that was asked for. `kafka`: the producer's settings; `None`: everything is thrown away.
+    pub(super) fn start(
+        request: &Request,
+        name: &str,
+        topic: &str,
+        kafka: Option<Settings>,
+    ) -> Result<Self, BenchError> {
+        match kafka {
+            Some(settings) => Self::spawn(request, name, topic, KafkaSink::new(settings)?),
+            None => Self::spawn(request, name, topic, NullSink::default()),
+        }
+    }
+
+    fn spawn<S: Sink + Send + 'static>(
+        request: &Request,
+        name: &str,
+        topic: &str,
+        sink: S,
+    ) -> Result<Self, BenchError> {
+        let mapping = Mapping { topic: Topic::Template(topic.to_owned()), ..Mapping::default() };
+        let outbox = Outbox::new(mapping, Vec::new()).map_err(run::Error::from)?;
+        let metrics = Arc::new(Metrics::new(name, name, Instant::now()));
+        let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<Acknowledged>::default());
+        let mut source = request.source.clone();
+        source.application_name.get_or_insert_with(|| format!("walrelay/{name}"));
+        let target = Target {
+            source,
+            publication: name.to_owned(),
+            slot: name.to_owned(),
+            tables: Vec::new(),
+            patterns: TablePatterns::default(),
+            messages: false,
+            max_row: request.limits.max_row,
+            temporary_slot: None,
+        };
+        let limits = Limits {
+            coalesce: request.limits.coalesce,
+            shutdown_timeout: request.limits.shutdown_timeout,
+            disconnect_after: request.limits.disconnect_after,
+        };
+        let sink = Stopwatch::new(sink, Arc::clone(&acknowledged));
+        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), Arc::clone(&stop), limits);
+        let shown = Arc::clone(&metrics);
+        let thread =
+            thread::Builder::new().name("relay".to_owned()).spawn(move || Supervisor::new(target, relay, shown).run());
+        let thread = thread.map_err(|source| run::Error::Start { what: "start the relay's thread", source })?;
+        Ok(Self { thread, metrics, acknowledged, stop, max_in_flight: request.limits.max_in_flight as u64 })
+    }
+
+    /// Whether it has ended, which it should not by itself.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Stops it, and says why it ended.
+    pub(super) fn stop(self) -> Result<(), BenchError> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(ended) => Ok(ended.map_err(run::Error::from)?),
+            Err(_) => Err(run::Error::Vanished.into()),
+        }
+    }
+
+    /// Waits until `rows` are acknowledged; `progress` is told how many are, and says whether to go on.
+    pub(super) fn drain(
+        &self,
+        request: &Request,
+        slot: &str,
+        rows: u64,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Drain, BenchError> {
+        let mut control =
+            Connection::open(&request.source, Purpose::Control).map_err(RunError::from).map_err(run::Error::from)?;
+        let (started, mut first, mut looks) = (Instant::now(), None, Looks::default());
+        let (mut sampled, mut walsender) = (started, None);
+        loop {
+            if sampled.elapsed() >= SAMPLE {
+                sampled = Instant::now();
+                looks.take(&mut control, slot, self.is_full(), &mut walsender);
+            }
+            let now = self.moment(walsender);
+            if first.is_none() && now.rows > 0 {
+                first = Some(now);
+            }
+            if !progress(now.rows) || self.has_ended() || now.rows >= rows {
+                return Ok(looks.drain(first.unwrap_or(now), now, started));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn moment(&self, walsender: Option<u32>) -> Moment {
+        let status = self.metrics.status(Instant::now());
+        Moment {
+            at: Instant::now(),
+            rows: status.events_total,
+            bytes: self.metrics.event_bytes_total(),
+            cpu: cpu_seconds("self"),
+            walsender_cpu: walsender.and_then(|pid| cpu_seconds(&pid.to_string())),
+        }
+    }
+
+    // Both are bounded by 2^31.
+    #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+    fn is_full(&self) -> bool {
+        let status = self.metrics.status(Instant::now());
+        let held = status.in_flight_bytes + status.in_flight_records * RECORD_OVERHEAD_BYTES;
+        held as f64 >= self.max_in_flight as f64 * FULL
+    }
+}
+
+impl Looks {
+    fn take(&mut self, control: &mut Connection, slot: &str, full: bool, walsender: &mut Option<u32>) {
+        let sql = format!(
+            "SELECT a.pid, a.wait_event FROM pg_catalog.pg_stat_activity AS a \
+             JOIN pg_catalog.pg_replication_slots AS s ON a.pid = s.active_pid WHERE s.slot_name = {}",
+            literal(slot)
+        );
+        let rows = control.query(&sql).unwrap_or_default();
+        let Some(row) = rows.first() else { return };
+        *walsender = row.parse(0).filter(|pid| is_postgres(*pid));
+        self.all += 1;
+        self.full += u32::from(full);
+        match row.text(1) {
+            None => self.works += 1,
+            Some("WalSenderWriteData") => self.waits += 1,
+            Some(_) => {}
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "counts of rows and bytes, far below 2^52")]
+    fn drain(&self, first: Moment, last: Moment, started: Instant) -> Drain {
+        let share = |count: u32| f64::from(count) / f64::from(self.all.max(1));
+        let between = |first: Option<f64>, last: Option<f64>| Some((last? - first.unwrap_or(0.0)).max(0.0));
+        Drain {
+            rows: last.rows.saturating_sub(first.rows),
+            bytes: last.bytes.saturating_sub(first.bytes),
+            seconds: last.at.duration_since(first.at).as_secs_f64(),
+            first_seconds: first.at.duration_since(started).as_secs_f64(),
+            cpu_seconds: between(first.cpu, last.cpu),
+            walsender_cpu_seconds: between(first.walsender_cpu, last.walsender_cpu),
+            walsender_works: share(self.works),
+            walsender_waits: share(self.waits),
+            full: share(self.full),
+        }
+    }
+}
+
+/// User and system time of a process; `None` where there is no /proc, or no such process.
+fn cpu_seconds(pid: &str) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: fields 14 and 15 of proc(5) are the twelfth and thirteenth.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<u32>().ok();
+    let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).ok()?;
+    Some(f64::from(ticks(11)? + ticks(12)?) / f64::from(per_second))
+}
+
+/// Whether the process is here and a server's: the server may be elsewhere, and the number somebody else's.
+fn is_postgres(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
+}
+
+/// The most memory that this process has held, in KiB.
+pub(super) fn peak_kib() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}

@@ -1,0 +1,140 @@
+//! What a measurement makes for itself, and removes: a schema with an outbox table, a publication, a slot, a topic.
+//!
+//! All have one name, with a part that nobody else has. Nothing that is there already is taken over: making fails then.
+//! Only what was made here is removed.
+
+use super::super::CommandError;
+use crate::pg::source::Source;
+use crate::pg::{Connection, Error, Purpose, identifier, literal};
+use crate::sink::kafka::{ScratchError, ScratchTopic, Settings};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A slot is made once the transactions that run have ended.
+const SLOT_WITHIN: Duration = Duration::from_mins(1);
+
+/// The server notices within this time that a slot's reader has gone.
+const RELEASED_WITHIN: Duration = Duration::from_secs(15);
+
+/// The name's first part.
+pub const PREFIX: &str = "walrelay_bench";
+
+/// What is there because of us.
+pub(super) struct Scratch {
+    name: String,
+    source: Source,
+    schema: bool,
+    publication: bool,
+    slot: bool,
+    topic: Option<ScratchTopic>,
+}
+
+impl Scratch {
+    /// Nothing yet. `unique` tells this measurement from others.
+    pub(super) fn new(source: &Source, unique: &str) -> Self {
+        let name = format!("{PREFIX}_{unique}");
+        Self { name, source: source.clone(), schema: false, publication: false, slot: false, topic: None }
+    }
+
+    /// Of schema, publication and slot, and of the topic but for the dots there.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The topic.
+    pub(super) fn topic_name(&self) -> String {
+        format!("{}.events", self.name.replace('_', "-"))
+    }
+
+    /// Makes what Postgres needs. `payload`: the column's type.
+    pub(super) fn make(&mut self, payload: &str) -> Result<(), CommandError> {
+        let mut connection = Connection::open(&self.source, Purpose::Control)?;
+        let name = identifier(&self.name);
+        let mend = "run it as a role that may create a schema in this database and has REPLICATION";
+        let refused = |step: &str| {
+            let step = step.to_owned();
+            move |source: Error| CommandError::Refused { step, mend: mend.to_owned(), source: Box::new(source) }
+        };
+        connection.query(&format!("CREATE SCHEMA {name}")).map_err(refused("make a schema"))?;
+        self.schema = true;
+        let table = format!(
+            "CREATE TABLE {name}.outbox (id uuid NOT NULL, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+             type text NOT NULL, payload {payload} NOT NULL)"
+        );
+        connection.query(&table).map_err(refused("make a table"))?;
+        let publication = format!("CREATE PUBLICATION {name} FOR TABLE {name}.outbox WITH (publish = 'insert')");
+        connection.query(&publication).map_err(refused("make a publication"))?;
+        self.publication = true;
+        let slot = format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput')", literal(&self.name));
+        connection.query_within(&slot, SLOT_WITHIN).map_err(refused("make a slot"))?;
+        self.slot = true;
+        Ok(())
+    }
+
+    /// Makes the topic.
+    pub(super) fn make_topic(&mut self, settings: &Settings, partitions: i32) -> Result<(), ScratchError> {
+        self.topic = Some(ScratchTopic::make(settings, &self.topic_name(), partitions)?);
+        Ok(())
+    }
+
+    /// Removes everything. What could not be removed, as what to do by hand.
+    pub(super) fn remove(mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        if let Some(Err(error)) = self.topic.take().map(ScratchTopic::remove) {
+            left.push(error.to_string());
+        }
+        let statements = self.statements();
+        if statements.is_empty() {
+            return left;
+        }
+        match Connection::open(&self.source, Purpose::Control) {
+            Err(_) => left.extend(statements),
+            Ok(mut connection) => {
+                left.extend(statements.into_iter().filter(|statement| !executed(&mut connection, statement)));
+            }
+        }
+        left
+    }
+
+    fn statements(&self) -> Vec<String> {
+        let name = identifier(&self.name);
+        let all = [
+            (self.slot, format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(&self.name))),
+            (self.publication, format!("DROP PUBLICATION {name}")),
+            (self.schema, format!("DROP SCHEMA {name} CASCADE")),
+        ];
+        all.into_iter().filter(|(made, _)| *made).map(|(_, statement)| statement).collect()
+    }
+}
+
+/// A slot is in use until the server has seen its reader's end.
+fn executed(connection: &mut Connection, statement: &str) -> bool {
+    let deadline = Instant::now() + RELEASED_WITHIN;
+    loop {
+        match connection.query(statement) {
+            Ok(_) => return true,
+            Err(error) if error.code() == Some("55006") && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(100));
+            }
+            Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::source::Environment;
+
+    #[test]
+    fn only_what_was_made_is_removed() {
+        let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
+        let mut scratch = Scratch::new(&source, "ab");
+        assert!(scratch.statements().is_empty());
+        scratch.schema = true;
+        assert_eq!(scratch.statements(), ["DROP SCHEMA \"walrelay_bench_ab\" CASCADE"]);
+        scratch.slot = true;
+        assert_eq!(scratch.statements().len(), 2);
+        assert_eq!(scratch.topic_name(), "walrelay-bench-ab.events");
+    }
+}

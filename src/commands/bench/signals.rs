@@ -1,0 +1,39 @@
+//! The first signal ends a measurement, so that what it made is removed; the second ends the process.
+
+use super::BenchError;
+use crate::commands::run;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Becomes true with the first SIGINT, SIGTERM or SIGHUP.
+///
+/// # Errors
+/// Signals cannot be listened for.
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>, BenchError> {
+    let failed = |source| run::Error::Start { what: "listen for signals", source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let stop = Arc::<AtomicBool>::default();
+    let flag = Arc::clone(&stop);
+    let listen = move || runtime.block_on(listen(&flag));
+    thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+    Ok(stop)
+}
+
+#[allow(clippy::exit, reason = "the second signal says: now")]
+async fn listen(stop: &AtomicBool) {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds else { return };
+    loop {
+        let number = tokio::select! {
+            _ = interrupt.recv() => 2,
+            _ = terminate.recv() => 15,
+            _ = hangup.recv() => 15,
+        };
+        if stop.swap(true, Ordering::Relaxed) {
+            process::exit(128 + number);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A sink that notes when single rows are acknowledged.
+//!
+//! In: another sink, through which everything passes. Out: while it is on, the moment of each row's report. It knows rows by
+//! their header `id`, and reports by their transaction: so each must have one of its own while it is on.
+
+use super::load::row_of;
+use crate::sink::{Delivered, Enqueue, Failure, InFlight, Pace, Record, Sink, Token};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// What the stopwatch saw, shared with who reads it.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledged {
+    on: AtomicBool,
+    rows: Mutex<HashMap<u64, Instant>>,
+}
+
+impl Acknowledged {
+    /// From here on, rows are noted.
+    pub(super) fn begin(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// When each was acknowledged.
+    pub(super) fn rows(&self) -> HashMap<u64, Instant> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+}
+
+/// Wraps a sink.
+pub(super) struct Stopwatch<S> {
+    sink: S,
+    seen: Arc<Acknowledged>,
+    /// Rows in flight by their transaction.
+    in_flight: HashMap<u32, u64>,
+}
+
+impl<S> Stopwatch<S> {
+    pub(super) fn new(sink: S, seen: Arc<Acknowledged>) -> Self {
+        Self { sink, seen, in_flight: HashMap::new() }
+    }
+}
+
+impl<S: Sink> Sink for Stopwatch<S> {
+    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        let taken = self.sink.try_enqueue(record, token);
+        if self.seen.is_on() && matches!(taken, Enqueue::Taken) {
+            let id = record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value);
+            if let Some(row) = id.and_then(row_of) {
+                self.in_flight.insert(token.transaction, row);
+            }
+        }
+        taken
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        let Self { sink, seen, in_flight } = self;
+        sink.poll(&mut |delivered| {
+            if let Some(row) = in_flight.remove(&delivered.token.transaction) {
+                seen.rows.lock().unwrap_or_else(PoisonError::into_inner).insert(row, Instant::now());
+            }
+            each(delivered);
+        });
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.sink.in_flight()
+    }
+
+    fn ran_dry(&mut self) {
+        self.sink.ran_dry();
+    }
+
+    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
+        self.in_flight.clear();
+        self.sink.restart(pace)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.sink.trouble()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Header;
+    use crate::sink::null::NullSink;
+
+    #[test]
+    fn rows_are_noted_once_it_is_on() {
+        let seen = Arc::new(Acknowledged::default());
+        let mut sink = Stopwatch::new(NullSink::default(), Arc::clone(&seen));
+        let mut pass = |row: u64| {
+            let id = format!("{row:032x}");
+            let headers = [Header { name: "id", value: Some(id.as_bytes()) }];
+            let record =
+                Record { topic: "t", key: None, value: None, headers: &headers, timestamp_millis: 0, partition: None };
+            let token = Token { transaction: u32::try_from(row).unwrap(), tick: 0, topic: 0 };
+            assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
+            sink.poll(&mut |_| {});
+        };
+        pass(7);
+        seen.begin();
+        pass(8);
+        assert_eq!(seen.rows().keys().collect::<Vec<_>>(), [&8]);
+    }
+}

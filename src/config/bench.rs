@@ -1,0 +1,185 @@
+//! `bench`: what is measured, and with how much.
+//!
+//! In: the flags, which stand on the command line alone, and the settings of `run` that a measurement shares. Out: a
+//! [`BenchConfig`] whose numbers are in range.
+
+use super::error::ConfigError;
+use super::kafka::{self, KafkaConfig};
+use super::read::{Bounds, Reader, flag};
+use super::{Limits, units};
+use crate::cli::{BenchArgs, OperationArgs};
+use crate::nearest::nearest;
+use crate::pg::source::Source;
+
+/// Rows that a measurement writes at most: more is a mistake.
+const MOST_ROWS: u64 = 1_000_000_000;
+
+/// Bytes of a payload at most.
+const MOST_PAYLOAD_BYTES: usize = 100 << 20;
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct BenchConfig {
+    /// The database.
+    pub source: Source,
+    /// Where records go.
+    pub kafka: KafkaConfig,
+    /// Bounds of time and memory.
+    pub limits: Limits,
+    /// Rows in the backlog; at least 1.
+    pub rows: u64,
+    /// The payload's size as text, nearly.
+    pub payload_bytes: usize,
+    /// The payload's type.
+    pub payload_type: PayloadType,
+    /// Rows to a transaction; at least 1.
+    pub rows_per_transaction: u64,
+    /// Partitions of the topic; at least 1.
+    pub partitions: i32,
+    /// Where the records end.
+    pub sink: Destination,
+    /// Single-row transactions a second in the steady phase.
+    pub rate: u32,
+    /// How long the steady phase takes; 0: there is none.
+    pub seconds: u32,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// The payload column's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PayloadType {
+    /// `jsonb`
+    Jsonb,
+    /// `json`
+    Json,
+    /// `text`
+    Text,
+    /// `bytea`
+    Bytea,
+}
+
+impl PayloadType {
+    /// Its name in SQL.
+    pub const fn column(self) -> &'static str {
+        match self {
+            Self::Jsonb => "jsonb",
+            Self::Json => "json",
+            Self::Text => "text",
+            Self::Bytea => "bytea",
+        }
+    }
+}
+
+/// Where the records end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// A topic made for it.
+    Kafka,
+    /// Nowhere: what Postgres and the relay can do alone.
+    Null,
+}
+
+impl Destination {
+    /// As it is typed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::Null => "null",
+        }
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<BenchConfig, ConfigError> {
+        let source = self.source(args.source.as_deref())?;
+        let operation = OperationArgs {
+            http: None,
+            shutdown_timeout: None,
+            disconnect_after: None,
+            coalesce: args.coalesce.clone(),
+            max_in_flight: args.max_in_flight.clone(),
+            max_row: None,
+        };
+        let limits = self.limits(&operation)?;
+        let kafka = kafka::read(self.layers, &args.brokers, &args.property, limits.max_in_flight, &mut self.warnings)?;
+        let types = [
+            ("jsonb", PayloadType::Jsonb),
+            ("json", PayloadType::Json),
+            ("text", PayloadType::Text),
+            ("bytea", PayloadType::Bytea),
+        ];
+        Ok(BenchConfig {
+            source,
+            kafka,
+            limits,
+            rows: whole("--rows", args.rows.as_deref(), &bounds(200_000, 1, MOST_ROWS, ", at least 1"))?,
+            payload_bytes: payload_bytes(args.payload_bytes.as_deref())?,
+            payload_type: one_of("--payload-type", args.payload_type.as_deref(), &types, PayloadType::Jsonb)?,
+            rows_per_transaction: whole(
+                "--rows-per-transaction",
+                args.rows_per_transaction.as_deref(),
+                &bounds(10, 1, MOST_ROWS, ", at least 1"),
+            )?,
+            partitions: whole("--partitions", args.partitions.as_deref(), &bounds(12, 1, 10_000, ", 1 to 10000"))?,
+            sink: one_of(
+                "--sink",
+                args.sink.as_deref(),
+                &[("kafka", Destination::Kafka), ("null", Destination::Null)],
+                Destination::Kafka,
+            )?,
+            rate: whole("--rate", args.rate.as_deref(), &bounds(200, 1, 1_000_000, ", 1 to 1000000"))?,
+            seconds: whole("--seconds", args.seconds.as_deref(), &bounds(10, 0, 86_400, ", at most 86400"))?,
+            json: args.json,
+        })
+    }
+}
+
+const fn bounds<T>(default: T, least: T, most: T, range: &'static str) -> Bounds<T> {
+    Bounds { default, least, most, range }
+}
+
+fn whole<T>(name: &str, typed: Option<&str>, bounds: &Bounds<T>) -> Result<T, ConfigError>
+where
+    T: std::str::FromStr + Ord + Copy,
+{
+    let Some(text) = typed else { return Ok(bounds.default) };
+    let number = text.trim().parse().ok().filter(|number| bounds.hold(number));
+    number.ok_or_else(|| flag(name, text).invalid(format!("a whole number{}", bounds.range), None))
+}
+
+fn payload_bytes(typed: Option<&str>) -> Result<usize, ConfigError> {
+    let Some(text) = typed else { return Ok(300) };
+    let size = units::size(text).ok().filter(|size| (1..=MOST_PAYLOAD_BYTES).contains(size));
+    size.ok_or_else(|| flag("--payload-bytes", text).invalid(format!("{}, at most 100MiB", units::SIZE), None))
+}
+
+fn one_of<T: Copy>(name: &str, typed: Option<&str>, values: &[(&str, T)], default: T) -> Result<T, ConfigError> {
+    let Some(text) = typed else { return Ok(default) };
+    let found = values.iter().find(|(known, _)| known.eq_ignore_ascii_case(text.trim())).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        flag(name, text).invalid(names.join(", "), nearest(text, names.iter().copied()).map(str::to_owned))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_the_flags_name() {
+        assert_eq!(whole("--rows", None, &bounds(7u64, 1, 9, "")).unwrap(), 7);
+        assert_eq!(whole("--rows", Some("9"), &bounds(7u64, 1, 9, "")).unwrap(), 9);
+        for text in ["0", "10", "-1", "many"] {
+            let error = whole("--rows", Some(text), &bounds(7u64, 1, 9, ", 1 to 9")).unwrap_err();
+            assert!(error.to_string().contains("--rows"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_size_has_a_unit_or_is_bytes() {
+        assert_eq!(payload_bytes(Some("10kB")).unwrap(), 10_000);
+        assert!(payload_bytes(Some("0")).is_err() && payload_bytes(Some("1GiB")).is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! A topic that is made for a measurement and goes with it.
+//!
+//! In: a name. Out: the topic, or a refusal; a topic that is there already is never touched.
+
+use super::Settings;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::KafkaError;
+use std::time::Duration;
+
+/// How long the cluster may take for one request.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A topic of one's own.
+pub struct ScratchTopic {
+    admin: AdminClient<DefaultClientContext>,
+    runtime: tokio::runtime::Runtime,
+    name: String,
+}
+
+/// The topic cannot be made or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} topic {topic}: {reason}")]
+pub struct ScratchError {
+    /// `make` or `remove`.
+    pub what: &'static str,
+    /// The topic.
+    pub topic: String,
+    /// The cluster's or the client's word.
+    pub reason: String,
+}
+
+impl ScratchTopic {
+    /// Makes it, with the cluster's own number of replicas.
+    ///
+    /// # Errors
+    /// It is there already, or the cluster refuses or does not answer.
+    pub fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
+        let error = |reason: String| ScratchError { what: "make", topic: name.to_owned(), reason };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|source| error(source.to_string()))?;
+        let admin: AdminClient<DefaultClientContext> =
+            settings.client().create().map_err(|source: KafkaError| error(source.to_string()))?;
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
+        let made = runtime.block_on(admin.create_topics(&[topic], &options));
+        outcome(made).map_err(error)?;
+        Ok(Self { admin, runtime, name: name.to_owned() })
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// The cluster refuses or does not answer.
+    pub fn remove(self) -> Result<(), ScratchError> {
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
+        let removed = self.runtime.block_on(self.admin.delete_topics(&[&self.name], &options));
+        outcome(removed).map_err(|reason| ScratchError { what: "remove", topic: self.name, reason })
+    }
+}
+
+/// The one topic's result, in the answer about all of them.
+fn outcome(answer: Result<Vec<TopicResult>, KafkaError>) -> Result<(), String> {
+    let answers = answer.map_err(|error| error.to_string())?;
+    match answers.into_iter().next() {
+        Some(Err((_, code))) => Err(code.to_string()),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}

@@ -1,0 +1,80 @@
+//! Takes everything and acknowledges it at once: what the other end of the line can give.
+//!
+//! In: records. Out: their reports, at the next poll. Keeps nothing.
+
+use super::{Delivered, Enqueue, Failure, InFlight, Pace, Record, Sink, Token};
+
+/// The destination that is none.
+#[derive(Debug, Default)]
+pub struct NullSink {
+    /// What was taken since the last poll, in runs.
+    runs: Vec<(Token, u32, u64)>,
+    in_flight: InFlight,
+}
+
+impl Sink for NullSink {
+    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        let bytes = record.bytes() as u64;
+        match self.runs.last_mut() {
+            Some((last, records, sum)) if *last == token => {
+                *records += 1;
+                *sum += bytes;
+            }
+            Some(_) | None => self.runs.push((token, 1, bytes)),
+        }
+        self.in_flight.records += 1;
+        self.in_flight.bytes += bytes;
+        Enqueue::Taken
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        self.in_flight = InFlight::default();
+        for (token, records, bytes) in self.runs.drain(..) {
+            each(Delivered { token, records, bytes, outcome: Ok(()) });
+        }
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    fn ran_dry(&mut self) {}
+
+    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+        self.runs.clear();
+        self.in_flight = InFlight::default();
+        Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_record_is_reported_once_in_runs_of_equal_tokens() {
+        let record = Record {
+            topic: "t",
+            key: Some(b"k"),
+            value: Some(b"vv"),
+            headers: &[],
+            timestamp_millis: 0,
+            partition: None,
+        };
+        let token = |transaction| Token { transaction, tick: 0, topic: 0 };
+        let mut sink = NullSink::default();
+        for transaction in [1, 1, 2] {
+            assert!(matches!(sink.try_enqueue(&record, token(transaction)), Enqueue::Taken));
+        }
+        assert_eq!(sink.in_flight(), InFlight { records: 3, bytes: 9 });
+        let mut reports = Vec::new();
+        sink.poll(&mut |run| reports.push((run.token, run.records, run.bytes)));
+        assert_eq!(reports, [(token(1), 2, 6), (token(2), 1, 3)]);
+        assert_eq!(sink.in_flight(), InFlight::default());
+        sink.poll(&mut |run| panic!("reported twice: {run:?}"));
+    }
+}

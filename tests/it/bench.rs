@@ -1,0 +1,76 @@
+//! `walrelay bench` on real servers: figures come out, and nothing stays behind.
+
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, binary};
+
+/// Measurements come one after the other: topics belong to no database.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Schemas, publications and slots of measurements in the lane's database.
+fn left(lane: &Lane) -> i64 {
+    let sql = "SELECT (SELECT count(*) FROM pg_namespace WHERE starts_with(nspname, 'walrelay_bench_'))
+                    + (SELECT count(*) FROM pg_publication)
+                    + (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())";
+    lane.connect().query_one(sql, &[]).unwrap().get(0)
+}
+
+fn topics() -> Vec<String> {
+    let topics = shared_kafka().unwrap().topics().unwrap();
+    topics.into_iter().filter(|topic| topic.starts_with("walrelay-bench-")).collect()
+}
+
+fn bench(lane: &Lane) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["bench", "--source", &lane.source, "--brokers", &lane.brokers, "--json"]);
+    command.stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_measurement_tells_rates_and_latencies_and_leaves_nothing_behind() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let lane = Lane::empty();
+    for sink in ["kafka", "null"] {
+        let amount = ["--rows", "5005", "--payload-bytes", "500", "--rate", "50", "--seconds", "1", "--sink", sink];
+        let output = bench(&lane).args(amount).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{sink}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["drain"]["rows_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+        assert_eq!(report["steady"]["rows"], 50, "{report}");
+        assert_eq!(report["steady"]["missing"], 0, "{report}");
+        assert!(report["steady"]["commit_to_acknowledgement_millis"]["p50"].is_number(), "{report}");
+        assert_eq!((left(&lane), topics()), (0, Vec::new()), "{sink}: {said}");
+    }
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let lane = Lane::empty();
+    let mut child = bench(&lane)
+        .args(["--rows", "1000", "--rate", "10", "--seconds", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(LONG, "the slot to be read", || {
+        let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND active";
+        Ok(lane.connect().query_one(sql, &[])?.get::<_, i64>(0) == 1)
+    })
+    .unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    wait_until(LONG, "the measurement to end", || Ok(child.try_wait()?.is_some())).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stopped before it was done"));
+    assert_eq!((left(&lane), topics()), (0, Vec::new()));
+}
