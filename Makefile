@@ -4,14 +4,15 @@ CARGO ?= cargo
 ROUNDS ?= 50
 ROWS ?= 1000000
 SCENARIO ?= half-transaction
-RUNS ?= 3
+RUNS ?= 5
+QUICK ?=
 FUZZ_SECONDS ?= 30
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision chaos outage big drain latency lint-deploy deb fuzz clean
+.PHONY: help demo test check provision chaos outage big bench latency lint-deploy deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,10 +59,12 @@ big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoint
 	$(CARGO) build --locked --workspace --bins --release
 	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
 
-drain: ## Measure how fast a backlog of ROWS=1000000 is drained, RUNS=3 each, beside pg_recvlogical
+bench: ## Measure backlogs beside pg_recvlogical and Debezium, RUNS=5 each, into benches/results (QUICK=1: the core)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev drain --rows $(ROWS) --runs $(RUNS) $(ARGS)
+	$(target)/release/walrelay-dev bench --name $(if $(QUICK),quick,core) --runs $(if $(QUICK),3,$(RUNS)) \
+		--rows $(if $(QUICK),300000,$(ROWS)) --seconds $(if $(QUICK),15,60) \
+		--steady $(if $(QUICK),"200,5000","1,200,1000,5000,20000") $(ARGS)
 
 latency: ## Measure commit to consumer at 200 transactions a second
 	@dev/prerequisites test

@@ -177,22 +177,24 @@ pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Recor
     Ok(())
 }
 
-/// Asks again and again how many records a topic holds, with one request each time.
+/// Asks again and again how many records topics hold, with one request each time.
 pub struct Meter {
     consumer: BaseConsumer,
     ends: TopicPartitionList,
 }
 
 impl Meter {
-    /// Connects. The topic must exist.
+    /// Connects. The topics must exist.
     ///
     /// # Errors
-    /// It does not, or the brokers do not answer.
-    pub fn new(config: &ClientConfig, topic: &str) -> Result<Self> {
+    /// One does not, or the brokers do not answer.
+    pub fn new(config: &ClientConfig, topics: &[String]) -> Result<Self> {
         let consumer = consumer(config, false)?;
         let mut ends = TopicPartitionList::new();
-        for partition in partitions(&consumer, topic)? {
-            ends.add_partition_offset(topic, partition, Offset::End)?;
+        for topic in topics {
+            for partition in partitions(&consumer, topic)? {
+                ends.add_partition_offset(topic, partition, Offset::End)?;
+            }
         }
         Ok(Self { consumer, ends })
     }
@@ -236,7 +238,7 @@ impl Meter {
 /// # Errors
 /// The brokers do not answer.
 pub fn count(config: &ClientConfig, topic: &str) -> Result<i64> {
-    Meter::new(config, topic).map_or(Ok(0), |meter| meter.count())
+    Meter::new(config, &[topic.to_owned()]).map_or(Ok(0), |meter| meter.count())
 }
 
 fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use walrelay_dev::{provision, relay};
 
-use commands::{chaos, demo, drain, latency, outage};
+use commands::{bench, chaos, demo, latency, outage};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -37,8 +37,8 @@ enum Command {
     Chaos(chaos::Arguments),
     /// Take the broker away for minutes, or the relay, and see what memory it takes and whether anything is lost
     Outage(outage::Arguments),
-    /// Measure how fast a backlog is drained, beside pg_recvlogical
-    Drain(drain::Arguments),
+    /// Measure walrelay beside others, end to end: backlogs and steady rates
+    Bench(Box<bench::Arguments>),
     /// Measure commit to consumer at a steady rate
     Latency(latency::Arguments),
 }
@@ -79,7 +79,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Outage(arguments) => outage::run(&arguments),
-        Command::Drain(arguments) => drain::run(&arguments).map(|()| true),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
     }
 }

@@ -4,10 +4,10 @@
 //! Postgres to the broker's append time (milliseconds only), and what the relay itself says about acknowledgements.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use ::postgres::Client;
 use anyhow::{Context as _, Result, anyhow};
 use rand::SeedableRng as _;
 use walrelay_dev::consume::{Follower, Record};
@@ -21,8 +21,11 @@ use crate::screen::{line, percentile};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Rows before the measurement begins.
+/// Rows before the measurement begins, at most: five seconds' worth.
 const WARM_UP: u32 = 200;
+
+/// Transactions a second that one writer is asked for.
+const PER_WRITER: u32 = 1500;
 
 const INSERT: &str = "INSERT INTO outbox VALUES ($1::text::uuid, 'order', 'order-' || $2::bigint % 100, 'OrderPlaced',
                       jsonb_build_object('total', '29.99', 'note', repeat('x', 250)))";
@@ -48,47 +51,118 @@ pub(crate) struct Arguments {
 /// When each row's COMMIT returned.
 type Commits = Mutex<HashMap<String, Instant>>;
 
+/// What a steady stream showed.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    /// Transactions a second that were asked for, and that were written.
+    pub(crate) rate: u32,
+    pub(crate) written_per_second: f64,
+    pub(crate) seconds: u32,
+    /// How late the writers were at most.
+    pub(crate) late: Duration,
+    /// From the return of COMMIT to a consumer, in milliseconds, sorted.
+    pub(crate) to_consumer: Vec<f64>,
+    /// From the commit's time to the broker's append time, in milliseconds, sorted; the broker's clock has whole ones only.
+    pub(crate) to_append: Vec<f64>,
+    /// The relay's CPU time, as a share of one core.
+    pub(crate) cpu_share: f64,
+    pub(crate) peak_mib: u64,
+    /// The relay's metrics in the end.
+    metrics: String,
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let binary = arguments.binary.path()?;
     let postgres = start_postgres(arguments.postgres)?;
     let kafka = Kafka::start(&kafka::Options { for_benchmarks: true, ..kafka::Options::default() })?;
+    let measured = measure(&postgres, &kafka, &binary, arguments.rate, arguments.seconds, &arguments.relay)?;
+    report(&measured);
+    Ok(())
+}
+
+/// Writes at a steady rate beside a relay of its own, and follows each row. The server keeps commit timestamps.
+pub(crate) fn measure(
+    postgres: &Postgres,
+    kafka: &Kafka,
+    binary: &Path,
+    rate: u32,
+    seconds: u32,
+    relay: &[String],
+) -> Result<Measured> {
     let append_time = [("message.timestamp.type", "LogAppendTime")];
-    let stage = Stage::build_with(&postgres, &kafka, &binary, "outbox.event", &shop::Options::default(), &append_time)?;
+    let prefix = format!("steady-{rate}");
+    let stage = Stage::build_with(postgres, kafka, binary, &prefix, &shop::Options::default(), &append_time)?;
     stage.setup()?;
-    let more: Vec<&str> = arguments.relay.iter().map(String::as_str).collect();
+    let more: Vec<&str> = relay.iter().map(String::as_str).collect();
     let mut relay = stage.relay(&more)?;
     relay.wait_streaming(PATIENCE)?;
 
-    let rows = arguments.rate * arguments.seconds + WARM_UP;
+    let warm_up = WARM_UP.min(rate * 5);
+    let rows = rate * seconds + warm_up;
     let topics = stage.topics();
     let mut config = stage.client.clone();
     config.set("fetch.wait.max.ms", "100").set("fetch.min.bytes", "1");
     let consumer = Follower::from_end(&config, &topics.iter().map(String::as_str).collect::<Vec<_>>())?;
     let commits = Commits::default();
-    let (arrivals, late) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_steadily(&mut stage.connect()?, arguments.rate, rows, &commits));
+    let (started, before) = (Instant::now(), relay.usage()?);
+    let (arrivals, (late, took)) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_from_all(&stage, rate, rows, &commits));
         let arrivals = gather(&consumer, rows)?;
-        let late = writer.join().map_err(|_| anyhow!("the writer panicked"))??;
-        anyhow::Ok((arrivals, late))
+        let written = writer.join().map_err(|_| anyhow!("a writer panicked"))??;
+        anyhow::Ok((arrivals, written))
     })?;
-    report(arguments, &stage, &commits, &arrivals, late)?;
     let usage = relay.usage()?;
-    line(&format!("relay                      {:?} CPU, peak RSS {} MB", usage.cpu, usage.memory.peak / 1024));
-    print_histogram(&relay.get("/metrics")?.body);
-    relay.terminate(PATIENCE).map(drop)
+    let cpu_share = usage.cpu.saturating_sub(before.cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    let measured = arrivals.get(usize::try_from(warm_up)?..).unwrap_or_default();
+    let measured = Measured {
+        rate,
+        written_per_second: f64::from(rows) / took.as_secs_f64(),
+        seconds,
+        late,
+        to_consumer: to_consumer(&commits, measured)?,
+        to_append: to_append(&stage, measured)?,
+        cpu_share,
+        peak_mib: usage.memory.peak / 1024,
+        metrics: relay.get("/metrics")?.body,
+    };
+    relay.terminate(PATIENCE)?;
+    stage.strike(kafka)?;
+    Ok(measured)
 }
 
-fn start_postgres(major: u32) -> Result<Postgres> {
+/// A Postgres that keeps commit timestamps.
+pub(crate) fn start_postgres(major: u32) -> Result<Postgres> {
     let settings = vec![("track_commit_timestamp".to_owned(), "on".to_owned())];
     Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })
 }
 
-/// Writes one row at a time by the clock; gives the longest delay behind it.
-fn write_steadily(client: &mut Client, rate: u32, rows: u32, commits: &Commits) -> Result<Duration> {
+/// Shares the rate among as many writers as it takes; the longest delay behind the clock, and the time it all took.
+fn write_from_all(stage: &Stage, rate: u32, rows: u32, commits: &Commits) -> Result<(Duration, Duration)> {
+    let writers = rate.div_ceil(PER_WRITER);
+    let started = Instant::now();
+    let lates = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..writers)
+            .map(|writer| scope.spawn(move || write_steadily(stage, (rate, rows), (writer, writers), started, commits)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a writer panicked"))?);
+        joined.collect::<Result<Vec<Duration>>>()
+    })?;
+    Ok((lates.into_iter().max().unwrap_or_default(), started.elapsed()))
+}
+
+/// Writes every `writers`-th row by the clock; gives the longest delay behind it.
+fn write_steadily(
+    stage: &Stage,
+    (rate, rows): (u32, u32),
+    (writer, writers): (u32, u32),
+    started: Instant,
+    commits: &Commits,
+) -> Result<Duration> {
+    let mut client = stage.connect()?;
     let insert = client.prepare(INSERT)?;
-    let mut rng = rand::rngs::StdRng::seed_from_u64(1);
-    let (started, mut late) = (Instant::now(), Duration::ZERO);
-    for number in 0..rows {
+    let mut rng = rand::rngs::StdRng::seed_from_u64(writer.into());
+    let mut late = Duration::ZERO;
+    for number in (writer..rows).step_by(usize::try_from(writers)?) {
         let due = started + Duration::from_secs(1) * number / rate;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         late = late.max(due.elapsed());
@@ -113,33 +187,29 @@ fn gather(consumer: &Follower, rows: u32) -> Result<Vec<(Instant, Record)>> {
     Ok(arrivals)
 }
 
-fn report(
-    arguments: &Arguments,
-    stage: &Stage,
-    commits: &Commits,
-    arrivals: &[(Instant, Record)],
-    late: Duration,
-) -> Result<()> {
-    line(&format!(
-        "{} single-row transactions a second for {} s; the writer was at most {late:.1?} late",
-        arguments.rate, arguments.seconds
-    ));
+fn to_consumer(commits: &Commits, arrivals: &[(Instant, Record)]) -> Result<Vec<f64>> {
     let commits = commits.lock().map_err(|_| anyhow!("a thread panicked"))?;
-    let measured = arrivals.get(usize::try_from(WARM_UP)?..).unwrap_or_default();
-    let to_consumer = measured.iter().filter_map(|(arrival, record)| {
+    let times = arrivals.iter().filter_map(|(arrival, record)| {
         // The consumer can be faster than the return of COMMIT to its client.
         let returned = commits.get(record.header("id")?)?;
         Some(arrival.saturating_duration_since(*returned).as_secs_f64() * 1000.0)
     });
-    print_percentiles("COMMIT to consumer", to_consumer.collect());
+    Ok(sorted(times.collect()))
+}
+
+fn to_append(stage: &Stage, arrivals: &[(Instant, Record)]) -> Result<Vec<f64>> {
     let commit_times = commit_times(stage)?;
-    let to_append = measured.iter().filter_map(|(_, record)| {
+    let times = arrivals.iter().filter_map(|(_, record)| {
         let append = i32::try_from(record.timestamp? % 1_000_000_000).ok()?;
         let commit = commit_times.get(record.header("id")?)?;
         Some((f64::from(append) - commit % 1e9).max(0.0))
     });
-    print_percentiles("commit time to append time", to_append.collect());
-    Ok(())
+    Ok(sorted(times.collect()))
+}
+
+fn sorted(mut milliseconds: Vec<f64>) -> Vec<f64> {
+    milliseconds.sort_by(f64::total_cmp);
+    milliseconds
 }
 
 /// Milliseconds since the epoch at which each row was committed.
@@ -149,14 +219,29 @@ fn commit_times(stage: &Stage) -> Result<HashMap<String, f64>> {
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-fn print_percentiles(what: &str, mut milliseconds: Vec<f64>) {
-    milliseconds.sort_by(f64::total_cmp);
-    let at = |percent| percentile(&milliseconds, percent);
+fn report(measured: &Measured) {
     line(&format!(
-        "{what:<26} p50 {:>6.2} ms  p90 {:>6.2} ms  p99 {:>6.2} ms  max {:>7.2} ms  ({} rows)",
+        "{} single-row transactions a second for {} s; the writers were at most {:.1?} late",
+        measured.rate, measured.seconds, measured.late
+    ));
+    print_percentiles("COMMIT to consumer", &measured.to_consumer);
+    print_percentiles("commit time to append time", &measured.to_append);
+    line(&format!(
+        "relay                      {:.1} % of one core, peak RSS {} MB",
+        measured.cpu_share * 100.0,
+        measured.peak_mib
+    ));
+    print_histogram(&measured.metrics);
+}
+
+fn print_percentiles(what: &str, milliseconds: &[f64]) {
+    let at = |percent| percentile(milliseconds, percent);
+    line(&format!(
+        "{what:<26} p50 {:>6.2} ms  p90 {:>6.2} ms  p99 {:>6.2} ms  p99.9 {:>6.2} ms  max {:>7.2} ms  ({} rows)",
         at(50.0),
         at(90.0),
         at(99.0),
+        at(99.9),
         at(100.0),
         milliseconds.len()
     ));

@@ -1,0 +1,257 @@
+//! The services, and a backlog behind a base slot that every run copies.
+//!
+//! Row `n` has the id `n` in hexadecimal, the key `order-<n modulo keys>` and, with several topics, the route `t<n modulo
+//! topics>`: so what must arrive, and in which order, is known without keeping it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ::postgres::Client;
+use anyhow::{Context as _, Result};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use std::process::Command;
+use std::time::Duration;
+use walrelay_dev::kafka::{self, Kafka};
+use walrelay_dev::postgres::{self, Postgres, TlsFiles};
+use walrelay_dev::provision;
+
+use super::case::{Kind, Load, Way};
+use crate::screen::{line, thousands};
+
+/// The publication in each database.
+pub(super) const PUBLICATION: &str = "bench";
+
+/// The prefix of logical messages.
+pub(super) const MESSAGE_PREFIX: &str = "outbox";
+
+const TABLES: &str = "
+CREATE TABLE outbox (
+    id uuid NOT NULL,
+    aggregate_type text NOT NULL,
+    aggregate_id text NOT NULL,
+    event_type text NOT NULL,
+    payload {type} NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
+SELECT pg_create_logical_replication_slot('base', 'pgoutput');
+";
+
+/// One transaction after the other; `note` cuts its text out of one that does not compress.
+const FILL: &str = "
+DO $$
+DECLARE
+    pool text := (SELECT string_agg(md5(i::text), '') FROM generate_series(1, {pool}) AS i);
+BEGIN
+    FOR n IN 0 .. {transactions} - 1 LOOP
+        {insert}
+        FROM generate_series(n * {batch}, n * {batch} + {batch} - 1) AS x;
+        COMMIT;
+    END LOOP;
+END
+$$";
+
+/// Bytes of a payload without its note.
+const FRAME_BYTES: u64 = 90;
+
+/// Postgres and Kafka for all cases.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) postgres: Postgres,
+    pub(super) kafka: Kafka,
+    pub(super) major: u32,
+    tls: bool,
+    /// Holds logs and what the subjects write.
+    pub(super) folder: PathBuf,
+}
+
+/// A backlog that is there.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub(super) load: Load,
+    pub(super) database: String,
+    /// The position behind it.
+    pub(super) end: String,
+    /// Mean bytes of key and value.
+    pub(super) row_bytes: f64,
+    /// Of all payloads: the sum of the first 60 bits of their MD5; `None` where no table has them.
+    pub(super) hash: Option<i128>,
+}
+
+impl Ground {
+    pub(super) fn start(major: u32, tls: bool) -> Result<Self> {
+        let folder = provision::dev_dir().join("bench");
+        std::fs::create_dir_all(&folder)?;
+        let kafka = Kafka::start(&kafka::Options { for_benchmarks: true, ..kafka::Options::default() })?;
+        let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
+        let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
+        let postgres = Postgres::start(&options)?;
+        Ok(Self { postgres, kafka, major, tls, folder })
+    }
+
+    /// How the services are set.
+    pub(super) fn describe(&self) -> String {
+        let settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        format!(
+            "Postgres {} with {}; Kafka {}, 1 GiB of heap",
+            self.major,
+            settings.join(", "),
+            provision::KAFKA_VERSION
+        )
+    }
+
+    /// The database of a case, as a URI.
+    pub(super) fn url(&self, database: &str, way: Way) -> Result<String> {
+        Ok(match way {
+            // Even where the server could do TLS.
+            Way::Tcp if self.tls => format!("{}?sslmode=disable", self.postgres.url(database)),
+            Way::Tcp => self.postgres.url(database),
+            Way::Tls => format!("{}?sslmode=require", self.postgres.url(database)),
+            Way::Socket => self.postgres.socket_url(database)?,
+        })
+    }
+
+    /// Writes a backlog.
+    pub(super) fn load(&self, load: Load) -> Result<Loaded> {
+        let started = Instant::now();
+        let database = self.postgres.create_unique_database("bench")?;
+        let mut client = self.postgres.connect(Some(&database))?;
+        client.batch_execute(&TABLES.replace("{type}", load.kind.column()))?;
+        client.batch_execute(&fill(&load)).context("cannot write the backlog")?;
+        let end: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get(0);
+        let (row_bytes, hash) = sizes(&mut client, &load)?;
+        line(&format!("{load}: {row_bytes:.0} B of key and value each, written in {:.0?}", started.elapsed()));
+        Ok(Loaded { load, database, end, row_bytes, hash })
+    }
+
+    /// Forgets a backlog.
+    pub(super) fn unload(&self, loaded: &Loaded) -> Result<()> {
+        let mut client = self.postgres.connect(None)?;
+        client.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'base'",
+            &[],
+        )?;
+        client
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", postgres::quote_identifier(&loaded.database)))?;
+        Ok(())
+    }
+
+    /// Lets Kafka compile what it will need: a fresh Java is slow.
+    pub(super) fn warm_up(&self, records: u64) -> Result<()> {
+        if records == 0 {
+            return Ok(());
+        }
+        let started = Instant::now();
+        self.kafka.create_topic("warm-up", 12, &[])?;
+        let mut config = self.kafka.client_config();
+        config.set("linger.ms", "5").set("enable.idempotence", "true").set("queue.buffering.max.messages", "200000");
+        let producer: BaseProducer = config.create()?;
+        let payload = "x".repeat(300);
+        for number in 0..records {
+            let key = (number % 1000).to_string();
+            let mut record = BaseRecord::to("warm-up").key(&key).payload(&payload);
+            while let Err((_, back)) = producer.send(record) {
+                producer.poll(Duration::from_millis(10));
+                record = back;
+            }
+            if number.is_multiple_of(1000) {
+                producer.poll(Duration::ZERO);
+            }
+        }
+        producer.flush(Duration::from_mins(1))?;
+        self.kafka.delete_topic("warm-up")?;
+        line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
+        Ok(())
+    }
+}
+
+/// No crash is tried here, and no checkpoint shall fall into a run.
+const SETTINGS: [(&str, &str); 4] = [
+    ("max_wal_size", "16GB"),
+    ("checkpoint_timeout", "1h"),
+    ("synchronous_commit", "off"),
+    ("max_replication_slots", "50"),
+];
+
+fn fill(load: &Load) -> String {
+    let note = load.payload.0.saturating_sub(FRAME_BYTES).max(1);
+    let route = if load.topics == 1 { "'order'".to_owned() } else { format!("'t' || x % {}", load.topics) };
+    let key = format!("'order-' || x % {}", load.keys);
+    let id = "lpad(to_hex(x), 32, '0')::uuid";
+    let text = format!(
+        "'{{\"note\": \"' || substr(pool, (x % 1000)::int + 1, {note}) || '\", \"order\": ' || x || ', \"total\": \"29.99\", \"customer\": \"' || x % 977 || '\"}}'"
+    );
+    let insert = match load.kind {
+        Kind::Message => format!(
+            "PERFORM pg_logical_emit_message(true, '{MESSAGE_PREFIX}', json_build_object('id', {id}, 'aggregate_type', {route}, \
+             'aggregate_id', {key}, 'event_type', 'OrderPlaced', 'payload', ({text}))::text)"
+        ),
+        Kind::Jsonb | Kind::Text | Kind::Bytea => {
+            let payload = match load.kind {
+                Kind::Jsonb => format!("({text})::jsonb"),
+                Kind::Bytea => format!("convert_to({text}, 'UTF8')"),
+                Kind::Text | Kind::Message => text,
+            };
+            format!(
+                "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+                 SELECT {id}, {route}, {key}, 'OrderPlaced', {payload}"
+            )
+        }
+    };
+    FILL.replace("{pool}", &((note + 1000) / 32 + 1).to_string())
+        .replace("{transactions}", &(load.rows / load.batch).to_string())
+        .replace("{insert}", &insert)
+        .replace("{batch}", &load.batch.to_string())
+}
+
+/// Mean bytes of key and value, and the sum of the payloads' hashes.
+fn sizes(client: &mut Client, load: &Load) -> Result<(f64, Option<i128>)> {
+    let text = match load.kind {
+        Kind::Message => return Ok((bytes_of(load), None)),
+        Kind::Jsonb => "payload::text",
+        Kind::Text | Kind::Bytea => "payload",
+    };
+    let sql = format!(
+        "SELECT coalesce(avg(octet_length({text}) + octet_length(aggregate_id)), 0)::float8,
+            coalesce(sum(('x' || substr(md5({text}), 1, 15))::bit(60)::bigint), 0)::text FROM outbox"
+    );
+    let row = client.query_one(&sql, &[])?;
+    let hash: String = row.get(1);
+    Ok((row.get(0), Some(hash.parse().context("the sum of hashes is no number")?)))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a size far below 2^52")]
+fn bytes_of(load: &Load) -> f64 {
+    load.payload.0 as f64
+}
+
+/// A certificate for this machine alone.
+fn self_signed(folder: &Path) -> Result<TlsFiles> {
+    let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=127.0.0.1", "-keyout"]);
+    command.arg(&key).arg("-out").arg(&certificate);
+    let output = command.output().context("cannot start openssl, which makes the certificate for TLS")?;
+    anyhow::ensure!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(TlsFiles { certificate, key, client_authority: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::Size;
+    use super::*;
+
+    #[test]
+    fn the_statement_has_no_place_left_to_fill_in() {
+        for kind in [Kind::Jsonb, Kind::Text, Kind::Bytea, Kind::Message] {
+            for topics in [1, 1000] {
+                let load = Load { rows: 100, batch: 10, payload: Size(300), kind, topics, keys: 7 };
+                let sql = fill(&load);
+                for place in ["{pool}", "{transactions}", "{insert}", "{batch}"] {
+                    assert!(!sql.contains(place), "{place} in {sql}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the figures were measured on.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+/// Processor, memory, system, and the load before the first run.
+pub(super) fn describe() -> Value {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = cpu.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    json!({
+        "processor": field("model name").unwrap_or_else(|| "unknown".to_owned()),
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory_gib": kib.unwrap_or_default() / (1 << 20),
+        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+        "load_before": fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or_default(),
+    })
+}
+
+/// The same in one line.
+pub(super) fn line(machine: &Value) -> String {
+    let text = |name: &str| machine.get(name).map(|value| value.to_string().replace('"', "")).unwrap_or_default();
+    format!(
+        "{}, {} cores, {} GiB, Linux {}, load {} before",
+        text("processor"),
+        text("cores"),
+        text("memory_gib"),
+        text("kernel"),
+        text("load_before")
+    )
+}

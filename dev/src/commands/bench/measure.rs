@@ -1,0 +1,229 @@
+//! One run of one subject, from its own copy of the slot.
+//!
+//! The rate counts from the first record that the brokers have to the last, so that nobody is charged for its start; that is a
+//! figure of its own. `pg_recvlogical`, which writes nothing, counts from the walsender's appearance. CPU times are of the
+//! same span.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ::postgres::Client;
+use anyhow::{Result, bail};
+use rustix::process::Signal;
+use walrelay_dev::consume::Meter;
+use walrelay_dev::process::{self, Guarded, LastWill};
+
+use super::case::Reading;
+use super::ground::{Ground, Loaded};
+use super::subject::{Job, Name, Subjects};
+use super::verify::{self, Verdict};
+
+/// How long one run may take.
+const LONGEST_RUN: Duration = Duration::from_mins(10);
+
+/// How often a subject is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a subject may take to stop when asked; a Java takes some seconds.
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+
+/// What one run took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// From the first record (see above) to the last.
+    pub(super) seconds: f64,
+    pub(super) rows_per_second: f64,
+    /// Of key and value.
+    pub(super) megabytes_per_second: f64,
+    /// CPU-seconds per million rows.
+    pub(super) tool_cpu: f64,
+    pub(super) walsender_cpu: f64,
+    pub(super) broker_cpu: f64,
+    pub(super) peak_mib: f64,
+    /// From the start of the process to the first record.
+    pub(super) first_record_seconds: f64,
+    /// WAL not confirmed when the last record was there.
+    pub(super) behind_bytes: i64,
+    pub(super) verdict: Verdict,
+}
+
+/// A moment of a run.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    at: Instant,
+    rows: u64,
+    tool: Duration,
+    walsender: Duration,
+    broker: Duration,
+}
+
+/// Everything that a look needs.
+struct Watch<'a> {
+    ground: &'a Ground,
+    slot: &'a str,
+    client: Client,
+    walsender: Option<u32>,
+    walsender_cpu: Duration,
+    tool_cpu: Duration,
+    peak_kib: u64,
+}
+
+pub(super) fn measure(
+    ground: &Ground,
+    subjects: &Subjects,
+    name: Name,
+    loaded: &Loaded,
+    reading: &Reading,
+    number: usize,
+) -> Result<Run> {
+    let slot = format!("run_{number}");
+    let topic = format!("bench-{number}");
+    let topics = topics(&topic, loaded.load.topics);
+    let mut client = ground.postgres.connect(Some(&loaded.database))?;
+    client.execute("SELECT pg_copy_logical_replication_slot('base', $1)", &[&slot])?;
+    if name.writes() {
+        let settings = [("max.message.bytes", "2000000")];
+        topics.iter().try_for_each(|topic| ground.kafka.create_topic(topic, reading.partitions, &settings))?;
+    }
+    let folder = ground.folder.join("run");
+    remove(&folder)?;
+    std::fs::create_dir_all(&folder)?;
+    let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
+    let measured = run_to_end(subjects, name, &job, &topics);
+    let measured = measured.and_then(|mut run| {
+        if name.writes() {
+            run.verdict = verify::verify(&ground.kafka, &topics, loaded)?;
+        }
+        Ok(run)
+    });
+    drop_slot(&mut client, &slot)?;
+    if name.writes() {
+        topics.iter().try_for_each(|topic| ground.kafka.delete_topic(topic))?;
+    }
+    measured
+}
+
+fn topics(topic: &str, count: u64) -> Vec<String> {
+    match count {
+        1 => vec![topic.to_owned()],
+        _ => (0..count).map(|number| format!("{topic}.t{number}")).collect(),
+    }
+}
+
+fn remove(folder: &PathBuf) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}
+
+fn drop_slot(client: &mut Client, slot: &str) -> Result<()> {
+    let sql =
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active";
+    process::wait_until(Duration::from_secs(10), "the slot to be released", || Ok(client.execute(sql, &[&slot])? == 1))
+}
+
+fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String]) -> Result<Run> {
+    let mut command = subjects.command(name, job)?;
+    let log = job.ground.folder.join(format!("{}.log", job.slot));
+    let file = std::fs::File::create(&log)?;
+    command.stdout(file.try_clone()?).stderr(file);
+    let meter = name.writes().then(|| Meter::new(&job.ground.kafka.client_config(), topics)).transpose()?;
+    let mut watch = Watch::new(job)?;
+    let started = Instant::now();
+    let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
+    let (mut first, rows) = (None::<Moment>, job.loaded.load.rows);
+    let last = loop {
+        let alive = process::is_alive(process.pid());
+        let written = meter.as_ref().map(Meter::count).transpose()?.map(u64::try_from).transpose()?;
+        let moment = watch.look(&mut process, written.unwrap_or(if alive { 0 } else { rows }))?;
+        if first.is_none() && (moment.rows > 0 || (meter.is_none() && watch.walsender.is_some())) {
+            first = Some(moment);
+        }
+        if moment.rows >= rows {
+            break moment;
+        }
+        if !alive {
+            bail!("it ended before it was done:\n{}", process::tail(&log, 15));
+        }
+        if started.elapsed() > LONGEST_RUN {
+            bail!(
+                "it is not done after {LONGEST_RUN:?} ({} of {rows} rows):\n{}",
+                moment.rows,
+                process::tail(&log, 15)
+            );
+        }
+        std::thread::sleep(LOOK);
+    };
+    let behind_bytes = watch.behind(&job.loaded.end)?;
+    end(&mut process)?;
+    let first = first.unwrap_or(last);
+    Ok(watch.run(&first, &last, started, job.loaded, behind_bytes))
+}
+
+/// As an operator would.
+fn end(process: &mut Guarded) -> Result<()> {
+    process.signal(Signal::TERM)?;
+    if process.wait(STOP_WITHIN).is_err() {
+        process.kill_tree()?;
+    }
+    Ok(())
+}
+
+impl<'a> Watch<'a> {
+    fn new(job: &Job<'a>) -> Result<Self> {
+        let client = job.ground.postgres.connect(Some(&job.loaded.database))?;
+        Ok(Self {
+            ground: job.ground,
+            slot: job.slot,
+            client,
+            walsender: None,
+            walsender_cpu: Duration::ZERO,
+            tool_cpu: Duration::ZERO,
+            peak_kib: 0,
+        })
+    }
+
+    fn look(&mut self, process: &mut Guarded, rows: u64) -> Result<Moment> {
+        self.peak_kib = process::memory_kib(process.pid()).map_or(self.peak_kib, |memory| memory.peak);
+        self.tool_cpu = process.cpu()?;
+        if self.walsender.is_none() {
+            let sql = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1";
+            let pid: Option<i32> = self.client.query_one(sql, &[&self.slot])?.get(0);
+            self.walsender = pid.and_then(|pid| u32::try_from(pid).ok());
+        }
+        if let Some(cpu) = self.walsender.and_then(|walsender| process::cpu_time(walsender).ok()) {
+            self.walsender_cpu = cpu;
+        }
+        let broker = self.ground.kafka.pid()?.map_or(Ok(Duration::ZERO), process::cpu_time)?;
+        Ok(Moment { at: Instant::now(), rows, tool: self.tool_cpu, walsender: self.walsender_cpu, broker })
+    }
+
+    fn behind(&mut self, end: &str) -> Result<i64> {
+        let sql = "SELECT greatest(0, pg_wal_lsn_diff($1::text::pg_lsn, confirmed_flush_lsn))::bigint
+                   FROM pg_replication_slots WHERE slot_name = $2";
+        Ok(self.client.query_one(sql, &[&end, &self.slot])?.get(0))
+    }
+
+    // Counts of rows and bytes are far below 2^52.
+    #[allow(clippy::cast_precision_loss, reason = "counts of rows")]
+    fn run(&self, first: &Moment, last: &Moment, started: Instant, loaded: &Loaded, behind_bytes: i64) -> Run {
+        // What came before the first look is left out on both sides.
+        let rows = (last.rows - first.rows.min(last.rows)).max(1) as f64;
+        let seconds = last.at.duration_since(first.at).as_secs_f64().max(1e-3);
+        let per_million = |until: Duration, since: Duration| until.saturating_sub(since).as_secs_f64() * 1e6 / rows;
+        let rows_per_second = rows / seconds;
+        Run {
+            seconds,
+            rows_per_second,
+            megabytes_per_second: rows_per_second * loaded.row_bytes / 1e6,
+            tool_cpu: per_million(last.tool, first.tool),
+            walsender_cpu: per_million(last.walsender, first.walsender),
+            broker_cpu: per_million(last.broker, first.broker),
+            peak_mib: self.peak_kib as f64 / 1024.0,
+            first_record_seconds: first.at.duration_since(started).as_secs_f64(),
+            behind_bytes,
+            verdict: Verdict::default(),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The side-by-side benchmark, end to end: real Postgres, real Kafka, every tool from its own copy of one slot.
+//!
+//! ```text
+//!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
+//!  for each rate:   write by the clock beside one relay ─▶ latencies
+//! ```
+//!
+//! Runs alternate, because a machine's speed drifts: figures of one report belong together, those of two may not. A subject
+//! that cannot be had, or fails, marks its row and holds nobody up; a run with a gap gives no rate. Everything happens in
+//! databases, slots and topics of services of its own.
+
+mod case;
+mod debezium;
+mod ground;
+mod machine;
+mod measure;
+mod plot;
+mod report;
+mod steady;
+mod subject;
+mod verify;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use walrelay_dev::provision;
+
+use crate::Binary;
+use crate::screen::{line, thousands};
+use case::{Delivery, Kind, Load, Reading, Size, Way};
+use ground::{Ground, Loaded};
+use measure::Run;
+use report::{Report, Row, Table};
+use subject::{Name, Programs, Subjects};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// Who is measured
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "pg-recvlogical,prototype,walrelay,debezium-tuned,debezium"
+    )]
+    subjects: Vec<Name>,
+    /// Runs of each subject, alternating
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Rows in the backlog
+    #[arg(long, value_delimiter = ',', default_value = "1000000")]
+    rows: Vec<u64>,
+    /// Rows to a transaction
+    #[arg(long, value_delimiter = ',', default_value = "10")]
+    batch: Vec<u64>,
+    /// Bytes of a payload as text: 200, 1k, 10k, 900k
+    #[arg(long, value_delimiter = ',', default_value = "300")]
+    payload: Vec<Size>,
+    /// What carries the payload
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "jsonb")]
+    kind: Vec<Kind>,
+    /// Topics that the rows go to
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    topics: Vec<u64>,
+    /// Distinct keys
+    #[arg(long, value_delimiter = ',', default_value = "1000")]
+    keys: Vec<u64>,
+    /// How Postgres is reached
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,socket")]
+    over: Vec<Way>,
+    /// Partitions of each topic
+    #[arg(long, value_delimiter = ',', default_value = "12")]
+    partitions: Vec<u32>,
+    /// librdkafka's compression.type: none, lz4, zstd
+    #[arg(long, value_delimiter = ',', default_value = "none")]
+    compression: Vec<String>,
+    /// The relay's --delivery
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "at-least-once")]
+    delivery: Vec<Delivery>,
+    /// Also measure the relay at these rates of transactions a second
+    #[arg(long, value_delimiter = ',')]
+    steady: Vec<u32>,
+    /// How long at each rate
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// Leave the backlogs out
+    #[arg(long)]
+    no_backlog: bool,
+    /// Records written to Kafka before, because a fresh Java is slow
+    #[arg(long, default_value_t = 3_000_000)]
+    warm_up: u64,
+    /// Postgres' major version
+    #[arg(long, default_value_t = provision::DEFAULT_POSTGRES)]
+    postgres: u32,
+    /// Where the report goes: NAME.md, NAME.json and pictures
+    #[arg(long, default_value = "benches/results")]
+    results: PathBuf,
+    /// The report's name
+    #[arg(long, default_value = "latest")]
+    name: String,
+    #[command(flatten)]
+    programs: Programs,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let subjects = Subjects::new(arguments.binary.path()?, arguments.programs.clone());
+    let mut report = Report {
+        machine: machine::describe(),
+        services: String::new(),
+        command: std::env::args().skip(1).fold("walrelay-dev".to_owned(), |line, word| format!("{line} {word}")),
+        subjects: arguments.subjects.iter().map(|name| (*name, subjects.look(*name))).collect(),
+        tables: Vec::new(),
+        steady: Vec::new(),
+    };
+    line(&machine::line(&report.machine));
+    for (name, found) in &report.subjects {
+        line(&format!("  {name}: {}", found.as_ref().map_or_else(|why| format!("not available: {why}"), Clone::clone)));
+    }
+    let ground = Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls))?;
+    report.services = ground.describe();
+    ground.warm_up(arguments.warm_up)?;
+    if !arguments.no_backlog {
+        for load in arguments.loads() {
+            let loaded = ground.load(load)?;
+            report.tables.extend(arguments.backlog(&ground, &subjects, &loaded, &report.subjects));
+            report.write(&arguments.results, &arguments.name)?;
+            ground.unload(&loaded)?;
+        }
+    }
+    if !arguments.steady.is_empty() {
+        let rates = &arguments.steady;
+        report.steady = steady::measure(&subjects, &ground.kafka, arguments.postgres, rates, arguments.seconds)?;
+    }
+    report.write(&arguments.results, &arguments.name)?;
+    line(&report.markdown());
+    line(&format!("written to {}", arguments.results.join(&arguments.name).display()));
+    Ok(())
+}
+
+impl Arguments {
+    /// Every combination of what is written.
+    fn loads(&self) -> Vec<Load> {
+        let mut loads = vec![Load { rows: 0, batch: 1, payload: Size(1), kind: Kind::Jsonb, topics: 1, keys: 1 }];
+        loads = each(&loads, &self.rows, |load, rows| Load { rows, ..load });
+        loads = each(&loads, &self.batch, |load, batch| Load { batch, ..load });
+        loads = each(&loads, &self.payload, |load, payload| Load { payload, ..load });
+        loads = each(&loads, &self.kind, |load, kind| Load { kind, ..load });
+        loads = each(&loads, &self.topics, |load, topics| Load { topics: topics.max(1), ..load });
+        loads = each(&loads, &self.keys, |load, keys| Load { keys: keys.max(1), ..load });
+        loads.into_iter().map(Load::bounded).collect()
+    }
+
+    /// Every combination of how it is read.
+    fn readings(&self) -> Vec<Reading> {
+        let first =
+            Reading { way: Way::Tcp, partitions: 1, compression: "none".to_owned(), delivery: Delivery::AtLeastOnce };
+        let mut readings = each(&[first], &self.over, |reading, way| Reading { way, ..reading });
+        readings = each(&readings, &self.partitions, |reading, partitions| Reading { partitions, ..reading });
+        readings = each(&readings, &self.compression, |reading, compression| Reading { compression, ..reading });
+        each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading })
+    }
+
+    /// All subjects on one load, a table for each reading.
+    fn backlog(
+        &self,
+        ground: &Ground,
+        subjects: &Subjects,
+        loaded: &Loaded,
+        found: &[(Name, Result<String, String>)],
+    ) -> Vec<Table> {
+        let mut tables: Vec<Table> =
+            self.readings().into_iter().map(|reading| self.empty(loaded, reading, found)).collect();
+        let mut number = 0;
+        for run in 1..=self.runs {
+            for table in &mut tables {
+                for row in table.rows.iter_mut().filter(|row| row.note.is_none()) {
+                    number += 1;
+                    match measure::measure(ground, subjects, row.subject, loaded, &table.reading, number) {
+                        Ok(measured) => {
+                            line(&format!("  run {run}  {}", describe(row.subject, &table.reading, &measured)));
+                            row.runs.push(measured);
+                        }
+                        Err(error) => {
+                            line(&format!("  run {run}  {} failed: {error:#}", row.subject));
+                            row.note = Some(failure(&error));
+                        }
+                    }
+                }
+            }
+        }
+        tables
+    }
+
+    /// A table without figures; subjects that do not take part say why.
+    fn empty(&self, loaded: &Loaded, reading: Reading, found: &[(Name, Result<String, String>)]) -> Table {
+        let rows = found.iter().map(|(subject, found)| {
+            let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
+            let cannot = subject.cannot(&loaded.load, &reading).map(str::to_owned);
+            Row { subject: *subject, runs: Vec::with_capacity(self.runs), note: missing.or(cannot) }
+        });
+        Table { load: loaded.load, rows: rows.collect(), reading }
+    }
+}
+
+/// Every one of `before` with every one of `values`.
+fn each<T: Clone, V: Clone>(before: &[T], values: &[V], with: impl Fn(T, V) -> T) -> Vec<T> {
+    before.iter().flat_map(|one| values.iter().map(|value| with(one.clone(), value.clone()))).collect()
+}
+
+/// The first line says enough for a table.
+fn failure(error: &anyhow::Error) -> String {
+    let text = format!("failed: {error:#}");
+    crate::screen::shorten(text.lines().next().unwrap_or_default(), 120)
+}
+
+fn describe(subject: Name, reading: &Reading, run: &Run) -> String {
+    if !run.verdict.is_true() {
+        return format!("{subject}, {reading}: no rate, {:?}", run.verdict);
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
+    let rate = run.rows_per_second as u64;
+    format!(
+        "{:<22} {:<12} {:>9} rows/s  CPU-s/M: tool {:>5.2} walsender {:>5.2} broker {:>5.2}  peak {:>4.0} MB  first record {:>5.2} s  ({:.2} s)",
+        subject.to_string(),
+        format!("{:?}", reading.way).to_lowercase(),
+        thousands(rate),
+        run.tool_cpu,
+        run.walsender_cpu,
+        run.broker_cpu,
+        run.peak_mib,
+        run.first_record_seconds,
+        run.seconds
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_made_once() {
+        assert_eq!(each(&[1, 2], &[10, 20, 30], |one, ten| one + ten), [11, 21, 31, 12, 22, 32]);
+        assert!(each(&[1], &[] as &[i32], |one, ten| one + ten).is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! The relay at a steady rate of single-row transactions, rate by rate.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use walrelay_dev::kafka::Kafka;
+
+use super::subject::Subjects;
+use crate::commands::latency::{self, Measured};
+use crate::screen::{line, percentile, thousands};
+
+/// What one rate showed.
+#[derive(Debug)]
+pub(super) struct Steady {
+    measured: Measured,
+}
+
+/// Measures each rate for so many seconds.
+pub(super) fn measure(
+    subjects: &Subjects,
+    kafka: &Kafka,
+    major: u32,
+    rates: &[u32],
+    seconds: u32,
+) -> Result<Vec<Steady>> {
+    let postgres = latency::start_postgres(major)?;
+    let mut all = Vec::new();
+    for rate in rates {
+        let measured =
+            latency::measure(&postgres, kafka, &subjects.walrelay, *rate, seconds, subjects.relay_arguments())?;
+        let steady = Steady { measured };
+        line(&format!("  steady {}", steady.row()));
+        all.push(steady);
+    }
+    Ok(all)
+}
+
+impl Steady {
+    fn row(&self) -> String {
+        let Measured { rate, written_per_second, to_append, to_consumer, cpu_share, peak_mib, .. } = &self.measured;
+        let at = |times: &[f64]| {
+            [50.0, 90.0, 99.0, 99.9, 100.0].map(|percent| format!("{:.1}", percentile(times, percent))).join(" / ")
+        };
+        format!(
+            "| {} ({written_per_second:.0}) | {} | {} | {:.1} % | {peak_mib} |",
+            thousands((*rate).into()),
+            at(to_append),
+            at(to_consumer),
+            cpu_share * 100.0
+        )
+    }
+
+    /// Everything.
+    pub(super) fn json(&self) -> Value {
+        let Measured { rate, written_per_second, seconds, late, to_append, to_consumer, cpu_share, peak_mib, .. } =
+            &self.measured;
+        let at = |times: &[f64]| {
+            json!({
+                "rows": times.len(),
+                "p50": percentile(times, 50.0),
+                "p90": percentile(times, 90.0),
+                "p99": percentile(times, 99.0),
+                "p99.9": percentile(times, 99.9),
+                "max": percentile(times, 100.0),
+            })
+        };
+        json!({
+            "per_second": rate,
+            "written_per_second": written_per_second,
+            "seconds": seconds,
+            "writers_late_seconds": late.as_secs_f64(),
+            "commit_to_append_millis": at(to_append),
+            "commit_to_consumer_millis": at(to_consumer),
+            "cpu_share_of_a_core": cpu_share,
+            "peak_mib": peak_mib,
+        })
+    }
+}
+
+/// As a section of the report.
+pub(super) fn markdown(all: &[Steady]) -> String {
+    let mut text = "\n## Steady: single-row transactions\n\nwalrelay, TCP. Milliseconds as p50 / p90 / p99 / p99.9 / max; the broker's append time has whole ones.\n\n\
+        | a second (written) | commit to append | COMMIT to consumer | CPU of a core | peak MB |\n|---|---|---|---|---|\n"
+        .to_owned();
+    for steady in all {
+        text.push_str(&steady.row());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! Who is measured, and how each is started on its own copy of the slot.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use walrelay_dev::run_dir;
+
+use super::case::{Delivery, Kind, Load, Reading, Way};
+use super::debezium::{self, Tuning};
+use super::ground::{Ground, Loaded, MESSAGE_PREFIX, PUBLICATION};
+
+/// A subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Name {
+    /// Reads the slot and throws the rows away: what a walsender can give
+    PgRecvlogical,
+    /// The yardstick with the hot path alone (`--prototype`)
+    Prototype,
+    Walrelay,
+    /// Debezium Server with short polls and large batches
+    DebeziumTuned,
+    /// Debezium Server as it comes
+    Debezium,
+    /// Any other program (`--other`)
+    Other,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PgRecvlogical => "pg_recvlogical",
+            Self::Prototype => "prototype",
+            Self::Walrelay => "walrelay",
+            Self::DebeziumTuned => "Debezium, tuned",
+            Self::Debezium => "Debezium, as it comes",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// Where the subjects' programs are.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Programs {
+    /// The reference; of the path, unless a path is given
+    #[arg(long, default_value = "pg_recvlogical")]
+    pg_recvlogical: PathBuf,
+    /// The prototype's binary
+    #[arg(long)]
+    prototype: Option<PathBuf>,
+    /// Debezium Server's unpacked folder [default: tools/debezium-server-3.6.3.Final beside Postgres and Kafka]
+    #[arg(long)]
+    debezium: Option<PathBuf>,
+    /// The program `java`, 21 or newer, for Debezium Server [default: the newest in /usr/lib/jvm]
+    #[arg(long)]
+    java: Option<PathBuf>,
+    /// Another program to measure, with `{source}`, `{slot}`, `{publication}`, `{brokers}` and `{topic}` filled in
+    #[arg(long, value_name = "COMMAND")]
+    other: Option<String>,
+    /// Further arguments of the relay
+    #[arg(last = true)]
+    relay: Vec<String>,
+}
+
+/// What a subject reads, and where it writes.
+#[derive(Debug)]
+pub(super) struct Job<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) loaded: &'a Loaded,
+    pub(super) reading: &'a Reading,
+    pub(super) slot: &'a str,
+    /// The topic; with several, `.t<n>` follows.
+    pub(super) topic: &'a str,
+    /// Empty, for what the subject writes besides.
+    pub(super) folder: PathBuf,
+}
+
+/// Subjects that can be started.
+#[derive(Debug)]
+pub(super) struct Subjects {
+    pub(super) walrelay: PathBuf,
+    programs: Programs,
+}
+
+impl Name {
+    /// Whether it hands rows on.
+    pub(super) const fn writes(self) -> bool {
+        !matches!(self, Self::PgRecvlogical)
+    }
+
+    /// Why it is not asked to do this case.
+    pub(super) fn cannot(self, load: &Load, reading: &Reading) -> Option<&'static str> {
+        let exactly_once = reading.delivery == Delivery::ExactlyOnce;
+        match self {
+            Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
+            Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),
+            Self::Prototype if load.topics > 1 => Some("has one topic"),
+            Self::Prototype | Self::Debezium | Self::DebeziumTuned | Self::Other if exactly_once => {
+                Some("at least once only")
+            }
+            Self::Debezium | Self::DebeziumTuned if reading.way == Way::Socket => Some("JDBC has no Unix sockets"),
+            Self::Debezium | Self::DebeziumTuned if matches!(load.kind, Kind::Message | Kind::Bytea) => {
+                Some("not configured for it here")
+            }
+            Self::PgRecvlogical
+            | Self::Prototype
+            | Self::Walrelay
+            | Self::Debezium
+            | Self::DebeziumTuned
+            | Self::Other => None,
+        }
+    }
+}
+
+impl Subjects {
+    pub(super) fn new(walrelay: PathBuf, programs: Programs) -> Self {
+        Self { walrelay, programs }
+    }
+
+    /// Further arguments of the relay.
+    pub(super) fn relay_arguments(&self) -> &[String] {
+        &self.programs.relay
+    }
+
+    /// What it is, or why it cannot be had.
+    pub(super) fn look(&self, name: Name) -> Result<String, String> {
+        match name {
+            Name::PgRecvlogical => version(Command::new(&self.programs.pg_recvlogical).arg("--version")),
+            Name::Walrelay => version(Command::new(&self.walrelay).arg("--version")),
+            Name::Prototype => match &self.programs.prototype {
+                Some(path) if path.is_file() => Ok("the hot path alone".to_owned()),
+                Some(path) => Err(format!("there is no {}", path.display())),
+                None => Err("--prototype names no program".to_owned()),
+            },
+            Name::Debezium | Name::DebeziumTuned => {
+                debezium::look(self.programs.debezium.as_deref(), self.programs.java.as_deref())
+            }
+            Name::Other => self.programs.other.clone().ok_or_else(|| "--other names no program".to_owned()),
+        }
+    }
+
+    /// Its command, not yet started.
+    pub(super) fn command(&self, name: Name, job: &Job<'_>) -> Result<Command> {
+        let source = job.ground.url(&job.loaded.database, job.reading.way)?;
+        let mut command = match name {
+            Name::PgRecvlogical => self.pg_recvlogical(&source, job),
+            Name::Prototype => self.prototype(job)?,
+            Name::Walrelay => self.walrelay(&source, job)?,
+            Name::Debezium => self.debezium(job, Tuning::AsItComes)?,
+            Name::DebeziumTuned => self.debezium(job, Tuning::Tuned)?,
+            Name::Other => self.other(&source, job)?,
+        };
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+
+    fn pg_recvlogical(&self, source: &str, job: &Job<'_>) -> Command {
+        let mut command = Command::new(&self.programs.pg_recvlogical);
+        command.args(["-d", source, "-S", job.slot, "--start", "-f", "/dev/null", "--endpos", &job.loaded.end]);
+        command.args(["-o", "proto_version=1", "-o", &format!("publication_names={PUBLICATION}")]);
+        if job.loaded.load.kind == Kind::Message {
+            command.args(["-o", "messages=true"]);
+        }
+        command
+    }
+
+    fn prototype(&self, job: &Job<'_>) -> Result<Command> {
+        let program = self.programs.prototype.as_ref().context("--prototype names no program")?;
+        let address = match job.reading.way {
+            Way::Tcp | Way::Tls => format!("127.0.0.1:{}", job.ground.postgres.port()?),
+            Way::Socket => {
+                let port = job.ground.postgres.port()?;
+                job.ground.postgres.socket_dir()?.join(format!(".s.PGSQL.{port}")).display().to_string()
+            }
+        };
+        let mut command = Command::new(program);
+        command.arg(format!("pg={address}")).arg(format!("database={}", job.loaded.database));
+        command.arg(format!("brokers={}", job.ground.kafka.brokers())).arg(format!("slot={}", job.slot));
+        command.arg(format!("publication={PUBLICATION}")).arg(format!("topic={}", job.topic));
+        // It would end by itself: it is ended like the others.
+        command.arg(format!("rows={}", u64::MAX)).arg(format!("compression.type={}", job.reading.compression));
+        Ok(command)
+    }
+
+    fn walrelay(&self, source: &str, job: &Job<'_>) -> Result<Command> {
+        let mut command = Command::new(&self.walrelay);
+        let brokers = job.ground.kafka.brokers();
+        let topic = if job.loaded.load.topics > 1 { format!("{}.{{route}}", job.topic) } else { job.topic.to_owned() };
+        command.args(["run", "--source", source, "--slot", job.slot, "--publication", PUBLICATION]);
+        command.args(["--brokers", &brokers, "--topic", &topic, "--log-format", "text"]);
+        command.arg(format!("--http=127.0.0.1:{}", run_dir::free_port()?));
+        if job.reading.compression != "none" {
+            command.arg(format!("-Xcompression.type={}", job.reading.compression));
+        }
+        if job.reading.delivery == Delivery::ExactlyOnce {
+            command.args(["--delivery", "exactly-once"]);
+        }
+        if job.loaded.load.kind == Kind::Message {
+            command.args(["--message-prefix", MESSAGE_PREFIX]);
+        }
+        command.args(&self.programs.relay);
+        Ok(command)
+    }
+
+    fn debezium(&self, job: &Job<'_>, tuning: Tuning) -> Result<Command> {
+        debezium::command(self.programs.debezium.as_deref(), self.programs.java.as_deref(), job, tuning)
+    }
+
+    fn other(&self, source: &str, job: &Job<'_>) -> Result<Command> {
+        let words = self.programs.other.as_deref().unwrap_or_default();
+        let brokers = job.ground.kafka.brokers();
+        let places = [
+            ("source", source),
+            ("slot", job.slot),
+            ("publication", PUBLICATION),
+            ("brokers", &brokers),
+            ("topic", job.topic),
+        ];
+        let filled = |word: &str| {
+            places.iter().fold(word.to_owned(), |word, (name, value)| word.replace(&format!("{{{name}}}"), value))
+        };
+        let mut words = words.split_whitespace().map(filled);
+        let mut command = Command::new(words.next().context("--other names no program")?);
+        command.args(words);
+        Ok(command)
+    }
+}
+
+/// The first line that a program says of itself.
+fn version(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().display().to_string();
+    let output = command.output().map_err(|error| format!("cannot start {program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    Ok(said.lines().next().unwrap_or_default().to_owned())
+}

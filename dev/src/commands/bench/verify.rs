@@ -1,0 +1,165 @@
+//! Whether a run's topics hold what was written: a rate counts only for a run that lost nothing.
+//!
+//! In: the records, each partition in its order. Out: what is missing, repeated, out of order or altered. The backlog's
+//! rule (see `ground`) says what to expect, so that nothing is kept but a bit for each row.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use md5::{Digest as _, Md5};
+use walrelay_dev::consume::{self, Record};
+use walrelay_dev::kafka::Kafka;
+
+use super::ground::Loaded;
+
+/// What came of the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Verdict {
+    pub(super) missing: u64,
+    pub(super) repeated: u64,
+    /// First appearances after a later row of the same key, or in another partition.
+    pub(super) out_of_order: u64,
+    /// Records of no row, with another key, or in another topic.
+    pub(super) wrong: u64,
+    /// The payloads' hashes do not add up.
+    pub(super) altered: bool,
+}
+
+impl Verdict {
+    /// Whether the run's rate may be told. Repeats may be: nothing is lost by them.
+    pub(super) fn is_true(&self) -> bool {
+        self.missing == 0 && self.out_of_order == 0 && self.wrong == 0 && !self.altered
+    }
+}
+
+/// Looks at one record after the other.
+struct Checker<'a> {
+    loaded: &'a Loaded,
+    seen: Vec<bool>,
+    keys: HashMap<u64, (i32, u64)>,
+    hash: i128,
+    verdict: Verdict,
+}
+
+/// Reads the topics of a run and compares.
+pub(super) fn verify(kafka: &Kafka, topics: &[String], loaded: &Loaded) -> Result<Verdict> {
+    let mut checker = Checker::new(loaded)?;
+    for (number, topic) in topics.iter().enumerate() {
+        consume::read_topic(&kafka.client_config(), topic, |record| {
+            checker.see(u64::try_from(number).unwrap_or(0), &record);
+        })?;
+    }
+    Ok(checker.finish())
+}
+
+impl<'a> Checker<'a> {
+    fn new(loaded: &'a Loaded) -> Result<Self> {
+        let seen = vec![false; usize::try_from(loaded.load.rows)?];
+        Ok(Self { loaded, seen, keys: HashMap::new(), hash: 0, verdict: Verdict::default() })
+    }
+
+    fn see(&mut self, topic: u64, record: &Record) {
+        let row = record.header("id").and_then(row_of);
+        let place = row.and_then(|row| self.seen.get_mut(usize::try_from(row).ok()?));
+        let (Some(row), Some(seen)) = (row, place) else {
+            self.verdict.wrong += 1;
+            return;
+        };
+        let key = row % self.loaded.load.keys;
+        if record.key_text() != format!("order-{key}") || row % self.loaded.load.topics != topic {
+            self.verdict.wrong += 1;
+        }
+        if std::mem::replace(seen, true) {
+            self.verdict.repeated += 1;
+            return;
+        }
+        self.hash += i128::from(hash(record.value.as_deref().unwrap_or_default()));
+        // With several topics, a key's order holds within each.
+        let order = self.keys.entry(key * self.loaded.load.topics + topic).or_insert((record.partition, row));
+        if row < order.1 || record.partition != order.0 {
+            self.verdict.out_of_order += 1;
+        }
+        order.1 = row;
+    }
+
+    fn finish(mut self) -> Verdict {
+        self.verdict.missing = self.seen.iter().map(|seen| u64::from(!seen)).sum();
+        self.verdict.altered = self.verdict.missing == 0 && self.loaded.hash.is_some_and(|hash| hash != self.hash);
+        self.verdict
+    }
+}
+
+/// The row of an id.
+fn row_of(id: &str) -> Option<u64> {
+    let mut row: u64 = 0;
+    for digit in id.chars().filter(|digit| *digit != '-') {
+        row = row.checked_mul(16)?.checked_add(digit.to_digit(16)?.into())?;
+    }
+    Some(row)
+}
+
+/// The first 60 bits of the MD5.
+fn hash(value: &[u8]) -> u64 {
+    let digest = Md5::digest(value);
+    digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes) >> 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::{Kind, Load, Size};
+    use super::*;
+
+    fn loaded(rows: u64) -> Loaded {
+        let load = Load { rows, batch: 1, payload: Size(3), kind: Kind::Text, topics: 1, keys: 2 };
+        let hash = (0..rows).map(|row| i128::from(hash(row.to_string().as_bytes()))).sum();
+        Loaded { load, database: String::new(), end: String::new(), row_bytes: 3.0, hash: Some(hash) }
+    }
+
+    fn record(row: u64, partition: i32, value: &str) -> Record {
+        let id = format!("{row:032x}");
+        Record {
+            topic: "t".to_owned(),
+            partition,
+            offset: 0,
+            timestamp: None,
+            key: Some(format!("order-{}", row % 2).into_bytes()),
+            value: Some(value.as_bytes().to_vec()),
+            headers: vec![("id".to_owned(), Some(id.into_bytes()))],
+        }
+    }
+
+    #[track_caller]
+    fn check(rows: &[(u64, i32, &str)], expected: Verdict) {
+        let loaded = loaded(4);
+        let mut checker = Checker::new(&loaded).unwrap();
+        for (row, partition, value) in rows {
+            checker.see(0, &record(*row, *partition, value));
+        }
+        assert_eq!(checker.finish(), expected);
+    }
+
+    #[test]
+    fn everything_in_the_order_of_each_key_is_true() {
+        check(&[(1, 1, "1"), (3, 1, "3"), (0, 0, "0"), (2, 0, "2")], Verdict::default());
+    }
+
+    #[test]
+    fn what_is_missing_repeated_or_foreign_is_counted() {
+        let expected = Verdict { missing: 1, repeated: 1, wrong: 1, ..Verdict::default() };
+        check(&[(0, 0, "0"), (0, 0, "0"), (1, 1, "1"), (2, 0, "2"), (9, 0, "9")], expected);
+    }
+
+    #[test]
+    fn a_key_out_of_order_or_in_two_partitions_is_seen() {
+        let out_of_order = Verdict { out_of_order: 1, ..Verdict::default() };
+        check(&[(2, 0, "2"), (0, 0, "0"), (1, 1, "1"), (3, 1, "3")], out_of_order);
+        check(&[(0, 0, "0"), (2, 1, "2"), (1, 1, "1"), (3, 1, "3")], out_of_order);
+    }
+
+    #[test]
+    fn an_altered_value_is_seen() {
+        let altered = Verdict { altered: true, ..Verdict::default() };
+        check(&[(0, 0, "0"), (2, 0, "2"), (1, 1, "x"), (3, 1, "3")], altered);
+        assert!(!altered.is_true());
+    }
+}
