@@ -43,7 +43,7 @@ impl Reader {
     pub(super) fn start(client: &ClientConfig, topics: &[String]) -> Result<Self> {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         let follower = Follower::from_beginning(client, &names)?;
-        let meters = topics.iter().map(|topic| Ok((topic.clone(), Meter::new(client, topic)?)));
+        let meters = topics.iter().map(|topic| Ok((topic.clone(), Meter::new(client, std::slice::from_ref(topic))?)));
         let meters = meters.collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
