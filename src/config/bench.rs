@@ -95,6 +95,7 @@ impl Reader<'_> {
         let source = self.source(args.source.as_deref())?;
         let operation = OperationArgs {
             http: None,
+            on_stop: None,
             shutdown_timeout: None,
             disconnect_after: None,
             coalesce: args.coalesce.clone(),

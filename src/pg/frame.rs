@@ -168,7 +168,7 @@ impl ReadBuffer {
     pub fn missing(&self) -> usize {
         match self.header() {
             Ok(Some((_, length))) => length.saturating_sub(self.received().len()),
-            Ok(None) | Err(_) => 0,
+            Ok(None) | Err(_) => self.unwanted,
         }
     }
 
