@@ -34,7 +34,6 @@ CREATE TABLE outbox (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
-SELECT pg_create_logical_replication_slot('base', 'pgoutput');
 ";
 
 /// One transaction after the other; `note` cuts its text out of one that does not compress.
@@ -118,6 +117,8 @@ impl Ground {
         let database = self.postgres.create_unique_database("bench")?;
         let mut client = self.postgres.connect(Some(&database))?;
         client.batch_execute(&TABLES.replace("{type}", load.kind.column()))?;
+        // Not in the transaction that makes the table.
+        client.batch_execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")?;
         client.batch_execute(&fill(&load)).context("cannot write the backlog")?;
         let end: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get(0);
         let (row_bytes, hash) = sizes(&mut client, &load)?;
