@@ -30,6 +30,24 @@ contacts nothing, and shows what that set-up means here: the same as flags and a
 
 Exit codes: 0 nothing fails (warnings are no failure), 2 something fails, 64 the settings are wrong.";
 
+const REPUBLISH_HELP: &str = "\
+For rows that the slot never saw (older than it, lost with one before) and for corrected ones. The rows keep all values, their \
+ids too, and pass through the slot in the given order, one transaction for each chunk. Consumers that have seen an id drop it. \
+Needs SELECT, INSERT, UPDATE (to lock) and DELETE on the table.
+
+  walrelay republish --where \"status = 'PENDING'\" --apply
+
+Exit codes: 0 done or shown, 1 failed and a restart may cure it, 2 an operator must act, 64 the settings are wrong.";
+
+const PRUNE_HELP: &str = "\
+Lists the old rows in one snapshot, commits a logical message behind them, waits until the slot has confirmed it, and deletes \
+in short transactions what is still as it was listed. While the relay is away it waits. It refuses to run without the slot. \
+Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its owner.
+
+  walrelay prune --older-than 7d --every 1h
+
+Exit codes: 0 done, 1 failed and a restart may cure it, 2 an operator must act, 64 the settings are wrong.";
+
 /// Relay rows of a Postgres outbox table to Kafka: from the WAL, in order, at least once.
 #[derive(Parser)]
 #[command(name = "walrelay", version, propagate_version = true, after_help = AFTER_HELP, max_term_width = 100)]
@@ -54,6 +72,12 @@ pub enum Typed {
     Status(StatusArgs),
     /// Drop the slot; asks first.
     Teardown(TeardownArgs),
+    /// Publish rows once more, or rows older than the slot, by deleting and inserting them; shows, unless --apply.
+    #[command(after_help = REPUBLISH_HELP)]
+    Republish(RepublishArgs),
+    /// Delete outbox rows that are old and proven to be delivered.
+    #[command(after_help = PRUNE_HELP)]
+    Prune(PruneArgs),
     /// Measure drain rate and latency on your own servers, in a schema, slot and topic made for it and removed after.
     Bench(Box<BenchArgs>),
     /// Print a shell's completions.
@@ -416,6 +440,8 @@ impl Typed {
             Self::Teardown(args) => (&args.common, &args.source),
             Self::Bench(args) => return TypedFlags::new(args.common.config.as_ref(), args.source.as_ref(), None, None),
             Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
+            Self::Republish(args) => (&args.common, &args.source),
+            Self::Prune(args) => (&args.common, &args.source),
         };
         let SourceArgs { source, publication, slot } = source;
         TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
@@ -480,6 +506,99 @@ pub struct BenchArgs {
     /// Bytes in flight to Kafka, as for run [default: 16MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Operation")]
     pub max_in_flight: Option<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What `republish` takes.
+#[derive(Args)]
+pub struct RepublishArgs {
+    /// Do it instead of showing it
+    #[arg(long)]
+    pub apply: bool,
+
+    /// Also where triggers, rules or foreign keys fire, or rows may move between partitions
+    #[arg(long)]
+    pub force: bool,
+
+    /// Which rows, as SQL: "status = 'PENDING'" [default: all]
+    #[arg(long = "where", value_name = "SQL")]
+    pub condition: Option<String>,
+
+    /// In which order, as SQL [default: created_at or its like, then the id]
+    #[arg(long, value_name = "SQL")]
+    pub order_by: Option<String>,
+
+    /// Rows moved in one transaction [default: 2000]
+    #[arg(long, value_name = "ROWS")]
+    pub chunk: Option<String>,
+
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// The outbox table, SCHEMA.TABLE or a TABLE of schema public
+    #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
+    pub table: Vec<String>,
+
+    /// Column of the event's id [default: id, event_id]
+    #[arg(long, value_name = "COLUMN", help_heading = "Rows")]
+    pub id_column: Option<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What `prune` takes.
+#[derive(Args)]
+pub struct PruneArgs {
+    /// How old a row has to be, at least a minute: 7d, 12h (units us, ms, s, min, h, d)
+    #[arg(long, value_name = "DURATION")]
+    pub older_than: Option<String>,
+
+    /// Only say how many rows would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Keep running, with this pause between two rounds
+    #[arg(long, value_name = "DURATION")]
+    pub every: Option<String>,
+
+    /// Column that says how old a row is [default: created_at, createdat, timestamp, occurred_at, else the commit's time
+    /// if the server tracks it]
+    #[arg(long, value_name = "COLUMN")]
+    pub age_column: Option<String>,
+
+    /// Rows deleted in one transaction [default: 2000]
+    #[arg(long, value_name = "ROWS")]
+    pub chunk: Option<String>,
+
+    /// Put rows into this table before they are deleted; it has all columns of the outbox table
+    #[arg(long, value_name = "TABLE", conflicts_with = "partitions")]
+    pub archive_to: Option<String>,
+
+    /// Make daily partitions ahead, and drop old ones as a whole
+    #[arg(long)]
+    pub partitions: bool,
+
+    /// Also rows younger than a minute, and rows that the slot does not carry: from before it, or left out by a row filter
+    #[arg(long)]
+    pub force: bool,
+
+    /// Which database, and what in it.
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table of the publication]
+    #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
+    pub table: Vec<String>,
+
+    /// Column of the event's id [default: id, event_id]
+    #[arg(long, value_name = "COLUMN", help_heading = "Rows")]
+    pub id_column: Option<String>,
 
     /// Settings that every command has.
     #[command(flatten)]

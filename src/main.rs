@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
-use walrelay::commands::{self, CommandError, check, setup, status, teardown};
+use walrelay::commands::{self, CommandError, check, prune, republish, setup, status, teardown};
 use walrelay::config::{self, Exit, HttpAddress, Invocation, LogConfig, LogFormat, Task};
 use walrelay::config::{BenchConfig, SetupConfig, StatusConfig, TeardownConfig};
 use walrelay::pg::source::Environment;
@@ -41,6 +41,9 @@ fn perform(invocation: Invocation) -> ExitCode {
         },
         Task::CheckDebezium(config) => return end_check(commands::check::debezium::check(*config)),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &|mend| typed.complete(mend)),
+        Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &|| false),
+        // A signal ends the process: each chunk is a transaction of its own.
+        Task::Prune(request) => prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &|| false),
         Task::Setup(config) => set_up(*config),
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),

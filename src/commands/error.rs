@@ -60,7 +60,7 @@ pub enum CommandError {
         sql: String,
     },
     /// Stopped on request while waiting; nothing half-made is left.
-    #[error("stopped before the set-up was done: the slot was not made")]
+    #[error("stopped before it was done")]
     Interrupted,
     /// A relay reads the slot.
     #[error("replication slot \"{slot}\" is in use by {}", reader(*.pid, reading.as_deref()))]
@@ -99,6 +99,40 @@ pub enum CommandError {
         /// How many.
         count: usize,
     },
+    /// That rows are delivered cannot be told.
+    #[error("rows of {table} are not deleted: {why}")]
+    NotProven {
+        /// `schema.table`.
+        table: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// Rows would lose a value.
+    #[error("archive {archive} has no column \"{column}\", which {table} has")]
+    ArchiveLacks {
+        /// `schema.table`.
+        archive: String,
+        /// The column.
+        column: String,
+        /// `schema.table`.
+        table: String,
+    },
+    /// Deleting and inserting rows of this table would do more than publish them.
+    #[error("rows of {table} are not moved: {}", reasons.join("; "))]
+    Fires {
+        /// `schema.table`.
+        table: String,
+        /// What would happen.
+        reasons: Vec<String>,
+    },
+    /// The partitions are none that can be pruned as a whole.
+    #[error("{table} cannot be pruned by partitions: {why}")]
+    NoPartitions {
+        /// `schema.table`.
+        table: String,
+        /// Why.
+        why: String,
+    },
     /// The topic setting.
     #[error(transparent)]
     Topic(#[from] Box<TopicError>),
@@ -124,6 +158,8 @@ impl CommandError {
             Self::FlagNeeded { .. }
             | Self::NoFailoverSlots { .. }
             | Self::NobodyToAsk { .. }
+            | Self::NoPartitions { .. }
+            | Self::ArchiveLacks { .. }
             | Self::Topic(_)
             | Self::Kafka(_) => EXIT_SETTINGS,
             Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
@@ -131,6 +167,8 @@ impl CommandError {
             | Self::Refused { .. }
             | Self::NotMarkable { .. }
             | Self::SlotInUse { .. }
+            | Self::NotProven { .. }
+            | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::Interrupted | Self::NotReady { .. } | Self::NoRelay { .. } | Self::Output(_) => EXIT_RESTART,
         }
@@ -155,6 +193,9 @@ impl CommandError {
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
             Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Kafka(_) => return None,
+            Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
+            Self::ArchiveLacks { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
+            Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
             Self::CheckFailed { .. } => "each line above says what mends it".to_owned(),
             Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),
         })

@@ -7,11 +7,16 @@
 pub mod bench;
 pub mod check;
 mod error;
+mod listed;
 mod notify;
 mod output;
+mod progress;
+pub mod prune;
+pub mod republish;
 pub mod run;
 pub mod setup;
 pub mod status;
+mod target;
 pub mod teardown;
 mod typed;
 

@@ -265,6 +265,15 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
     if plan.step(Kind::Slot).is_some() {
         must_replicate(&request.source)?;
     }
+    if !plan.steps.is_empty() {
+        let steps: Vec<String> = plan.steps.iter().map(Step::to_do).collect();
+        (voice.say)(&format!(
+            "in database \"{}\" ({}): {}",
+            facts.server.database,
+            connection.host(),
+            steps.join("; ")
+        ))?;
+    }
     in_one_transaction(&mut connection, &plan)?;
     for step in plan.steps.iter().filter(|step| step.kind.is_transactional()) {
         (voice.say)(&step.done())?;
@@ -272,9 +281,9 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
     let rows = rows_before(&mut connection, request, &plan)?;
     let mut since = None;
     if let Some(step) = plan.step(Kind::Slot) {
-        since = catalog::oldest_running(&mut connection)?;
         let (back, lsn) = slot::make(connection, &request.source, step, voice)?;
         connection = back;
+        since = catalog::next_transaction(&mut connection)?;
         (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
     }
     if let Some(step) = plan.step(Kind::Mark) {

@@ -40,7 +40,7 @@ pub use patterns::{List, TablePatterns};
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
-use crate::commands::{TypedFlags, check};
+use crate::commands::{TypedFlags, check, prune, republish};
 use crate::debezium::DebeziumError;
 use crate::pg::source::{Environment, Source};
 
@@ -74,6 +74,10 @@ pub enum Task {
     Bench(Box<BenchConfig>),
     /// Show what an old set-up means.
     CheckDebezium(Box<CheckConfig>),
+    /// Publish rows once more.
+    Republish(Box<republish::Request>),
+    /// Delete rows that are delivered.
+    Prune(Box<prune::Request>),
     /// Look at what a run needs.
     Check(Box<check::Request>),
     /// Print completions; see [`cli::completions`].
@@ -266,6 +270,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Bench(args) => read(&args.common, &|reader| Ok(Task::Bench(reader.bench(&args)?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
+        Typed::Republish(args) => read(&args.common, &|reader| Ok(Task::Republish(reader.republish(&args)?.into()))),
+        Typed::Prune(args) => read(&args.common, &|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
     };
     invocation.map(|invocation| Invocation { typed: place, ..invocation })
 }

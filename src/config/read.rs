@@ -15,9 +15,10 @@ use super::{
     TeardownConfig, kafka, units,
 };
 use crate::cli::{
-    CheckArgs, CommonArgs, KafkaArgs, OperationArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs, TeardownArgs,
+    CheckArgs, CommonArgs, KafkaArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
+    StatusArgs, TeardownArgs,
 };
-use crate::commands::check;
+use crate::commands::{check, prune, republish};
 use crate::nearest::nearest;
 use crate::pg::source::{Environment, Source};
 
@@ -143,6 +144,63 @@ impl Reader<'_> {
         let typed_source = args.source.source.clone();
         let TeardownArgs { publication_too, yes, .. } = *args;
         Ok(TeardownConfig { source, publication, slot, publication_too, yes, typed_source })
+    }
+
+    pub(super) fn republish(&mut self, args: &RepublishArgs) -> Result<republish::Request, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        let mut tables = self.tables(&args.table)?;
+        let (Some(table), true) = (tables.pop(), tables.is_empty()) else {
+            return Err(ConfigError::Usage {
+                message: "republish needs the one table whose rows are to be published again".to_owned(),
+                hint: "walrelay republish --table public.outbox".to_owned(),
+            });
+        };
+        Ok(republish::Request {
+            source,
+            publication,
+            slot,
+            table,
+            id_column: self.name("id-column", args.id_column.as_deref())?,
+            condition: args.condition.clone(),
+            order: args.order_by.clone(),
+            chunk: chunk(args.chunk.as_deref())?,
+            apply: args.apply,
+            force: args.force,
+        })
+    }
+
+    pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, ConfigError> {
+        let Place { source, publication, slot } = self.place(&args.source)?;
+        let Some(older_than) = span("--older-than", args.older_than.as_deref())? else {
+            return Err(ConfigError::Usage {
+                message: "prune needs --older-than".to_owned(),
+                hint: "walrelay prune --older-than 7d".to_owned(),
+            });
+        };
+        if older_than < prune::LEAST_AGE && !args.force {
+            return Err(ConfigError::Usage {
+                message: "--older-than is below a minute: such rows may be on their way".to_owned(),
+                hint: "walrelay prune --older-than 1h, or --force".to_owned(),
+            });
+        }
+        let archive_to = args.archive_to.as_ref().map(|text| flag("--archive-to", text));
+        let table = |given: Given| TableName::parse(&given.text).ok_or_else(|| given.invalid(names::TABLE, None));
+        let age_column = args.age_column.as_ref().map(|text| flag("--age-column", text));
+        Ok(prune::Request {
+            source,
+            publication,
+            slot,
+            tables: self.tables(&args.table)?,
+            id_column: self.name("id-column", args.id_column.as_deref())?,
+            older_than,
+            age_column: age_column.map(name).transpose()?,
+            chunk: chunk(args.chunk.as_deref())?,
+            archive_to: archive_to.map(table).transpose()?,
+            every: span("--every", args.every.as_deref())?,
+            partitions: args.partitions,
+            dry_run: args.dry_run,
+            force: args.force,
+        })
     }
 
     fn place(&mut self, args: &SourceArgs) -> Result<Place, ConfigError> {
@@ -326,6 +384,25 @@ impl<T: Ord> Bounds<T> {
     pub(super) fn hold(&self, value: &T) -> bool {
         (&self.least..=&self.most).contains(&value)
     }
+}
+
+/// How many rows a transaction takes where nothing is said.
+const DEFAULT_CHUNK: u32 = 2000;
+
+/// More places than this make one statement too long.
+const LARGEST_CHUNK: u32 = 100_000;
+
+fn chunk(typed: Option<&str>) -> Result<u32, ConfigError> {
+    let Some(text) = typed else { return Ok(DEFAULT_CHUNK) };
+    let rows = text.parse().ok().filter(|rows| (1..=LARGEST_CHUNK).contains(rows));
+    rows.ok_or_else(|| flag("--chunk", text).invalid("a number of rows from 1 to 100000", None))
+}
+
+/// A duration that stands on the command line alone.
+fn span(name: &str, typed: Option<&str>) -> Result<Option<Duration>, ConfigError> {
+    let read =
+        |text: &str| units::duration(text).map_err(|error| flag(name, text).invalid(units::DURATION, error.suggestion));
+    typed.map(read).transpose()
 }
 
 pub(super) fn flag(name: &str, text: &str) -> Given {

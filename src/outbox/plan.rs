@@ -79,7 +79,7 @@ impl Role {
         [("id", Self::Id), ("route", Self::Route), ("key", Self::Key), ("type", Self::Type)];
 
     /// The names tried, in order.
-    const fn names(self) -> &'static [&'static str] {
+    pub(crate) const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Id => &["id", "event_id"],
             Self::Key => &["aggregateid", "aggregate_id"],

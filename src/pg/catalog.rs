@@ -110,6 +110,15 @@ pub fn oldest_running(connection: &mut Connection) -> Result<Option<u64>, Error>
     Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
+/// The next transaction (64 bits: with its epoch): all before it have begun.
+///
+/// # Errors
+/// The connection broke.
+pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Error> {
+    let rows = connection.query("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text")?;
+    Ok(rows.first().and_then(|row| row.parse(0)))
+}
+
 /// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch).
 pub(crate) fn older_than(xid: u64) -> String {
     format!("age(xmin) > age('{}'::xid)", xid & 0xFFFF_FFFF)

@@ -2,7 +2,7 @@
 //!
 //! In and out: the comment's text. Other lines, a user's own or other slots' marks, are kept. The comment lives in the
 //! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost. A second line says which
-//! transactions had ended before the slot was made: rows that they left are in no slot.
+//! transaction was the next one then: what it and later ones leave is in the slot, and of what earlier ones left, little or nothing is.
 
 /// What a mark's line begins with.
 const PREFIX: &str = "walrelay slot: ";
@@ -30,13 +30,14 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
     }
 }
 
-/// The comment with `slot` marked as made when every transaction before `xid` (64 bits: with its epoch) had ended.
+/// The comment with `slot` marked as made when `xid` (64 bits: with its epoch) was the next transaction.
 pub(crate) fn set_since(comment: Option<&str>, slot: &str, xid: u64) -> String {
     let text = removed(comment, slot);
     format!("{}\n{SINCE}{slot} {xid}", set(text.as_deref(), slot))
 }
 
-/// The first transaction (64 bits: with its epoch) that had not surely ended when `slot` was made; `None`: that was not written down.
+/// The first transaction (64 bits: with its epoch) that began after `slot` was made, so that the slot carries its rows; `None`: that was
+/// not written down.
 pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| line.strip_prefix(SINCE)?.strip_prefix(slot)?.strip_prefix(' ')?.parse().ok())

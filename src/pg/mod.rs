@@ -10,6 +10,7 @@ pub mod frame;
 pub(crate) mod marker;
 pub mod replication;
 pub mod server;
+pub mod shape;
 pub mod source;
 mod stream;
 mod tls;

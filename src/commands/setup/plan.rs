@@ -101,6 +101,11 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// That it is to be done.
+    pub(super) fn to_do(&self) -> String {
+        format!("{} {}", self.kind.verbs().0, self.what)
+    }
+
     /// That it has been done.
     pub(super) fn done(&self) -> String {
         format!("{} {}", self.kind.verbs().1, self.what)
@@ -111,8 +116,7 @@ impl Step {
         if !matches!(source, pg::Error::Server { .. }) {
             return source.into();
         }
-        let step = format!("{} {}", self.kind.verbs().0, self.what);
-        CommandError::Refused { step, mend: self.mend.clone(), source: Box::new(source) }
+        CommandError::Refused { step: self.to_do(), mend: self.mend.clone(), source: Box::new(source) }
     }
 }
 
@@ -311,7 +315,7 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
 
-/// The same, with the first transaction that had not surely ended when the slot was made: what earlier ones left is in no slot.
+/// The same, with the first transaction that began after the slot was made.
 pub(super) fn mark_since_sql(request: &Request, facts: &Facts, xid: u64) -> String {
     let comment = marker::set_since(comment(facts), &request.slot, xid);
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(&request.publication), literal(&comment))

@@ -4,6 +4,7 @@
 //! size. A relay that does not answer, or reads another slot, has nothing to say here.
 //! Specification: RFC 9112.
 
+use crate::commands::output::number;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -40,9 +41,13 @@ pub(super) struct RelayReport {
 impl RelayReport {
     /// For people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let plural = if self.events_total == 1 { "" } else { "s" };
         let state = format!(
-            "{}, {} records published, {} in flight (walrelay {})",
-            self.state, self.events_total, self.in_flight_records, self.version
+            "{}, {} record{plural} published, {} in flight (walrelay {})",
+            self.state,
+            number(self.events_total),
+            number(self.in_flight_records),
+            self.version
         );
         let mut rows = vec![("relay", state)];
         rows.extend(self.last_error.as_ref().map(|error| ("last error", error.clone())));
@@ -121,6 +126,16 @@ mod tests {
         for text in ["", "\r\n\r\n", "HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n\r\n", "HTTP/1.1 x\r\n\r\n"] {
             assert!(get(&server(text), "/").is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn one_record_is_one_record_and_many_are_grouped() {
+        let shown = |events: u64| {
+            let json = serde_json::json!({"slot": "s", "state": "streaming", "events_total": events, "version": "1"});
+            serde_json::from_value::<RelayReport>(json).unwrap().rows()[0].1.clone()
+        };
+        assert!(shown(1).starts_with("streaming, 1 record published, 0 in flight"));
+        assert!(shown(1_234_567).starts_with("streaming, 1,234,567 records published"));
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! Rows of a table, listed in one snapshot by where they stand and who left them there.
+//!
+//! In: a table and a condition. Out: chunks of [`Place`]s, in order, from a cursor that the server holds: our memory is one chunk.
+//! Invariant: a place is used again once its row is gone, so nothing is done to a row before [`locked`] has seen, under a lock, that the
+//! same transaction's row with the same id still stands there.
+
+use crate::pg::{self, Connection, Row, identifier, literal};
+use std::time::Duration;
+
+/// How long listing may take, and one chunk.
+pub(super) const PATIENCE: Duration = Duration::from_hours(24);
+
+/// Where a row stands, who left it there, and its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `tableoid`: the partition.
+    table: String,
+    /// As SQL writes it: `(0,1)`.
+    ctid: String,
+    xmin: String,
+    id: String,
+}
+
+/// Opens the list, in a snapshot of its own. `table`: as SQL names it; `id`: its column; `order`: empty for none. How many there are.
+pub(super) fn open(
+    connection: &mut Connection,
+    table: &str,
+    id: &str,
+    condition: &str,
+    order: &str,
+) -> Result<u64, pg::Error> {
+    let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {order}") };
+    let declare = format!(
+        "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
+         SELECT tableoid, ctid, xmin, {}::text, count(*) OVER () FROM {table} WHERE {condition}{order}; COMMIT",
+        identifier(id)
+    );
+    if let Err(error) = connection.query_within(&declare, PATIENCE) {
+        drop(connection.query("ROLLBACK"));
+        return Err(error);
+    }
+    let first = connection.query("FETCH FORWARD 1 FROM walrelay_rows; MOVE ABSOLUTE 0 IN walrelay_rows")?;
+    Ok(first.first().and_then(|row| row.parse(4)).unwrap_or_default())
+}
+
+/// Forgets the list.
+pub(super) fn close(connection: &mut Connection) -> Result<(), pg::Error> {
+    connection.query("CLOSE walrelay_rows").map(drop)
+}
+
+/// The next `rows` of the list; empty at its end.
+pub(super) fn next(connection: &mut Connection, rows: u32) -> Result<Vec<Place>, pg::Error> {
+    let found = connection.query(&format!("FETCH FORWARD {rows} FROM walrelay_rows"))?;
+    Ok(found.iter().filter_map(place).collect())
+}
+
+fn place(row: &Row) -> Option<Place> {
+    let text = |at| row.text(at).map(str::to_owned);
+    Some(Place { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
+}
+
+/// The beginning of a statement: `locked (tab, tid)` are those of `places` that are still as they were listed, and locked now.
+/// `skip_locked`: without those that others have locked; else these are waited for. `table`: as SQL names it.
+pub(super) fn locked(table: &str, id: &str, places: &[Place], skip_locked: bool) -> String {
+    let array = |part: fn(&Place) -> &str| literal(&array(places.iter().map(part)));
+    let tids = array(|place| &place.ctid);
+    format!(
+        "WITH listed (tab, tid, x, id) AS (
+             SELECT * FROM ROWS FROM (pg_catalog.unnest({}::oid[]), pg_catalog.unnest({tids}::tid[]),
+                                      pg_catalog.unnest({}::xid[]), pg_catalog.unnest({}::text[])) AS u),
+              locked AS MATERIALIZED (
+             SELECT t.tableoid AS tab, t.ctid AS tid FROM {table} AS t
+               JOIN listed AS l ON l.tid = t.ctid AND l.tab = t.tableoid AND l.x = t.xmin AND l.id = COALESCE(t.{}::text, '')
+              WHERE t.ctid = ANY ({tids}::tid[])
+                FOR UPDATE OF t{})",
+        array(|place| &place.table),
+        array(|place| &place.xmin),
+        array(|place| &place.id),
+        identifier(id),
+        if skip_locked { " SKIP LOCKED" } else { "" }
+    )
+}
+
+/// Deletes what [`locked`] has; `t` is the table.
+pub(super) fn delete(table: &str) -> String {
+    format!("DELETE FROM {table} AS t USING locked AS k WHERE t.ctid = k.tid AND t.tableoid = k.tab")
+}
+
+/// An array's text form.
+fn array<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    let quoted = |item: &str| format!("\"{}\"", item.replace('\\', "\\\\").replace('"', "\\\""));
+    format!("{{{}}}", items.map(quoted).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_quoted_whatever_they_hold() {
+        assert_eq!(array(["a", "b\"c", "d\\e", "", "NULL"].into_iter()), r#"{"a","b\"c","d\\e","","NULL"}"#);
+    }
+
+    #[test]
+    fn a_row_is_recognised_by_place_transaction_and_id() {
+        let place =
+            Place { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
+        let sql = locked("\"public\".\"outbox\"", "event_id", &[place], true);
+        for part in
+            ["l.tid = t.ctid", "l.x = t.xmin", "t.\"event_id\"::text", "SKIP LOCKED", "it''s", "l.tab = t.tableoid"]
+        {
+            assert!(sql.contains(part), "{part} is not in {sql}");
+        }
+    }
+}

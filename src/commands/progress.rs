@@ -1,0 +1,103 @@
+//! How far long work has come: a bar that is drawn over on a terminal, and nothing elsewhere.
+//!
+//! In: counts, and the time. Out: one line on stderr, at most ten times a second. What is written to stdout stays whole.
+
+use super::output::{duration, number};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often it is drawn at most.
+const DRAW_EVERY: Duration = Duration::from_millis(100);
+
+/// Characters of the bar.
+const WIDTH: u64 = 30;
+
+/// Clears the line.
+const CLEAR: &str = "\r\x1b[K";
+
+/// A bar.
+#[derive(Debug)]
+pub(super) struct Progress {
+    label: &'static str,
+    total: u64,
+    started: Instant,
+    drawn: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    /// Of `total` things; `label`: what is being done.
+    pub(super) fn new(label: &'static str, total: u64) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { label, total, started: Instant::now(), drawn: None, terminal }
+    }
+
+    /// So many are done.
+    pub(super) fn at(&mut self, done: u64) {
+        let now = Instant::now();
+        if !self.terminal || self.drawn.is_some_and(|drawn| now - drawn < DRAW_EVERY && done < self.total) {
+            return;
+        }
+        self.drawn = Some(now);
+        draw(&format!("{CLEAR}{}", line(self.label, done, self.total, now - self.started)));
+    }
+
+    /// Something else is waited for.
+    pub(super) fn note(&mut self, text: &str) {
+        if self.terminal {
+            self.drawn = Some(Instant::now());
+            draw(&format!("{CLEAR}{text}"));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            draw(CLEAR);
+        }
+    }
+}
+
+fn draw(text: &str) {
+    let mut stderr = std::io::stderr();
+    // Nothing hangs on it.
+    drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
+}
+
+fn line(label: &str, done: u64, total: u64, elapsed: Duration) -> String {
+    let total = total.max(done).max(1);
+    let full = usize::try_from(done * WIDTH / total).unwrap_or_default();
+    let empty = usize::try_from(WIDTH).unwrap_or_default() - full;
+    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    let rate = done.saturating_mul(1000) / millis;
+    let left = (total - done)
+        .checked_div(rate)
+        .map_or_else(String::new, |left| format!(", {} left", duration(Duration::from_secs(left))));
+    format!(
+        "{label} {}{} {} of {}, {}/s{left}",
+        "█".repeat(full),
+        "░".repeat(empty),
+        number(done),
+        number(total),
+        number(rate)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_says_how_far_how_fast_and_how_long_still() {
+        let half = line("deleting", 1_000, 2_000, Duration::from_secs(2));
+        assert_eq!(half, format!("deleting {}{} 1,000 of 2,000, 500/s, 2 s left", "█".repeat(15), "░".repeat(15)));
+    }
+
+    #[test]
+    fn nothing_done_more_than_expected_or_no_time_is_no_trouble() {
+        assert!(line("x", 0, 0, Duration::ZERO).contains("0 of 1"));
+        assert!(line("x", 5, 3, Duration::ZERO).contains("5 of 5"));
+        assert!(line("x", u64::MAX / 64, u64::MAX, Duration::from_secs(1)).contains("left"));
+    }
+}

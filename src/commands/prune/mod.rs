@@ -1,0 +1,344 @@
+//! `prune`: deletes rows that are old and proven to be delivered.
+//!
+//! ```text
+//!  list the old rows: ctid, xmin, id, in one snapshot
+//!    ─► commit a logical message: it stands in the log behind every commit that the snapshot has seen
+//!    ─► wait until the slot has confirmed it: all of these are delivered
+//!    ─► delete in chunks what still stands there as it was listed
+//! ```
+//!
+//! Why not otherwise: `pg_current_wal_lsn()` is behind asynchronous commits whose rows are visible already, and
+//! `pg_visible_in_snapshot(xmin)` does not know the savepoints of transactions that still run. The message needs neither: whatever a
+//! snapshot shows has put its commit into the log before, and the log has one order.
+//!
+//! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows from before the slot pass through no
+//! slot and stay, unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one short transaction.
+
+mod age;
+mod partitions;
+
+use super::error::CommandError;
+use super::output::{duration, number, shell_quoted, typed as sql_typed};
+use super::progress::Progress;
+use super::target::{self, Target, Where};
+use super::{TypedFlags, listed};
+use crate::config::TableName;
+use crate::lsn::Lsn;
+use crate::pg::shape::shape;
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server};
+use crate::supervise::RunError;
+use age::Age;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Rows younger than this may be on their way.
+pub const LEAST_AGE: Duration = Duration::from_mins(1);
+
+/// How often the slot is looked at while its confirmation is waited for: at first, and at most.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// After how long a wait is told, and again.
+const WORD_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a statement waits for a lock that somebody else has.
+const LOCK_PATIENCE: &str = "SET lock_timeout = '5s'";
+
+/// What is to be deleted.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot that has to have confirmed.
+    pub slot: String,
+    /// Only these tables; empty: all of the publication.
+    pub tables: Vec<TableName>,
+    /// The id's column; `None`: found by name.
+    pub id_column: Option<String>,
+    /// The least age.
+    pub older_than: Duration,
+    /// The column that says how old a row is; `None`: found by name.
+    pub age_column: Option<String>,
+    /// Rows that are deleted in one transaction; at least 1.
+    pub chunk: u32,
+    /// Where rows go before they are deleted.
+    pub archive_to: Option<TableName>,
+    /// Again after each such pause; `None`: once.
+    pub every: Option<Duration>,
+    /// Whole partitions.
+    pub partitions: bool,
+    /// Only say what would be deleted.
+    pub dry_run: bool,
+    /// Also young rows, and rows that the slot does not carry: from before it, or left out by a row filter.
+    pub force: bool,
+}
+
+impl Request {
+    fn place(&self) -> Where<'_> {
+        Where {
+            database: &self.source.dbname,
+            publication: &self.publication,
+            slot: &self.slot,
+            id_column: self.id_column.as_deref(),
+        }
+    }
+}
+
+/// Deletes. `typed`: what the next command repeats. `notes`: what is waited for. `stop`: ends it between two chunks.
+///
+/// # Errors
+/// The slot is missing or not one that can be read; a table is not in the publication; the age cannot be told; the server refuses.
+pub fn prune(
+    request: &Request,
+    typed: &TypedFlags,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    if request.older_than < LEAST_AGE && !request.force {
+        return Err(CommandError::FlagNeeded {
+            flag: "--force",
+            why: format!(
+                "--older-than {} is below a minute: such rows may be on their way",
+                duration(request.older_than)
+            ),
+            example: "walrelay prune --older-than 1h".to_owned(),
+        });
+    }
+    loop {
+        match (once(request, typed, out, notes, stop), request.every) {
+            // What passes by itself is tried again with the next round.
+            (Err(CommandError::Run(RunError::Postgres(error))), Some(_))
+                if error.recovery() == pg::Recovery::Reconnect =>
+            {
+                tracing::warn!(%error, "this round was not finished");
+            }
+            (Err(error), _) => return Err(error),
+            (Ok(()), None) => return Ok(()),
+            (Ok(()), Some(_)) => {}
+        }
+        let next = Instant::now() + request.every.unwrap_or_default();
+        while Instant::now() < next {
+            if stop() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY.1.min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+}
+
+fn once(
+    request: &Request,
+    typed: &TypedFlags,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    target::confirmed(&mut connection, request.place())?;
+    let tables = tables(&mut connection, request)?;
+    connection.query(LOCK_PATIENCE)?;
+    let mut round = Round { connection, request, typed, notes, stop };
+    for table in &tables {
+        if request.partitions {
+            partitions::prune(&mut round, table, out)?;
+        } else {
+            round.table(table, out)?;
+        }
+    }
+    if request.dry_run {
+        writeln!(out, "nothing was deleted")?;
+    }
+    Ok(())
+}
+
+/// A table to prune.
+struct Table {
+    target: Target,
+    age: Age,
+}
+
+fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, CommandError> {
+    let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
+    let targets = target::targets(connection, request.place(), &request.tables)?;
+    let table = |target: Target| {
+        if target.filtered && !request.force {
+            return Err(CommandError::NotProven {
+                table: target.name.to_string(),
+                why: "the publication has a row filter on it: rows that it leaves out are never delivered",
+            });
+        }
+        let age = Age::find(request.age_column.as_deref(), &target.name, &target.shape, tracks)?;
+        Ok(Table { target, age })
+    };
+    targets.into_iter().map(table).collect()
+}
+
+/// One look at all tables.
+struct Round<'a> {
+    connection: Connection,
+    request: &'a Request,
+    typed: &'a TypedFlags,
+    notes: &'a mut dyn Write,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl Round<'_> {
+    fn table(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+        let started = Instant::now();
+        let since = self.since()?;
+        let condition = self.condition(table, since);
+        if self.request.dry_run {
+            return self.count(table, &condition, out);
+        }
+        let archive = self.archive(table)?;
+        let name = table.target.sql_name();
+        let total = listed::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
+        let mut deleted = 0;
+        if total > 0 {
+            self.confirmed(since)?;
+            deleted = self.delete(table, archive.as_deref(), total)?;
+        }
+        listed::close(&mut self.connection)?;
+        let left = total - deleted;
+        let changed = if left > 0 { format!(", {} were locked or had changed", number(left)) } else { String::new() };
+        let took = duration(started.elapsed());
+        writeln!(out, "{}: {} rows deleted{changed} ({took})", table.target.name, number(deleted))?;
+        self.older(table, since, out)
+    }
+
+    /// The rows that may go; without those from before the slot.
+    fn condition(&self, table: &Table, since: Option<u64>) -> String {
+        let older = table.age.older_than(self.request.older_than);
+        match since.filter(|_| !self.request.force) {
+            Some(xid) => format!("{older} AND NOT ({})", catalog::older_than(xid)),
+            None => older,
+        }
+    }
+
+    /// Since which transaction the slot is there, where that was written down.
+    fn since(&mut self) -> Result<Option<u64>, pg::Error> {
+        let mark = catalog::publication_mark(&mut self.connection, &self.request.publication)?;
+        Ok(marker::since(mark.comment.as_deref(), &self.request.slot))
+    }
+
+    fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
+        let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.sql_name());
+        let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
+        let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
+        let age = duration(self.request.older_than);
+        writeln!(out, "{}: {} rows are older than {age} by {}", table.target.name, number(count), table.age.name())?;
+        let since = self.since()?;
+        self.older(table, since, out)
+    }
+
+    /// Says what stays because no slot has carried it.
+    fn older(&mut self, table: &Table, since: Option<u64>, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(xid) = since.filter(|_| !self.request.force) else { return Ok(()) };
+        let older = table.age.older_than(self.request.older_than);
+        let clause = catalog::older_than(xid);
+        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.sql_name());
+        if self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
+            return Ok(());
+        }
+        let publish = format!(
+            "walrelay republish --table {} --where {} --apply",
+            shell_quoted(&sql_typed(&table.target.name)),
+            shell_quoted(&clause)
+        );
+        writeln!(
+            out,
+            "{}: rows from before the slot stay: none has carried them. To publish them: {}; to delete them all the same: --force",
+            table.target.name,
+            self.typed.complete(&publish)
+        )?;
+        Ok(())
+    }
+
+    /// Returns once everything that was committed before this call is confirmed.
+    fn confirmed(&mut self, since: Option<u64>) -> Result<(), CommandError> {
+        // Visible means that the commit is in the log, if only in memory: this message comes behind it, and its own commit flushes both.
+        let rows = self.connection.query(
+            "BEGIN; SET LOCAL synchronous_commit = on;
+             SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay.prune', ''); COMMIT",
+        )?;
+        let behind: Lsn = rows.first().and_then(|row| row.parse(0)).unwrap_or(Lsn::new(u64::MAX));
+        let started = Instant::now();
+        let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
+        let mut progress = Progress::new("waiting", 0);
+        while target::confirmed(&mut self.connection, self.request.place())? <= behind {
+            if (self.stop)() {
+                return Err(CommandError::Interrupted);
+            }
+            let word = format!(
+                "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
+                self.request.slot,
+                duration(started.elapsed())
+            );
+            if started.elapsed() >= next_word {
+                writeln!(self.notes, "{word}")?;
+                next_word += WORD_EVERY;
+            }
+            progress.note(&word);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK_EVERY.1);
+        }
+        // A slot that was lost and made again meanwhile has confirmed what it never carried.
+        if self.since()? != since {
+            return Err(RunError::NoSlot { slot: self.request.slot.clone(), was_there: true }.into());
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {
+        let mut progress = Progress::new("deleting", total);
+        let (name, mut seen, mut deleted) = (table.target.sql_name(), 0, 0);
+        loop {
+            let places = listed::next(&mut self.connection, self.request.chunk)?;
+            if places.is_empty() || (self.stop)() {
+                return Ok(deleted);
+            }
+            let kept = archive.map_or_else(String::new, |into| format!(", kept AS ({into} FROM gone RETURNING 1)"));
+            let counted = if archive.is_some() { "kept" } else { "gone" };
+            let sql = format!(
+                "{}, gone AS ({} RETURNING t.*){kept} SELECT count(*) FROM {counted}",
+                listed::locked(&name, &table.target.id, &places, true),
+                listed::delete(&name)
+            );
+            let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
+            deleted += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
+            seen += places.len() as u64;
+            progress.at(seen);
+        }
+    }
+
+    /// `INSERT INTO … SELECT …`, for rows of `table`.
+    fn archive(&mut self, table: &Table) -> Result<Option<String>, CommandError> {
+        let Some(into) = &self.request.archive_to else { return Ok(None) };
+        let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
+            return Err(CommandError::NoTable {
+                table: into.to_string(),
+                database: self.request.source.dbname.clone(),
+            });
+        };
+        let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
+        let names: Vec<String> = table.target.shape.columns.iter().map(|column| column.name.clone()).collect();
+        if let Some(column) = names.into_iter().find(lacks) {
+            return Err(CommandError::ArchiveLacks {
+                archive: into.to_string(),
+                column,
+                table: table.target.name.to_string(),
+            });
+        }
+        let kept = there.columns.iter().filter(|column| !column.generated);
+        let kept = kept.filter(|column| table.target.shape.columns.iter().any(|have| have.name == column.name));
+        let columns: Vec<String> = kept.map(|column| identifier(&column.name)).collect();
+        let columns = columns.join(", ");
+        Ok(Some(format!(
+            "INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}",
+            super::output::table(into)
+        )))
+    }
+}

@@ -1,0 +1,142 @@
+//! Whole days at once: partitions are made ahead, and old ones are dropped once they are delivered.
+//!
+//! In: a table that is partitioned by range of its age column. Out: what was made and dropped. Old partitions are looked up, and the
+//! oldest transaction that runs then is noted; once the slot has confirmed what stands behind that, a partition is locked, and detached
+//! and dropped if no transaction from that one on has left a row in it: what is older had ended before, so it is delivered.
+
+use super::{Round, Table};
+use crate::commands::error::CommandError;
+use crate::commands::listed;
+use crate::commands::output::duration;
+use crate::pg::{self, catalog, identifier};
+use std::io::Write;
+
+/// How many days ahead partitions are made, today not counted.
+const DAYS_AHEAD: u32 = 7;
+
+/// `duplicate_table`, `invalid_object_definition` (it would overlap): that day has its place.
+const IS_THERE: [&str; 2] = ["42P07", "42P17"];
+
+/// `lock_not_available`: others use it, and the next round comes.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// Makes, detaches, drops.
+pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+    let key = key(round, table)?;
+    let age = duration(round.request.older_than);
+    let old = old(round, table)?;
+    if round.request.dry_run {
+        for name in &old {
+            writeln!(out, "{}: partition {name} is older than {age} by {key}", table.target.name)?;
+        }
+        return Ok(());
+    }
+    for day in 0..=DAYS_AHEAD {
+        make(round, table, day, out)?;
+    }
+    if old.is_empty() {
+        writeln!(out, "{}: no partition is older than {age} by {key}", table.target.name)?;
+        return Ok(());
+    }
+    let oldest = catalog::oldest_running(&mut round.connection)?.unwrap_or_default();
+    let since = round.since()?;
+    round.confirmed(since)?;
+    for name in old {
+        let outcome = drop_partition(round, table, &name, oldest)?;
+        writeln!(out, "{}: {outcome} partition {name}", table.target.name)?;
+    }
+    Ok(())
+}
+
+/// The one column that it is partitioned by; it has to be the age's.
+fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
+    let refused = |why: String| CommandError::NoPartitions { table: table.target.name.to_string(), why };
+    let rows = round.connection.query(&format!(
+        "SELECT a.attname, a.atttypid::regtype::text FROM pg_catalog.pg_partitioned_table AS p
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+          WHERE p.partrelid = {} AND p.partstrat = 'r' AND p.partnatts = 1
+            AND a.atttypid::regtype::text IN ('timestamp with time zone', 'timestamp without time zone', 'date')",
+        table.target.shape.oid
+    ))?;
+    let key = rows.first().and_then(|row| row.text(0)).map(str::to_owned);
+    let key = key.ok_or_else(|| refused("it is not partitioned by range of one column with a time".to_owned()))?;
+    if table.age.name() == key {
+        return Ok(key);
+    }
+    Err(refused(format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
+}
+
+/// The partition of the day that is so many days ahead, if nothing is there yet.
+fn make(round: &mut Round<'_>, table: &Table, day: u32, out: &mut dyn Write) -> Result<(), CommandError> {
+    let rows = round.connection.query(&format!(
+        "SELECT to_char(current_date + {day}, 'YYYYMMDD'), (current_date + {day})::text, (current_date + {day} + 1)::text"
+    ))?;
+    let text = |at| rows.first().and_then(|row| row.text(at)).unwrap_or_default().to_owned();
+    let (suffix, from, to) = (text(0), text(1), text(2));
+    let schema = identifier(&table.target.name.schema);
+    let name = format!("{schema}.{}", identifier(&format!("{}_p{suffix}", table.target.name.name)));
+    let made = round.connection.query(&format!(
+        "CREATE TABLE {name} PARTITION OF {} FOR VALUES FROM ('{from}') TO ('{to}')",
+        table.target.sql_name()
+    ));
+    match made {
+        Ok(_) => writeln!(out, "{}: made partition {name}", table.target.name)?,
+        Err(error) if error.code().is_some_and(|code| IS_THERE.contains(&code)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Partitions whose last moment is old enough, without those with rows from before the slot.
+fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError> {
+    let rows = round.connection.query(&format!(
+        "SELECT format('%I.%I', n.nspname, c.relname)
+           FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE i.inhparent = {} AND c.relkind = 'r' AND NOT i.inhdetachpending
+            AND substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM 'TO \\(''([^'']+)''\\)')::timestamptz
+                < pg_catalog.now() - interval '{} ms'
+          ORDER BY c.relname",
+        table.target.shape.oid,
+        round.request.older_than.as_millis()
+    ))?;
+    let mut names: Vec<String> = rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect();
+    if let Some(xid) = round.since()?.filter(|_| !round.request.force) {
+        let connection = &mut round.connection;
+        let mut carried = |name: &String| -> Result<bool, pg::Error> {
+            let older = catalog::older_than(xid);
+            Ok(connection.query(&format!("SELECT FROM {name} WHERE {older} LIMIT 1"))?.is_empty())
+        };
+        let mut kept = Vec::new();
+        for name in names {
+            if carried(&name)? {
+                kept.push(name);
+            }
+        }
+        names = kept;
+    }
+    Ok(names)
+}
+
+/// What became of it. Nobody can add a row between the look and the end.
+fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64) -> Result<&'static str, pg::Error> {
+    let parent = table.target.sql_name();
+    let newer = format!("SELECT FROM {name} WHERE NOT ({}) LIMIT 1", catalog::older_than(oldest));
+    let connection = &mut round.connection;
+    let looked = connection
+        .query(&format!("BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"))
+        .and_then(|_| connection.query_within(&newer, listed::PATIENCE));
+    let outcome = match looked {
+        Ok(rows) if rows.is_empty() => connection
+            .query(&format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT"))
+            .map(|_| "dropped"),
+        Ok(_) => Ok("rows still come into"),
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok("dropped") => Ok("dropped"),
+        Err(error) if error.code() == Some(LOCK_NOT_AVAILABLE) => connection.query("ROLLBACK").map(|_| "somebody uses"),
+        Err(error) => Err(error),
+        Ok(other) => connection.query("ROLLBACK").map(|_| other),
+    }
+}

@@ -1,0 +1,259 @@
+//! `republish`: publishes rows once more, or rows that no slot has carried, by deleting and inserting them.
+//!
+//! ```text
+//!  list the rows in one snapshot, in order ─► for each chunk, one transaction:
+//!      WITH moved AS (DELETE … RETURNING *) INSERT … OVERRIDING SYSTEM VALUE SELECT … ORDER BY …
+//! ```
+//!
+//! In: a table, which rows, in what order. Out: what would be done, or with `apply` what was. The rows keep every value, their ids
+//! too; generated columns compute themselves. They are listed once, before the first is moved: a condition that moved rows meet again
+//! cannot make it go round. A row that changed after it was listed stays as it is.
+
+use super::error::CommandError;
+use super::output::{number, shell_quoted, typed as sql_typed};
+use super::progress::Progress;
+use super::target::{self, Target, Where};
+use super::{AGE_COLUMNS, TypedFlags, listed};
+use crate::config::TableName;
+use crate::pg::source::Source;
+use crate::pg::{Connection, Purpose, identifier};
+use std::io::Write;
+
+/// How much of a row is shown, in characters.
+const SHOWN_CHARACTERS: usize = 160;
+
+/// What is to be published again.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication that will carry the rows.
+    pub publication: String,
+    /// The slot that will.
+    pub slot: String,
+    /// The table.
+    pub table: TableName,
+    /// The id's column; `None`: found by name.
+    pub id_column: Option<String>,
+    /// Which rows, as SQL; `None`: all.
+    pub condition: Option<String>,
+    /// In which order, as SQL; `None`: by the age's column, then the id.
+    pub order: Option<String>,
+    /// Rows that are moved in one transaction; at least 1.
+    pub chunk: u32,
+    /// Do it.
+    pub apply: bool,
+    /// Also where more would happen than that rows are published.
+    pub force: bool,
+}
+
+impl Request {
+    fn place(&self) -> Where<'_> {
+        Where {
+            database: &self.source.dbname,
+            publication: &self.publication,
+            slot: &self.slot,
+            id_column: self.id_column.as_deref(),
+        }
+    }
+}
+
+/// Shows what would be done, or does it. `typed`: what the next command repeats. `stop`: ends it between two chunks.
+///
+/// # Errors
+/// There is no slot, or the publication does not have the table; more would happen than is wanted; the server refuses.
+pub fn republish(
+    request: &Request,
+    typed: &TypedFlags,
+    out: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    target::confirmed(&mut connection, request.place())?;
+    let found = target::targets(&mut connection, request.place(), std::slice::from_ref(&request.table))?;
+    let Some(target) = found.into_iter().next() else { return Ok(()) };
+    let condition = request.condition.as_ref().map_or_else(|| "true".to_owned(), |sql| format!("({sql})"));
+    let order = request.order.clone().unwrap_or_else(|| default_order(&target));
+    let reasons = reasons(&target);
+    show(&mut connection, &target, &condition, &order, out)?;
+    if !request.apply {
+        let again = format!(
+            "walrelay republish --table {}{}",
+            shell_quoted(&sql_typed(&target.name)),
+            more_flags(request, !reasons.is_empty())
+        );
+        writeln!(out, "nothing was changed; to do it: {}", typed.complete(&again))?;
+        return Ok(());
+    }
+    if !reasons.is_empty() && !request.force {
+        return Err(CommandError::Fires { table: target.name.to_string(), reasons });
+    }
+    let total = listed::open(&mut connection, &target.sql_name(), &target.id, &condition, &order)?;
+    let moved = move_all(&mut connection, request, &target, &order, total, stop)?;
+    listed::close(&mut connection)?;
+    let left = total - moved;
+    let changed = if left > 0 {
+        format!("; {} changed meanwhile, or were not reached, and stay", number(left))
+    } else {
+        String::new()
+    };
+    writeln!(out, "{} moved: the relay publishes them now{changed}", rows(moved))?;
+    writeln!(out, "next: {}", typed.complete("walrelay status --watch"))?;
+    Ok(())
+}
+
+fn more_flags(request: &Request, force: bool) -> String {
+    let mut flags = String::new();
+    for (flag, value) in [("--where", &request.condition), ("--order-by", &request.order)] {
+        if let Some(value) = value {
+            flags.extend([" ", flag, " ", &shell_quoted(value)]);
+        }
+    }
+    flags.push_str(" --apply");
+    if force {
+        flags.push_str(" --force");
+    }
+    flags
+}
+
+fn rows(count: u64) -> String {
+    if count == 1 { "1 row".to_owned() } else { format!("{} rows", number(count)) }
+}
+
+fn default_order(target: &Target) -> String {
+    let has = |name: &&str| target.shape.columns.iter().any(|column| column.name == **name);
+    let age = AGE_COLUMNS.iter().copied().find(has);
+    let columns: Vec<String> = age.into_iter().chain([target.id.as_str()]).map(identifier).collect();
+    columns.join(", ")
+}
+
+/// What would happen besides.
+fn reasons(target: &Target) -> Vec<String> {
+    let shape = &target.shape;
+    let mut reasons = Vec::new();
+    let mut fires = |what: &str, names: &[String]| {
+        if !names.is_empty() {
+            reasons.push(format!("{what}: {}", names.join(", ")));
+        }
+    };
+    fires("triggers would fire", &shape.triggers);
+    fires("rules would apply", &shape.rules);
+    fires("deleting touches other tables by foreign keys", &shape.referenced_by);
+    if shape.partitioned {
+        reasons.push("it is partitioned: rows may move to another partition".to_owned());
+    }
+    if shape.row_security {
+        reasons.push("row security hides rows from this role".to_owned());
+    }
+    if target.filtered {
+        reasons.push("the publication has a row filter on it: rows that it leaves out are not published".to_owned());
+    }
+    reasons
+}
+
+fn show(
+    connection: &mut Connection,
+    target: &Target,
+    condition: &str,
+    order: &str,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let name = target.sql_name();
+    let counted =
+        connection.query_within(&format!("SELECT count(*) FROM {name} WHERE {condition}"), listed::PATIENCE)?;
+    let count: u64 = counted.first().and_then(|row| row.parse(0)).unwrap_or_default();
+    writeln!(out, "{} of {} would be deleted and inserted again, ordered by {order}", rows(count), target.name)?;
+    let sql = |offset: u64| {
+        format!(
+            "SELECT pg_catalog.row_to_json(t)::text FROM {name} AS t WHERE {condition} ORDER BY {order} LIMIT 1 OFFSET {offset}"
+        )
+    };
+    for (which, offset) in [("first", 0), ("last", count.saturating_sub(1))] {
+        let row = connection.query_within(&sql(offset), listed::PATIENCE)?;
+        if let Some(text) = row.first().and_then(|row| row.text(0)) {
+            writeln!(out, "  {which:<13}{}", shortened(text))?;
+        }
+    }
+    let shape = &target.shape;
+    for (what, names) in [
+        ("triggers", &shape.triggers),
+        ("rules", &shape.rules),
+        ("referenced by", &shape.referenced_by),
+        ("references", &shape.references),
+    ] {
+        if !names.is_empty() {
+            writeln!(out, "  {what:<13}{}", names.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+fn move_all(
+    connection: &mut Connection,
+    request: &Request,
+    target: &Target,
+    order: &str,
+    total: u64,
+    stop: &dyn Fn() -> bool,
+) -> Result<u64, CommandError> {
+    let (name, mut seen, mut moved) = (target.sql_name(), 0, 0);
+    let columns = target.shape.columns.iter().filter(|column| !column.generated);
+    let columns: Vec<String> = columns.map(|column| identifier(&column.name)).collect();
+    let columns = columns.join(", ");
+    let mut progress = Progress::new("moving", total);
+    loop {
+        let places = listed::next(connection, request.chunk)?;
+        if places.is_empty() || stop() {
+            return Ok(moved);
+        }
+        let sql = format!(
+            "{}, moved AS ({} RETURNING t.*),
+             put AS (INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM moved AS t ORDER BY {order} RETURNING 1)
+             SELECT count(*) FROM put",
+            listed::locked(&name, &target.id, &places, false),
+            listed::delete(&name)
+        );
+        let rows = connection.query_within(&sql, listed::PATIENCE)?;
+        moved += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
+        seen += places.len() as u64;
+        progress.at(seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::shape::{Shape, ShapeColumn};
+
+    fn target(columns: &[&str]) -> Target {
+        let column = |name: &&str| ShapeColumn { name: (*name).to_owned(), type_id: 25, generated: false };
+        let shape = Shape { columns: columns.iter().map(column).collect(), ..Shape::default() };
+        Target { name: TableName::parse("outbox").unwrap(), shape, id: "id".to_owned(), filtered: false }
+    }
+
+    #[test]
+    fn rows_go_by_age_then_by_id_unless_an_order_is_given() {
+        assert_eq!(default_order(&target(&["id", "created_at"])), "\"created_at\", \"id\"");
+        assert_eq!(default_order(&target(&["id", "payload"])), "\"id\"");
+    }
+
+    #[test]
+    fn whatever_else_would_happen_is_a_reason_not_to() {
+        assert_eq!(reasons(&target(&["id"])), Vec::<String>::new());
+        let mut odd = target(&["id"]);
+        odd.shape.triggers = vec!["audit on outbox".to_owned()];
+        odd.shape.referenced_by = vec!["fk of deliveries (ON DELETE CASCADE)".to_owned()];
+        odd.shape.partitioned = true;
+        odd.filtered = true;
+        let reasons = reasons(&odd);
+        assert_eq!(reasons.len(), 4);
+        assert!(reasons[0].contains("audit") && reasons[1].contains("CASCADE"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Outbox tables that `prune` and `republish` change rows of.
+//!
+//! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
+
+use super::error::CommandError;
+use crate::config::TableName;
+use crate::outbox::Role;
+use crate::pg::shape::{Shape, shape};
+use crate::pg::{self, Connection, catalog, literal, marker, server};
+use crate::pgoutput::PublishedTable;
+use crate::supervise::{RunError, check_slot};
+
+/// Where to look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Where<'a> {
+    pub(super) database: &'a str,
+    pub(super) publication: &'a str,
+    pub(super) slot: &'a str,
+    /// `--id-column`.
+    pub(super) id_column: Option<&'a str>,
+}
+
+/// A table.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) name: TableName,
+    pub(super) shape: Shape,
+    /// The id's column.
+    pub(super) id: String,
+    /// Rows of it that the publication leaves out.
+    pub(super) filtered: bool,
+}
+
+impl Target {
+    /// As SQL names it.
+    pub(super) fn sql_name(&self) -> String {
+        super::output::table(&self.name)
+    }
+}
+
+/// The slot's position, if it is one that a relay on this database can read.
+pub(super) fn confirmed(connection: &mut Connection, place: Where<'_>) -> Result<crate::lsn::Lsn, CommandError> {
+    let Some(slot) = server::slot(connection, place.slot)? else {
+        let mark = catalog::publication_mark(connection, place.publication)?;
+        let was_there = marker::is_set(mark.comment.as_deref(), place.slot);
+        return Err(RunError::NoSlot { slot: place.slot.to_owned(), was_there }.into());
+    };
+    check_slot(place.slot, place.database, &slot)?;
+    Ok(slot.confirmed_flush_lsn.unwrap_or_default())
+}
+
+/// The tables that are named, or all of the publication.
+pub(super) fn targets(
+    connection: &mut Connection,
+    place: Where<'_>,
+    names: &[TableName],
+) -> Result<Vec<Target>, CommandError> {
+    let publication = place.publication.to_owned();
+    match server::publication(connection, place.publication)? {
+        None => return Err(RunError::NoPublication { publication, database: place.database.to_owned() }.into()),
+        Some(row) if !row.pubinsert => return Err(RunError::NoInserts { publication }.into()),
+        Some(_) => {}
+    }
+    let published = server::published_tables(connection, place.publication)?;
+    let names = if names.is_empty() { roots(&published) } else { names.to_vec() };
+    names.into_iter().map(|name| target(connection, place, &published, name)).collect()
+}
+
+/// The tables of the publication; of partitions the table that they are a part of.
+fn roots(published: &[PublishedTable]) -> Vec<TableName> {
+    let mut names = Vec::new();
+    for table in published {
+        let (schema, name) = table.ancestors.last().cloned().unwrap_or_else(|| table.relation.full_name());
+        let name = TableName { schema, name };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn target(
+    connection: &mut Connection,
+    place: Where<'_>,
+    published: &[PublishedTable],
+    name: TableName,
+) -> Result<Target, CommandError> {
+    let Some(shape) = shape(connection, &name.schema, &name.name)? else {
+        return Err(CommandError::NoTable { table: name.to_string(), database: place.database.to_owned() });
+    };
+    if !published.iter().any(|table| name.covers(table)) {
+        let published = roots(published).iter().map(ToString::to_string).collect();
+        return Err(
+            RunError::TableNotPublished { table: name, publication: place.publication.to_owned(), published }.into()
+        );
+    }
+    let filtered = has_filter(connection, place.publication, shape.oid)?;
+    let id = id_column(&shape, place.id_column).ok_or_else(|| CommandError::FlagNeeded {
+        flag: "--id-column",
+        why: format!("{name} has no column {}", place.id_column.unwrap_or("id or event_id")),
+        example: "--id-column COLUMN".to_owned(),
+    })?;
+    Ok(Target { name, shape, id, filtered })
+}
+
+fn id_column(shape: &Shape, flag: Option<&str>) -> Option<String> {
+    let has = |name: &&str| shape.columns.iter().any(|column| column.name == **name);
+    match flag {
+        Some(name) => Some(name).filter(has).map(str::to_owned),
+        None => Role::Id.names().iter().copied().find(has).map(str::to_owned),
+    }
+}
+
+/// Whether the publication leaves rows of a table out.
+fn has_filter(connection: &mut Connection, publication: &str, table: u32) -> Result<bool, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
+          WHERE p.pubname = {} AND pg_catalog.to_jsonb(m) ->> 'prqual' IS NOT NULL
+            AND m.prrelid IN (SELECT {table} UNION SELECT relid FROM pg_catalog.pg_partition_tree({table}))",
+        literal(publication)
+    ))?;
+    Ok(!rows.is_empty())
+}

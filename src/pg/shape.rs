@@ -1,0 +1,91 @@
+//! What deleting and inserting rows of a table meets: its columns, and what fires.
+//!
+//! In: an open [`Connection`] and a table's name. Out: plain values. Reads only, and decides nothing.
+//! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
+
+use super::connection::{Connection, Row, literal};
+use super::error::Error;
+
+/// A table's shape.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// `PARTITION BY`.
+    pub partitioned: bool,
+    /// Its columns, in order.
+    pub columns: Vec<ShapeColumn>,
+    /// Triggers that rows of it fire when they are inserted or deleted.
+    pub triggers: Vec<String>,
+    /// Foreign keys of other tables that point here: deleting may cascade, or fail.
+    pub referenced_by: Vec<String>,
+    /// Its own foreign keys: inserting looks at other tables.
+    pub references: Vec<String>,
+    /// Rewrite rules on inserts and deletes.
+    pub rules: Vec<String>,
+    /// Row security hides rows from our role.
+    pub row_security: bool,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShapeColumn {
+    /// Its name.
+    pub name: String,
+    /// `pg_type.oid`.
+    pub type_id: u32,
+    /// Computed from others.
+    pub generated: bool,
+}
+
+/// Looks a table up; `None` when there is no such table.
+///
+/// # Errors
+/// The connection broke.
+pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Option<Shape>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid)
+           FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p')",
+        literal(schema),
+        literal(name)
+    ))?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let oid = row.parse(0).unwrap_or_default();
+    let mut names = |sql: String| -> Result<Vec<String>, Error> {
+        Ok(connection.query(&sql)?.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+    };
+    // tgtype: 4 is INSERT, 8 is DELETE.
+    let triggers = names(format!(
+        "SELECT tgname || ' on ' || tgrelid::regclass FROM pg_catalog.pg_trigger
+          WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 12 <> 0
+            AND (tgrelid = {oid} OR tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree({oid})))
+          ORDER BY 1"
+    ))?;
+    let referenced_by = names(format!(
+        "SELECT conname || ' of ' || conrelid::regclass || CASE confdeltype WHEN 'c' THEN ' (ON DELETE CASCADE)'
+                WHEN 'n' THEN ' (ON DELETE SET NULL)' WHEN 'd' THEN ' (ON DELETE SET DEFAULT)' ELSE '' END
+           FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = {oid} AND conrelid <> {oid} ORDER BY 1"
+    ))?;
+    let references = names(format!(
+        "SELECT conname || ' to ' || confrelid::regclass FROM pg_catalog.pg_constraint
+          WHERE contype = 'f' AND conrelid = {oid} ORDER BY 1"
+    ))?;
+    let rules = names(format!(
+        "SELECT rulename FROM pg_catalog.pg_rewrite WHERE ev_class = {oid} AND ev_type IN ('3', '4') ORDER BY 1"
+    ))?;
+    let (partitioned, row_security) = (row.is_true(1), row.is_true(2));
+    let columns = columns(connection, oid)?;
+    Ok(Some(Shape { oid, partitioned, columns, triggers, referenced_by, references, rules, row_security }))
+}
+
+fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<ShapeColumn>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT attname, atttypid, attgenerated <> '' FROM pg_catalog.pg_attribute
+          WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+    ))?;
+    let column = |row: &Row| {
+        Some(ShapeColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, generated: row.is_true(2) })
+    };
+    Ok(rows.iter().filter_map(column).collect())
+}

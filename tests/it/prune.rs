@@ -1,0 +1,281 @@
+//! `prune` deletes what is delivered, and nothing else, whatever the relay, the writers and the log are doing.
+
+use std::process::{Child, Command, Stdio};
+
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::process::wait_until;
+
+use crate::lane::{LONG, Lane, binary};
+
+/// With a column that says how old a row is.
+const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
+                    created_at timestamptz NOT NULL DEFAULT now() - interval '1 day')";
+
+/// Rows that are a day old.
+fn old(ids: &[&str]) -> String {
+    let rows: Vec<String> = ids.iter().map(|id| format!("('{id}', 'order', 'k', 'p')")).collect();
+    format!("INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES {}", rows.join(", "))
+}
+
+fn command(lane: &Lane, more: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["prune", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name]);
+    command.args(more);
+    command
+}
+
+/// Runs it to its end: exit code, what it said.
+#[track_caller]
+fn pruned(lane: &Lane, more: &[&str]) -> (i32, String) {
+    let output = command(lane, more).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
+#[track_caller]
+fn left(lane: &Lane) -> Vec<String> {
+    let rows = lane.connect().query("SELECT id FROM outbox ORDER BY id", &[]).unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Begins one, and returns once it waits for the slot: what is old is listed, and its message is committed.
+#[track_caller]
+fn waiting(lane: &Lane, more: &[&str]) -> Child {
+    let mut client = lane.connect();
+    let messages = format!(
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', '{}', 'messages', 'true')
+          WHERE get_byte(data, 0) = ascii('M')",
+        lane.name, lane.name
+    );
+    let before: i64 = client.query_one(&messages, &[]).unwrap().get(0);
+    let child = command(lane, more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(LONG, "prune to wait", || Ok(client.query_one(&messages, &[])?.get::<_, i64>(0) > before)).unwrap();
+    child
+}
+
+#[track_caller]
+fn finished(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn old_rows_go_once_the_relay_has_delivered_them_and_young_ones_stay() {
+    let lane = Lane::with(AGED, "outbox");
+    lane.sql(&old(&["1", "2", "3"]));
+    lane.sql("INSERT INTO outbox VALUES ('young', 'order', 'k', 'p', now())");
+    let child = waiting(&lane, &["--older-than", "1h", "--chunk", "2"]);
+    // The relay is down: nothing is delivered, nothing may go.
+    assert_eq!(left(&lane), ["1", "2", "3", "young"]);
+    let _relay = lane.streaming(&[]);
+    let text = finished(child);
+    assert!(text.contains("public.outbox: 3 rows deleted"), "{text}");
+    assert_eq!(left(&lane), ["young"]);
+    assert_eq!(lane.ids("order"), ["1", "2", "3", "young"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("0 rows deleted"), "{text}");
+}
+
+#[test]
+fn asynchronous_commits_that_are_visible_and_not_yet_in_the_log_stay() {
+    let settings = vec![("wal_writer_delay".to_owned(), "10s".to_owned())];
+    let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(AGED, "outbox");
+    let mut relay = lane.streaming(&[]);
+    lane.wait_confirmed();
+    relay.kill9().unwrap();
+    let mut writer = lane.connect();
+    writer.batch_execute("SET synchronous_commit = off").unwrap();
+    writer.batch_execute(&old(&["1"])).unwrap();
+    // What a simpler prune would take for delivered: the slot has confirmed all that the log is said to hold.
+    let trap = format!(
+        "SELECT confirmed_flush_lsn >= pg_current_wal_lsn(), EXISTS (SELECT FROM outbox)
+           FROM pg_replication_slots WHERE slot_name = '{}'",
+        lane.name
+    );
+    let row = writer.query_one(&trap, &[]).unwrap();
+    assert_eq!((row.get::<_, bool>(0), row.get::<_, bool>(1)), (true, true));
+    let child = waiting(&lane, &["--older-than", "1h"]);
+    assert_eq!(left(&lane), ["1"]);
+    relay.start_again().unwrap();
+    finished(child);
+    assert_eq!((left(&lane).len(), lane.ids("order")), (0, vec!["1".to_owned()]));
+}
+
+#[test]
+fn rows_of_savepoints_whose_transaction_still_runs_stay() {
+    let lane = Lane::with(AGED, "outbox");
+    let mut writer = lane.connect();
+    writer.batch_execute(&format!("BEGIN; SAVEPOINT s; {}; RELEASE s", old(&["open"]))).unwrap();
+    lane.sql(&old(&["1"]));
+    let snapshot: String = lane.connect().query_one("SELECT pg_current_snapshot()::text", &[]).unwrap().get(0);
+    let child = waiting(&lane, &["--older-than", "1h"]);
+    writer.batch_execute("COMMIT").unwrap();
+    // What a simpler prune would ask: it says that the row was visible then, which it was not.
+    let trap = "SELECT pg_visible_in_snapshot(xmin::text::xid8, $1::text::pg_snapshot) FROM outbox WHERE id = 'open'";
+    assert!(writer.query_one(trap, &[&snapshot]).unwrap().get::<_, bool>(0));
+    let relay = lane.streaming(&[]);
+    finished(child);
+    assert_eq!(left(&lane), ["open"]);
+    assert_eq!(lane.ids("order"), ["1", "open"]);
+    drop(relay);
+}
+
+#[test]
+fn a_row_that_took_the_place_of_a_listed_one_stays() {
+    let lane = Lane::with(AGED, "outbox");
+    lane.sql("ALTER TABLE outbox SET (autovacuum_enabled = off)");
+    lane.sql(&old(&["1", "2"]));
+    let child = waiting(&lane, &["--older-than", "1h"]);
+    lane.sql("DELETE FROM outbox");
+    // The slot is of a time when the rows were there, but holds no row of a user's table back.
+    lane.connect().batch_execute("VACUUM outbox").unwrap();
+    lane.sql(&old(&["1", "3"]));
+    let places = lane.connect().query("SELECT ctid::text FROM outbox ORDER BY 1", &[]).unwrap();
+    let places: Vec<String> = places.iter().map(|row| row.get(0)).collect();
+    assert_eq!(places, ["(0,1)", "(0,2)"], "the places were not used again");
+    let _relay = lane.streaming(&[]);
+    let text = finished(child);
+    assert!(text.contains("0 rows deleted, 2 were locked or had changed"), "{text}");
+    assert_eq!(left(&lane), ["1", "3"]);
+}
+
+#[test]
+fn a_locked_row_is_passed_over_and_goes_the_next_time() {
+    let lane = Lane::with(AGED, "outbox");
+    lane.sql(&old(&["1", "2"]));
+    let _relay = lane.streaming(&[]);
+    let mut holder = lane.connect();
+    holder.batch_execute("BEGIN; SELECT FROM outbox WHERE id = '1' FOR UPDATE").unwrap();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows deleted, 1 were locked"), "{text}");
+    holder.batch_execute("COMMIT").unwrap();
+    pruned(&lane, &["--older-than", "1h"]);
+    assert_eq!(left(&lane).len(), 0);
+}
+
+#[test]
+fn what_cannot_be_proven_or_told_is_refused() {
+    let lane = Lane::with(AGED, "outbox");
+    lane.sql(&old(&["1"]));
+    for (more, code, words) in [
+        (&["--older-than", "59s"][..], 64, "below a minute"),
+        (&[], 64, "prune needs --older-than"),
+        (&["--older-than", "1h", "--slot", "nowhere"], 2, "does not exist"),
+        (&["--older-than", "1h", "--publication", "nowhere"], 2, "does not exist"),
+        (&["--older-than", "1h", "--table", "nowhere"], 2, "does not exist"),
+        (&["--older-than", "1h", "--age-column", "payload"], 64, "names no time"),
+        (&["--older-than", "1h", "--archive-to", "nowhere"], 2, "does not exist"),
+        (&["--older-than", "1h", "--partitions"], 64, "cannot be pruned by partitions"),
+        (&["--older-than", "1h", "--chunk", "0"], 64, "1 to 100000"),
+    ] {
+        let (found, text) = pruned(&lane, more);
+        assert!(found == code && text.contains(words), "{more:?}: exit {found}, {text}");
+    }
+    lane.sql("ALTER TABLE outbox RENAME created_at TO born");
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 64 && text.contains("--age-column") && text.contains("track_commit_timestamp"), "{text}");
+    assert_eq!(left(&lane), ["1"]);
+}
+
+#[test]
+fn rows_from_before_the_slot_stay_and_are_told() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{AGED}; {}", old(&["before"])));
+    let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--table", "outbox"];
+    let made = Command::new(binary()).args(["setup", "--apply"]).args(place).output().unwrap();
+    assert!(made.status.success());
+    lane.sql(&old(&["after"]));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows deleted") && text.contains("from before the slot stay"), "{text}");
+    assert!(text.contains("walrelay republish"), "{text}");
+    assert_eq!(left(&lane), ["before"]);
+    pruned(&lane, &["--older-than", "1h", "--force"]);
+    assert_eq!(left(&lane).len(), 0);
+}
+
+#[test]
+fn a_dry_run_counts_and_an_archive_keeps_every_value() {
+    let lane = Lane::with(AGED, "outbox");
+    lane.sql(&old(&["1", "2"]));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
+    assert!(code == 0 && text.contains("2 rows are older than 1 h 0 min by created_at"), "{text}");
+    assert!(text.ends_with("nothing was deleted\n") && left(&lane).len() == 2, "{text}");
+    lane.sql("CREATE TABLE short (id text); CREATE TABLE kept (LIKE outbox); ALTER TABLE kept ADD at timestamptz DEFAULT now()");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "short"]);
+    assert!(code == 64 && text.contains("has no column") && left(&lane).len() == 2, "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "kept", "--chunk", "1"]);
+    assert!(code == 0 && text.contains("2 rows deleted"), "{text}");
+    let kept =
+        lane.connect().query_one("SELECT count(*) FROM kept WHERE payload = 'p' AND at IS NOT NULL", &[]).unwrap();
+    assert_eq!((kept.get::<_, i64>(0), left(&lane).len()), (2, 0));
+}
+
+#[test]
+fn age_is_taken_from_milliseconds_or_from_the_commit_where_the_server_tracks_it() {
+    let settings = vec![("track_commit_timestamp".to_owned(), "on".to_owned())];
+    let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap())
+        .furnish("CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, payload text, ts bigint)", "outbox");
+    let _relay = lane.streaming(&[]);
+    lane.sql(
+        "INSERT INTO outbox VALUES ('old', 'order', 'p', 1000), ('new', 'order', 'p', extract(epoch FROM now()) * 1000)",
+    );
+    pruned(&lane, &["--older-than", "1h", "--age-column", "ts"]);
+    assert_eq!(left(&lane), ["new"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("0 rows deleted"), "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "0", "--force"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
+}
+
+#[test]
+fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
+    let lane = Lane::empty();
+    lane.sql(&format!(
+        "{} PARTITION BY RANGE (created_at)",
+        AGED.replace("text PRIMARY KEY", "text").replace("interval '1 day'", "interval '3 days'")
+    ));
+    lane.sql(
+        "DO $$ BEGIN EXECUTE format('CREATE TABLE outbox_old PARTITION OF outbox FOR VALUES FROM (%L) TO (%L)',
+                                    current_date - 4, current_date - 1); END $$",
+    );
+    lane.publish("outbox");
+    lane.make_slot();
+    lane.sql(&old(&["1", "2"]));
+    let child = waiting(&lane, &["--older-than", "1h", "--partitions"]);
+    let there = |name: &str| -> bool {
+        lane.connect().query_one("SELECT to_regclass($1) IS NOT NULL", &[&name]).unwrap().get(0)
+    };
+    assert!(there("outbox_old") && left(&lane) == ["1", "2"]);
+    lane.sql(&old(&["late"]));
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    let text = finished(child);
+    assert!(text.contains("rows still come into partition public.outbox_old"), "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions"]);
+    assert!(code == 0 && text.contains("dropped partition public.outbox_old"), "{text}");
+    assert!(!there("outbox_old"));
+    lane.sql("INSERT INTO outbox VALUES ('now', 'order', 'k', 'p', now())");
+    assert_eq!(lane.ids("order"), ["1", "2", "late", "now"]);
+    let (_, again) = pruned(&lane, &["--older-than", "1h", "--partitions"]);
+    assert!(again.contains("no partition is older") && !again.contains("made partition"), "{again}");
+}
+
+#[test]
+fn every_goes_on_with_rows_that_come_later() {
+    let lane = Lane::with(AGED, "outbox");
+    let _relay = lane.streaming(&[]);
+    let mut child = command(&lane, &["--older-than", "1h", "--every", "200ms"]).stdout(Stdio::null()).spawn().unwrap();
+    for id in ["1", "2"] {
+        lane.sql(&old(&[id]));
+        wait_until(LONG, "the row to go", || Ok(left(&lane).is_empty())).unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+}
