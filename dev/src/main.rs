@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use walrelay_dev::{provision, relay};
 
-use commands::{bench, chaos, demo, latency, outage};
+use commands::{bench, chaos, demo, latency, outage, prune_chaos, prune_load};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -41,6 +41,10 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Measure commit to consumer at a steady rate
     Latency(latency::Arguments),
+    /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
+    PruneChaos(prune_chaos::Arguments),
+    /// Measure what pruning many rows costs writers and the relay, and what the table looks like then
+    PruneLoad(prune_load::Arguments),
 }
 
 /// Where the relay's binary is.
@@ -81,6 +85,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Outage(arguments) => outage::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
+        Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
+        Command::PruneLoad(arguments) => prune_load::run(&arguments).map(|()| true),
     }
 }
 

@@ -5,3 +5,5 @@ pub(crate) mod chaos;
 pub(crate) mod demo;
 pub(crate) mod latency;
 pub(crate) mod outage;
+pub(crate) mod prune_chaos;
+pub(crate) mod prune_load;

@@ -1,0 +1,175 @@
+//! Chaos for `walrelay prune`: it deletes all the time, whatever the age, while writers with savepoints and asynchronous commits
+//! write, and the relay is killed, stopped in its tracks and held away at random.
+//!
+//! Each deletion is written down with its time by a trigger; each record carries the broker's time of arrival. A row that was deleted
+//! before its record had first arrived was deleted undelivered. (The records themselves prove nothing: the log keeps a row that is gone.)
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use rustix::process::Signal;
+use walrelay_dev::kafka::{self, Kafka};
+use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::process::{Guarded, LastWill};
+use walrelay_dev::relay::Relay;
+use walrelay_dev::shop::{self, Shop};
+use walrelay_dev::stage::Stage;
+use walrelay_dev::{consume, process};
+
+use crate::Binary;
+use crate::screen::{line, thousands};
+
+/// How long the relay may take to stream again, and to deliver what is left in the end.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// What the shop's table needs to be pruned, and how each deletion is written down.
+const WATCHED: &str = "
+ALTER TABLE outbox ADD created_at timestamptz NOT NULL DEFAULT clock_timestamp();
+CREATE TABLE deleted (id text NOT NULL, at timestamptz NOT NULL);
+CREATE FUNCTION write_down() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO deleted SELECT id::text, clock_timestamp() FROM gone;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER write_down AFTER DELETE ON outbox REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION write_down();
+";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// How often the relay is killed or slowed
+    #[arg(long, default_value_t = 50)]
+    rounds: usize,
+    /// Repeats moments and the shop's choices [default: random, printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Connections that write
+    #[arg(long, default_value_t = 4)]
+    connections: u32,
+    /// Postgres' major version
+    #[arg(long, default_value_t = 17)]
+    postgres: u32,
+}
+
+/// Whether no row was deleted before it was delivered, and many were.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
+    line(&format!("prune-chaos: {} rounds, seed {seed}", arguments.rounds));
+    let binary = arguments.binary.path()?;
+    let settings = vec![("autovacuum_naptime".to_owned(), "1s".to_owned())];
+    let major = arguments.postgres;
+    let postgres = Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })?;
+    let kafka = Kafka::start(&kafka::Options::default())?;
+    let options = shop::Options {
+        connections: arguments.connections,
+        seed,
+        keys: 100,
+        pause: Duration::from_millis(5),
+        ..shop::Options::default()
+    };
+    let append_time = [("message.timestamp.type", "LogAppendTime")];
+    let stage = Stage::build_with(&postgres, &kafka, &binary, "outbox.event", &options, &append_time)?;
+    stage.connect()?.batch_execute(WATCHED)?;
+    stage.connect()?.batch_execute(&format!("ALTER DATABASE {} SET synchronous_commit = off", stage.name))?;
+    stage.setup()?;
+    let mut relay = stage.relay(&[])?;
+    relay.wait_streaming(PATIENCE)?;
+    let mut prune = prune_all_the_time(&stage)?;
+    let shop = Shop::open(&stage.source, &options)?;
+    disturb(arguments.rounds, seed, &mut relay)?;
+    ensure!(prune.exited()?.is_none(), "prune ended under way: see its log");
+    let tally = shop.close()?;
+    stage.wait_confirmed(PATIENCE)?;
+    wait_until_empty(&stage)?;
+    prune.signal(Signal::TERM)?;
+    let verdict = compare(&stage)?;
+    relay.terminate(PATIENCE)?;
+    line(&format!(
+        "load          {} transactions, {} rows committed, {} rolled back",
+        thousands(tally.transactions),
+        thousands(tally.committed),
+        thousands(tally.rolled_back)
+    ));
+    line(&format!(
+        "deleted       {} rows, of these before their record had arrived: {}",
+        thousands(verdict.deleted),
+        verdict.undelivered
+    ));
+    let report = stage.compare()?;
+    line(&format!("truth         {report}"));
+    let passed = verdict.undelivered == 0 && verdict.deleted == tally.committed && report.missing == 0;
+    line(if passed { "PASS" } else { "FAIL" });
+    Ok(passed)
+}
+
+/// Whatever the age of a row, again and again.
+fn prune_all_the_time(stage: &Stage) -> Result<Guarded> {
+    let mut command = std::process::Command::new(&stage.binary);
+    command.args(["prune", "--source", &stage.source, "--publication", &stage.name, "--slot", &stage.name]);
+    command.args(["--table", "outbox", "--older-than", "0", "--force", "--every", "50ms", "--chunk", "300"]);
+    command.stdout(std::process::Stdio::null());
+    Guarded::spawn("prune", &mut command, &LastWill::default())
+}
+
+fn disturb(rounds: usize, seed: u64, relay: &mut Relay) -> Result<()> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    for number in 1..=rounds {
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..600)));
+        let away = Duration::from_millis(rng.random_range(0..800));
+        let killed = rng.random_bool(0.5);
+        if killed {
+            relay.kill9()?;
+            std::thread::sleep(away);
+            relay.start_again()?;
+            relay.wait_streaming(PATIENCE)?;
+        } else {
+            relay.signal(Signal::STOP)?;
+            std::thread::sleep(away);
+            relay.signal(Signal::CONT)?;
+        }
+        let how = if killed { "kill -9, away" } else { "stopped    " };
+        line(&format!("  round {number:>3}  {how} for {:>4} ms", away.as_millis()));
+    }
+    Ok(())
+}
+
+fn wait_until_empty(stage: &Stage) -> Result<()> {
+    let mut client = stage.connect()?;
+    process::wait_until(PATIENCE, "prune to delete what is left", || {
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(client.query_one("SELECT NOT EXISTS (SELECT FROM outbox)", &[])?.get(0))
+    })
+}
+
+struct Verdict {
+    deleted: u64,
+    undelivered: u64,
+}
+
+fn compare(stage: &Stage) -> Result<Verdict> {
+    let mut arrived: HashMap<String, i64> = HashMap::new();
+    for topic in stage.topics() {
+        consume::read_topic(&stage.client, &topic, |record| {
+            let (Some(id), Some(at)) = (record.header("id"), record.timestamp) else { return };
+            let first = arrived.entry(id.to_owned()).or_insert(at);
+            *first = at.min(*first);
+        })?;
+    }
+    let started = Instant::now();
+    let sql = "SELECT id, ceil(extract(epoch FROM at) * 1000)::bigint FROM deleted";
+    let (mut deleted, mut undelivered) = (0, 0);
+    for row in stage.connect()?.query(sql, &[])? {
+        let (id, at): (String, i64) = (row.get(0), row.get(1));
+        deleted += 1;
+        if arrived.get(&id).is_none_or(|first| *first > at) {
+            undelivered += 1;
+            line(&format!("  deleted undelivered: {id}"));
+        }
+    }
+    line(&format!("compared in {:.1?}", started.elapsed()));
+    Ok(Verdict { deleted, undelivered })
+}
