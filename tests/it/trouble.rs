@@ -114,6 +114,20 @@ fn one_request_that_fails_loses_swaps_and_repeats_nothing() {
     }
 }
 
+/// A partition that does not know the producer yet takes any sequence number, so that the next batch's success says nothing of the
+/// first one: as when the first record makes the topic, and its leader is not ready.
+#[test]
+fn the_first_batch_of_a_partition_that_is_refused_is_not_taken_for_delivered_with_the_next() {
+    let errors = Errors::new(1, 1);
+    errors.mock.broker_round_trip_time(-1, Duration::from_millis(100)).unwrap();
+    for id in 1..=20 {
+        insert(&errors.lane, id..=id);
+    }
+    errors.fail(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
+    let relay = errors.lane.relay(&["-X", "linger.ms=0", "-X", "batch.num.messages=1"]);
+    assert_eq!(numbers(&errors.lane), (1..=20).collect::<Vec<_>>(), "{}", relay.log());
+}
+
 #[test]
 fn one_partition_of_twelve_without_its_leader_holds_its_keys_and_swaps_none() {
     let Errors { mock, lane } = Errors::new(2, 12);

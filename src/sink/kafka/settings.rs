@@ -8,7 +8,11 @@ use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaConfRes;
 
 /// What a user may change, with our defaults.
-const DEFAULTS: [(&str, &str); 5] = [
+const DEFAULTS: [(&str, &str); 6] = [
+    // A broker that does not know the producer in a partition takes a batch of any sequence number. Should the first be refused
+    // (a leader that is not ready yet, too few replicas) and the next, already on its way, be taken, librdkafka counts the first
+    // as delivered with it, and it is in no log.
+    ("max.in.flight.requests.per.connection", "1"),
     // A backlog's batches: fewer of them cost broker and client less. What is live leaves at once or within 2 ms, since the relay
     // says so: see `ran_dry`.
     ("linger.ms", "20"),
