@@ -27,7 +27,8 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::HashSet;
-use std::time::Duration;
+use std::ffi::CString;
+use std::time::{Duration, Instant};
 
 /// What a record in flight costs librdkafka beyond key and value, in bytes: its message, headers, queues. Measured around
 /// 450 with three short headers; counted against `--max-in-flight`, so that short records are bounded as well.
@@ -37,6 +38,13 @@ pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 /// take longer: an answer that comes too late is lost, and the next question begins anew.
 const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long nothing may come of what is in flight before librdkafka is told its bootstrap servers again.
+///
+/// When a cluster's metadata name topics and no broker, as those of one whose last broker is shutting down do, librdkafka
+/// (2.12) drops every broker that it knows, the bootstrap servers included. Then it has nobody left to ask, and without a
+/// question its own timer for starting over never begins: it stays without a connection for ever.
+const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// More events than a failed request leaves behind.
 const EVENTS: usize = 32;
@@ -54,6 +62,8 @@ pub struct KafkaSink {
     in_flight: InFlight,
     /// How long the next question about a topic may take.
     metadata_patience: Duration,
+    /// When something was last reported, nothing was in flight, or the bootstrap servers were told.
+    heard: Instant,
 }
 
 impl KafkaSink {
@@ -70,6 +80,7 @@ impl KafkaSink {
             last_topic: String::new(),
             in_flight: InFlight::default(),
             metadata_patience: METADATA_PATIENCE,
+            heard: Instant::now(),
         })
     }
 
@@ -134,6 +145,18 @@ impl KafkaSink {
         }
     }
 
+    /// Tells librdkafka the bootstrap servers when it may have forgotten all brokers; one that it knows stays as it is.
+    /// What is in flight stays in flight: nothing is repeated.
+    fn remind(&mut self) {
+        if self.heard.elapsed() < FORGOTTEN {
+            return;
+        }
+        self.heard = Instant::now();
+        if let Ok(brokers) = CString::new(self.settings.brokers()) {
+            add_brokers(&self.producer, &brokers);
+        }
+    }
+
     /// Whether `bytes` more fit. A record above the whole bound goes alone.
     fn has_room(&self, bytes: u64) -> bool {
         let held = self.in_flight.bytes + self.in_flight.records * RECORD_OVERHEAD_BYTES;
@@ -178,6 +201,14 @@ impl KafkaSink {
     }
 }
 
+#[allow(unsafe_code, reason = "rdkafka wraps no way to add brokers to a client that is there")]
+fn add_brokers(producer: &BaseProducer<Context>, brokers: &CString) {
+    // SAFETY: both pointers live as long as the borrows; the call is thread-safe and copies the text.
+    unsafe {
+        rdkafka::bindings::rd_kafka_brokers_add(producer.client().native_ptr(), brokers.as_ptr());
+    }
+}
+
 /// Its verdict is nearly always "timed out": reports are taken by polls.
 #[allow(unsafe_code, reason = "rdkafka's flush never lets librdkafka's own last; see KafkaSink::ran_dry")]
 fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
@@ -195,12 +226,16 @@ impl Sink for KafkaSink {
         }
         if self.last_topic != record.topic {
             if let Err(failure) = self.resolve(record.topic) {
+                self.remind();
                 return Enqueue::Blocked(failure);
             }
             record.topic.clone_into(&mut self.last_topic);
         }
         match self.send(record, token) {
             Ok(()) => {
+                if self.in_flight.records == 0 {
+                    self.heard = Instant::now();
+                }
                 self.in_flight.records += 1;
                 self.in_flight.bytes += bytes;
                 Enqueue::Taken
@@ -215,8 +250,12 @@ impl Sink for KafkaSink {
             self.producer.poll(Duration::ZERO);
             let runs = take_reports();
             if runs.is_empty() {
+                if self.in_flight.records > 0 {
+                    self.remind();
+                }
                 return;
             }
+            self.heard = Instant::now();
             for mut run in runs {
                 match &mut run.outcome {
                     Ok(()) => self.producer.context().recovered(),
