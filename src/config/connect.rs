@@ -19,6 +19,8 @@ pub struct Connect {
     pub expand: Option<Expand>,
     /// Whether a header or envelope column that a table lacks is left out; else it is an error.
     pub skip_missing: bool,
+    /// Whether a header whose value is null is left out, as Debezium Server does; Kafka Connect writes it as null.
+    pub skip_null_headers: bool,
     /// What schemas are called (where a converter writes any).
     pub schemas: Schemas,
 }
@@ -32,6 +34,7 @@ impl Default for Connect {
             modes: Modes::default(),
             expand: None,
             skip_missing: false,
+            skip_null_headers: false,
             schemas: Schemas::default(),
         }
     }

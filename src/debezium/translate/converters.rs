@@ -46,6 +46,7 @@ impl Translator {
                 Part::Header => self.out.connect.header = converter,
             }
         }
+        self.out.connect.skip_null_headers = self.is_server();
         self.expanded_value();
         self.server_headers();
     }

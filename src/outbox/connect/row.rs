@@ -50,8 +50,12 @@ impl<'a> Row<'a> {
         let key = self.encoded_or_absent(self.plan.key, &connect.key, arena)?;
         let value = self.connect_value(connect, arena, envelope)?;
         parts.headers.push(Draft { name: "id".into(), value: id });
+        let skip_null = self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_null_headers);
         for ((name, index), encoder) in self.plan.extra_headers.iter().zip(&connect.headers) {
             let value = self.encoded(*index, encoder, arena)?;
+            if skip_null && matches!(value, Piece::Null) {
+                continue;
+            }
             parts.headers.push(Draft { name: name.into(), value });
         }
         self.position_header(&mut parts.headers, arena);

@@ -140,29 +140,27 @@ fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// As Jackson writes a string: what must be escaped and no more, hex digits in capitals.
+/// As Jackson writes a string as bytes: what must be escaped, and characters beyond 16 bits as two escapes; hex digits in
+/// capitals.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
-    const HEX: [u8; 16] = *b"0123456789ABCDEF";
-    let hex = |half: u8| HEX.get(usize::from(half)).copied().unwrap_or(b'0');
     out.push(b'"');
-    for byte in text.bytes() {
-        let short = match byte {
-            b'"' | b'\\' => byte,
-            0x08 => b'b',
-            b'\t' => b't',
-            b'\n' => b'n',
-            0x0C => b'f',
-            b'\r' => b'r',
-            0..=0x1F => {
-                out.extend([b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 15)]);
-                continue;
+    for character in text.chars() {
+        match character {
+            '"' => out.extend(b"\\\""),
+            '\\' => out.extend(b"\\\\"),
+            '\u{8}' => out.extend(b"\\b"),
+            '\t' => out.extend(b"\\t"),
+            '\n' => out.extend(b"\\n"),
+            '\u{C}' => out.extend(b"\\f"),
+            '\r' => out.extend(b"\\r"),
+            '\0'..='\u{1F}' | '\u{10000}'.. => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    // Writing to a vector does not fail.
+                    write!(out, "\\u{unit:04X}").unwrap_or_default();
+                }
             }
-            _ => {
-                out.push(byte);
-                continue;
-            }
-        };
-        out.extend([b'\\', short]);
+            _ => out.extend(character.encode_utf8(&mut [0; 4]).bytes()),
+        }
     }
     out.push(b'"');
 }
@@ -226,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped_as_jackson_does() {
+    fn strings_are_escaped_as_jackson_does_surrogates_included() {
         let mut out = Vec::new();
         push_string(&mut out, "\u{8}\t\n\u{C}\r\u{1}\u{1F}\u{7F}/ü😀\u{2028}");
-        assert_eq!(String::from_utf8(out).unwrap(), "\"\\b\\t\\n\\f\\r\\u0001\\u001F\u{7F}/ü😀\u{2028}\"");
+        assert_eq!(String::from_utf8(out).unwrap(), "\"\\b\\t\\n\\f\\r\\u0001\\u001F\u{7F}/ü\\uD83D\\uDE00\u{2028}\"");
     }
 
     #[test]

@@ -295,6 +295,18 @@ fn columns_that_may_be_missing_are_left_out() {
 }
 
 #[test]
+fn a_null_header_is_left_out_where_debezium_server_leaves_it_out() {
+    let headers = |skip_null_headers, header| {
+        let mapping = router(Connect { header, skip_null_headers, ..Connect::default() });
+        let mapping = Mapping { headers: pairs(&[("a", "x"), ("b", "type")]), ..mapping };
+        debezium_and("x", TEXT, None).kept(mapping).headers_text()
+    };
+    assert_eq!(headers(false, Converter::Simple), "id=0192 a b=OrderPlaced");
+    assert_eq!(headers(true, Converter::Simple), "id=0192 b=OrderPlaced");
+    assert_eq!(headers(true, PLAIN_JSON), "id=\"0192\" a=null b=\"OrderPlaced\"");
+}
+
+#[test]
 fn partition_and_timestamp_are_as_ever() {
     let mapping = Mapping {
         partition_column: Some("p".into()),
