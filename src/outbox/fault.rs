@@ -93,8 +93,8 @@ pub enum BadReason {
         /// What it holds.
         value: String,
     },
-    /// The timestamp column holds no time from 1970 on.
-    #[error("column \"{column}\" holds no time from 1970-01-01 on: {value}")]
+    /// The timestamp column holds no time after the first millisecond of 1970.
+    #[error("column \"{column}\" holds no time after 1970-01-01 00:00: {value}")]
     InvalidTimestamp {
         /// The column.
         column: String,

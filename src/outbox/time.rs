@@ -4,12 +4,12 @@
 //! milliseconds since 1970. Out: milliseconds since 1970. A time without a zone is taken as UTC.
 //! Specification: PostgreSQL manual, section 8.5.2 "Date/Time Output".
 
-/// Milliseconds since 1970-01-01 UTC, rounded down; `None` when it is no time (`infinity`), or lies before 1970, which
-/// no record can carry.
+/// Milliseconds since 1970-01-01 UTC, rounded down; `None` when it is no time (`infinity`), or no record can carry it: it
+/// lies before 1970, or in its first millisecond, which librdkafka takes for "now".
 pub(super) fn unix_millis(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let millis = text.parse().ok().or_else(|| timestamp_millis(text))?;
-    (millis >= 0).then_some(millis)
+    (millis > 0).then_some(millis)
 }
 
 fn timestamp_millis(text: &str) -> Option<i64> {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn timestamps_read_as_postgres_writes_them() {
-        check("1970-01-01 00:00:00", Some(0));
+        check("1970-01-01 00:00:00.001", Some(1));
         check("2000-01-01 00:00:00", Some(946_684_800_000));
         check("2025-11-21 09:08:07.654321", Some(1_763_716_087_654));
         check("2025-11-21 09:08:07.6", Some(1_763_716_087_600));
@@ -113,13 +113,13 @@ mod tests {
     fn zones_are_taken_off() {
         check("2025-11-21 09:08:07+05:30", Some(1_763_696_287_000));
         check("2025-11-21 09:08:07-03", Some(1_763_726_887_000));
-        check("1970-01-01 00:19:32+00:19:32", Some(0));
+        check("1970-01-01 00:19:33+00:19:32", Some(1000));
         check("2025-11-21T09:08:07.5Z", Some(1_763_716_087_500));
     }
 
     #[test]
     fn integers_are_milliseconds() {
-        check("0", Some(0));
+        check("1", Some(1));
         check("1763716087654", Some(1_763_716_087_654));
         check("-1", None);
         check("9223372036854775808", None);
@@ -127,7 +127,16 @@ mod tests {
 
     #[test]
     fn what_no_record_can_carry_is_no_time() {
-        for text in ["infinity", "-infinity", "1969-12-31 23:59:59.999", "0044-03-15 00:00:00 BC", "", "2025-11-21"] {
+        for text in [
+            "0",
+            "1970-01-01 00:00:00",
+            "infinity",
+            "-infinity",
+            "1969-12-31 23:59:59.999",
+            "0044-03-15 00:00:00 BC",
+            "",
+            "2025-11-21",
+        ] {
             check(text, None);
         }
         for text in ["2025-13-01 00:00:00", "2025-01-32 00:00:00", "2025-01-01 00:00", "2025-01-01 00:00:00.x"] {
@@ -138,7 +147,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in "[0-9TZ:+. BC-]{0,40}") {
-            prop_assert!(unix_millis(text.as_bytes()).is_none_or(|millis| millis >= 0));
+            prop_assert!(unix_millis(text.as_bytes()).is_none_or(|millis| millis > 0));
         }
     }
 }
