@@ -12,10 +12,10 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision chaos outage big bench latency lint-deploy deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench latency lint-deploy deb fuzz clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 demo: ## Show it: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
 	@dev/prerequisites demo
@@ -43,6 +43,16 @@ check: ## Formatting, lints and tests that need no services
 provision: ## Bring Postgres and Kafka, and nothing else
 	@dev/prerequisites test
 	$(CARGO) run --locked -p walrelay-dev -- provision $(ARGS)
+
+conformance: ## Hold the relay against the cases of tests/conformance, on Postgres 15 and 18
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev conformance $(ARGS)
+
+conformance-debezium: ## Hold it against a real Debezium Server (700 MB, JDK 21), then move there and back
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev conformance-debezium $(ARGS)
 
 chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network killed, frozen, cut, slowed
 	@dev/prerequisites test

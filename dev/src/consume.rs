@@ -3,7 +3,7 @@
 //! In: a client configuration and topics. Out: records with everything a consumer can see of them, each partition in
 //! its order. All partitions are assigned, so there is no group to wait for and nothing is committed.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -134,15 +134,14 @@ impl Follower {
     }
 }
 
-/// Reads what the topics hold now. A topic that does not exist holds nothing.
+/// Reads what the topics hold now; while they are read, nobody may write to several of them. A topic that does not exist
+/// holds nothing.
 ///
 /// # Errors
 /// The brokers do not answer.
 pub fn read_to_end(config: &ClientConfig, topics: &[&str]) -> Result<Vec<Record>> {
     let mut records = Vec::new();
-    for topic in topics {
-        read_topic(config, topic, |record| records.push(record))?;
-    }
+    read_topics(config, topics, |record| records.push(record))?;
     Ok(records)
 }
 
@@ -150,25 +149,35 @@ pub fn read_to_end(config: &ClientConfig, topics: &[&str]) -> Result<Vec<Record>
 ///
 /// # Errors
 /// The brokers do not answer.
-pub fn read_topic(config: &ClientConfig, topic: &str, mut take: impl FnMut(Record)) -> Result<()> {
+pub fn read_topic(config: &ClientConfig, topic: &str, take: impl FnMut(Record)) -> Result<()> {
+    read_topics(config, &[topic], take)
+}
+
+fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Record)) -> Result<()> {
     let consumer = consumer(config, true)?;
-    let Ok(partitions) = partitions(&consumer, topic) else { return Ok(()) };
     let mut list = TopicPartitionList::new();
-    let mut unread = BTreeSet::new();
-    for partition in partitions {
-        list.add_partition_offset(topic, partition, Offset::Beginning)?;
-        unread.insert(partition);
+    // An end is told by the partition's number alone: so many topics have one that is not read.
+    let mut unread: BTreeMap<i32, usize> = BTreeMap::new();
+    for topic in topics {
+        for partition in partitions(&consumer, topic).unwrap_or_default() {
+            list.add_partition_offset(topic, partition, Offset::Beginning)?;
+            *unread.entry(partition).or_default() += 1;
+        }
     }
     consumer.assign(&list)?;
     let mut last_news = Instant::now();
-    while !unread.is_empty() {
+    while unread.values().any(|topics| *topics > 0) {
         match consumer.poll(Duration::from_millis(200)) {
             Some(Ok(message)) => take(Record::of(&message)),
             // Not the high watermark: the last offset of a transaction is a marker that never arrives as a record.
-            Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                if let Some(left) = unread.get_mut(&partition) {
+                    *left = left.saturating_sub(1);
+                }
+            }
             Some(Err(error)) if !is_passing(&error) => return Err(error.into()),
             Some(Err(_)) | None if last_news.elapsed() > PATIENCE => {
-                bail!("no news of topic {topic} for {PATIENCE:?}, partitions {unread:?} not read to the end");
+                bail!("no news of {topics:?} for {PATIENCE:?}, partitions {unread:?} not read to the end");
             }
             Some(Err(_)) | None => continue,
         }

@@ -12,7 +12,9 @@
 
 pub mod account;
 pub mod cluster;
+pub mod conformance;
 pub mod consume;
+pub mod debezium;
 pub mod http;
 pub mod kafka;
 pub mod postgres;

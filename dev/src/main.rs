@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use walrelay_dev::{provision, relay};
 
-use commands::{bench, chaos, demo, latency, outage, prune_chaos, prune_load};
+use commands::{bench, chaos, conformance, conformance_debezium, demo, latency, outage, prune_chaos, prune_load};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -39,6 +39,10 @@ enum Command {
     Outage(outage::Arguments),
     /// Measure walrelay beside others, end to end: backlogs and steady rates
     Bench(Box<bench::Arguments>),
+    /// Hold the relay against the cases of tests/conformance
+    Conformance(conformance::Arguments),
+    /// Hold the relay against a real Debezium Server, on the same rows by the same properties; then move there and back
+    ConformanceDebezium(conformance_debezium::Arguments),
     /// Measure commit to consumer at a steady rate
     Latency(latency::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
@@ -84,6 +88,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Outage(arguments) => outage::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
         Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
         Command::PruneLoad(arguments) => prune_load::run(&arguments).map(|()| true),

@@ -165,7 +165,7 @@ fn fallback_root(closed: &Path) -> Result<PathBuf> {
 }
 
 /// Waits until no other process brings something into the same folder.
-fn lock(root: &Path) -> Result<File> {
+pub(crate) fn lock(root: &Path) -> Result<File> {
     let path = root.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
@@ -173,7 +173,7 @@ fn lock(root: &Path) -> Result<File> {
 }
 
 /// Fills a folder under another name and gives it its own when it is complete; the caller holds the lock.
-fn fill(folder: &Path, bring: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn fill(folder: &Path, bring: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if folder.exists() {
         return Ok(());
     }
@@ -259,7 +259,7 @@ pub(crate) fn initialize(bin: &Path, data: &Path, account: Option<Account>) -> R
 }
 
 /// Runs Maven without talk.
-fn maven<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
+pub(crate) fn maven<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
     let mut command = Command::new("mvn");
     command.args(["--batch-mode", "--no-transfer-progress", "--quiet", "-Dstyle.color=never"]).args(arguments);
     let output = command.output().map_err(|error| missing("Maven (mvn)", &error.to_string(), "maven", "maven"))?;
@@ -267,7 +267,7 @@ fn maven<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn define(key: &str, value: &OsStr) -> std::ffi::OsString {
+pub(crate) fn define(key: &str, value: &OsStr) -> std::ffi::OsString {
     let mut argument = std::ffi::OsString::from(format!("-D{key}="));
     argument.push(value);
     argument
@@ -310,7 +310,7 @@ pub fn java_version() -> Result<u32> {
 }
 
 /// Reads `openjdk version "17.0.15" 2025-04-15`, also the `"1.8.0_292"` of old.
-fn parse_java_version(text: &str) -> Option<u32> {
+pub(crate) fn parse_java_version(text: &str) -> Option<u32> {
     let version = text.split('"').nth(1)?;
     let mut parts = version.split(|c: char| !c.is_ascii_digit());
     match parts.next()?.parse().ok()? {
@@ -346,7 +346,7 @@ fn without_dots(path: &Path) -> PathBuf {
 }
 
 /// Says on stderr what takes long.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     eprintln!("walrelay-dev: {text}");
 }
 

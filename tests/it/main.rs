@@ -14,6 +14,7 @@ mod bench;
 mod broker;
 mod check;
 mod commands;
+mod conformance;
 mod doors;
 mod dry_run;
 mod failover;

@@ -2,6 +2,8 @@
 
 pub(crate) mod bench;
 pub(crate) mod chaos;
+pub(crate) mod conformance;
+pub(crate) mod conformance_debezium;
 pub(crate) mod demo;
 pub(crate) mod latency;
 pub(crate) mod outage;

@@ -1,0 +1,254 @@
+//! `conformance-debezium`: a real Debezium Server and the relay on the same rows by the same properties, each with a slot
+//! and a Kafka of its own, record by record; then the way from one to the other and back.
+//!
+//! `--write` takes down Debezium's records as the expected ones of `tests/conformance`.
+
+mod migration;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use walrelay_dev::conformance::compare;
+use walrelay_dev::conformance::data::{self, Case, File, Group, Record, Statement};
+use walrelay_dev::conformance::ground::{self, Ground, LONG, Site};
+use walrelay_dev::consume;
+use walrelay_dev::debezium::{self, Debezium};
+use walrelay_dev::kafka::{Kafka, Options};
+use walrelay_dev::process;
+use walrelay_dev::relay::Relay;
+
+use crate::{Binary, screen};
+
+/// Debezium's own, which are left out on purpose.
+const CONTEXT: &str = "__debezium.context.";
+
+/// How long Debezium may take for what the relay has written already.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What may come after that is waited for so long.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What may be said.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// Postgres' major version, 14 to 18
+    #[arg(long, default_value_t = 18)]
+    postgres: u32,
+    /// Only groups whose names hold this
+    #[arg(long)]
+    only: Option<String>,
+    /// Take Debezium's records for the expected ones and write the files
+    #[arg(long)]
+    write: bool,
+    /// Leave out the way there and back
+    #[arg(long)]
+    records_only: bool,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+struct Count {
+    compared: usize,
+    identical: usize,
+    on_purpose: usize,
+    failures: usize,
+}
+
+/// Whether there is no difference but those on purpose.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let binary = arguments.binary.path()?;
+    debezium::debezium()?;
+    let ground = Ground::start(arguments.postgres)?;
+    let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
+    let mut files = data::load(&data::folder())?;
+    let mut count = Count::default();
+    for (path, file) in &mut files {
+        in_file(path, file, &ground, &other, &binary, arguments, &mut count)?;
+    }
+    let Count { compared, identical, on_purpose, failures } = count;
+    screen::line(&format!(
+        "{compared} records compared with Debezium Server {}: {identical} identical, {on_purpose} different on purpose, {failures} different",
+        debezium::VERSION
+    ));
+    let moved = arguments.records_only || migration::run(&ground, &binary)?;
+    Ok(failures == 0 && moved)
+}
+
+fn in_file(
+    path: &Path,
+    file: &mut File,
+    ground: &Ground,
+    other: &Kafka,
+    binary: &Path,
+    arguments: &Arguments,
+    count: &mut Count,
+) -> Result<()> {
+    let wanted = |group: &Group| arguments.only.as_ref().is_none_or(|only| group.name.contains(only.as_str()));
+    for number in 0..file.groups.len() {
+        let Some(group) = file.groups.get_mut(number) else { continue };
+        if group.debezium.is_empty() || group.exit.is_some() || !wanted(group) || !ground.has(group)? {
+            continue;
+        }
+        let started = Instant::now();
+        let both = match both(group, ground, other, binary) {
+            Ok(both) => both,
+            Err(error) => {
+                count.failures += 1;
+                screen::line(&format!("{}: {error:#}", group.name));
+                continue;
+            }
+        };
+        if arguments.write {
+            take_down(group, &both.debezium);
+        }
+        judge(group, &both, count);
+        screen::line(&format!("{}: {:.0} s", group.name, started.elapsed().as_secs_f64()));
+        if arguments.write {
+            // At once: what comes later may fail.
+            data::save(path, file)?;
+        }
+    }
+    Ok(())
+}
+
+/// The records of both.
+struct Both {
+    debezium: Vec<consume::Record>,
+    walrelay: Vec<consume::Record>,
+}
+
+fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<Both> {
+    let (before, before_other) = (topics(ground.kafka())?, topics(other)?);
+    let site = ground.furnish(group)?;
+    let theirs = format!("{}_debezium", site.name);
+    site.make_slot(&site.name)?;
+    site.make_slot(&theirs)?;
+    for kafka in [ground.kafka(), other] {
+        ground::make_topics(kafka, &group.topics())?;
+    }
+    let mut debezium = Debezium::start(ground.folder(), &properties(&site, ground, &theirs, other)?)?;
+    let mut relay = start_relay(&site, ground, group, binary)?;
+    relay.wait_streaming(LONG)?;
+    wait_active(&site, &theirs, &mut debezium)?;
+    site.write()?;
+    site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
+    let walrelay = new_records(ground.kafka(), &before)?;
+    let mut seen = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while seen.len() < walrelay.len() && Instant::now() < deadline && debezium.exited()?.is_none() {
+        std::thread::sleep(Duration::from_millis(200));
+        seen = new_records(other, &before_other)?;
+    }
+    std::thread::sleep(GRACE);
+    seen = new_records(other, &before_other)?;
+    if seen.len() < walrelay.len() {
+        screen::line(&format!("Debezium said:\n{}", debezium.tail()));
+    }
+    debezium.stop()?;
+    relay.terminate(LONG)?;
+    let own = |record: &mut consume::Record| record.headers.retain(|(name, _)| !name.starts_with(CONTEXT));
+    seen.iter_mut().for_each(own);
+    Ok(Both { debezium: seen, walrelay })
+}
+
+fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Result<String> {
+    let files = site.files(ground.folder(), slot, &kafka.brokers())?;
+    let file = files.first().context("no properties")?;
+    // A name that tells the relay's file from Debezium's is not needed: the slot is in it.
+    Ok(std::fs::read_to_string(file)?)
+}
+
+fn start_relay(site: &Site<'_>, ground: &Ground, group: &Group, binary: &Path) -> Result<Relay> {
+    let files = site.files(ground.folder(), &site.name, &ground.kafka().brokers())?;
+    let mut arguments = vec!["run".to_owned()];
+    arguments.extend(files.iter().map(|file| format!("--from-debezium={}", file.display())));
+    arguments.extend(group.settings.iter().cloned());
+    Relay::start(binary, &arguments, &[] as &[(&str, &str)])
+}
+
+/// Waits until somebody reads the slot.
+fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<()> {
+    let mut client = site.connect()?;
+    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+    let active = process::wait_until(LONG, "Debezium to stream", || {
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(client.query_one(sql, &[&slot])?.get(0))
+    });
+    active.with_context(|| debezium.tail())
+}
+
+fn topics(kafka: &Kafka) -> Result<BTreeSet<String>> {
+    Ok(kafka.topics()?.into_iter().collect())
+}
+
+fn new_records(kafka: &Kafka, before: &BTreeSet<String>) -> Result<Vec<consume::Record>> {
+    let now = topics(kafka)?;
+    let new: Vec<&str> = now.difference(before).map(String::as_str).collect();
+    consume::read_to_end(&kafka.client_config(), &new)
+}
+
+/// Debezium's records become the expected ones, or stand beside them where the difference is on purpose.
+fn take_down(group: &mut Group, records: &[consume::Record]) {
+    let mut by_case: BTreeMap<usize, Vec<Record>> = BTreeMap::new();
+    let mut records: Vec<&consume::Record> = records.iter().collect();
+    records.sort_by_key(|record| (&record.topic, record.partition, record.offset));
+    for record in records {
+        let partition = group.partitions.contains_key(&record.topic).then_some(record.partition);
+        if let Some(case) = case_of(&group.cases, &record.topic) {
+            by_case.entry(case).or_default().push(Record { partition, ..compare::as_data(record) });
+        }
+    }
+    for (number, case) in group.cases.iter_mut().enumerate() {
+        let records = by_case.remove(&number).unwrap_or_default();
+        if case.differs.is_some() {
+            case.debezium = records;
+        } else {
+            case.records = records;
+        }
+    }
+}
+
+/// Each case has topics of its own, whose names hold a text of its statements: the longest one tells.
+fn case_of(cases: &[Case], topic: &str) -> Option<usize> {
+    let longest = |case: &Case| {
+        let texts = case.statements.iter().flat_map(|statement| match statement {
+            Statement::Own(sql) | Statement::Other { sql, .. } => sql.split('\''),
+        });
+        texts.filter(|text| text.len() > 2 && topic.contains(text)).map(str::len).max()
+    };
+    let best = cases.iter().enumerate().filter_map(|(number, case)| Some((longest(case)?, number)));
+    best.max_by_key(|(length, number)| (*length, std::cmp::Reverse(*number))).map(|(_, number)| number)
+}
+
+/// Debezium against the file, and the relay against the file.
+fn judge(group: &Group, both: &Both, count: &mut Count) {
+    let always = i64::MIN..=i64::MAX;
+    let theirs: Vec<_> = group
+        .cases
+        .iter()
+        .flat_map(|case| {
+            let records = if case.differs.is_some() { &case.debezium } else { &case.records };
+            records.iter().map(|record| (case.name.as_str(), record))
+        })
+        .collect();
+    let ours: Vec<_> =
+        group.cases.iter().flat_map(|case| case.records.iter().map(|record| (case.name.as_str(), record))).collect();
+    let mut failures: Vec<String> = Vec::new();
+    let of = |who: &str, lines: Vec<String>| lines.into_iter().map(|line| format!("{who}: {line}")).collect::<Vec<_>>();
+    failures.extend(of("Debezium", compare::compare(&theirs, &both.debezium, &always)));
+    let mine = of("walrelay", compare::compare(&ours, &both.walrelay, &always));
+    let on_purpose: usize =
+        group.cases.iter().filter(|case| case.differs.is_some()).map(|case| case.debezium.len()).sum();
+    count.compared += both.debezium.len();
+    count.on_purpose += on_purpose;
+    count.identical += both.debezium.len().saturating_sub(on_purpose).saturating_sub(mine.len());
+    failures.extend(mine);
+    count.failures += failures.len();
+    for failure in failures {
+        screen::line(&format!("{}: {failure}", group.name));
+    }
+}

@@ -1,0 +1,122 @@
+//! Bytes in a file of text: as they are where they are UTF-8, else in hex, or as a sum where they are many.
+
+use md5::{Digest as _, Md5};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
+
+/// A value of a record that is not null.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bytes {
+    /// All of them.
+    Whole(Vec<u8>),
+    /// Too many for a file.
+    Sum {
+        /// Their number.
+        length: usize,
+        /// In lower-case hex.
+        md5: String,
+    },
+}
+
+impl Bytes {
+    /// From here on only the sum is written.
+    const MANY: usize = 100_000;
+
+    /// As they go into a file.
+    pub fn of(bytes: &[u8]) -> Self {
+        if bytes.len() < Self::MANY {
+            return Self::Whole(bytes.to_vec());
+        }
+        Self::Sum { length: bytes.len(), md5: md5(bytes) }
+    }
+
+    /// Whether they are these.
+    pub fn are(&self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Whole(own) => own == bytes,
+            Self::Sum { length, md5: sum } => *length == bytes.len() && *sum == md5(bytes),
+        }
+    }
+
+    /// The bytes, where they are all there.
+    pub fn whole(&self) -> Option<&[u8]> {
+        match self {
+            Self::Whole(own) => Some(own),
+            Self::Sum { .. } => None,
+        }
+    }
+}
+
+/// In lower-case hex.
+pub(super) fn md5(bytes: &[u8]) -> String {
+    hex(&Md5::digest(bytes))
+}
+
+/// In lower case.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        let _infallible = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// Reads hex; `None`: it is none.
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok().filter(|_| pair.len() == 2))
+        .collect()
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value = match self {
+            Self::Whole(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => json!(text),
+                Err(_) => json!({ "hex": hex(bytes) }),
+            },
+            Self::Sum { length, md5 } => json!({ "length": length, "md5": md5 }),
+        };
+        value.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let wrong =
+            || D::Error::custom(format!("{value} is no text, no {{\"hex\": …}}, no {{\"length\": …, \"md5\": …}}"));
+        if let Some(text) = value.as_str() {
+            return Ok(Self::Whole(text.as_bytes().to_vec()));
+        }
+        if let Some(hex) = value.get("hex") {
+            return hex.as_str().and_then(unhex).map(Self::Whole).ok_or_else(wrong);
+        }
+        let length = value.get("length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
+        let md5 = value.get("md5").and_then(Value::as_str);
+        let (length, md5) = length.zip(md5).ok_or_else(wrong)?;
+        Ok(Self::Sum { length, md5: md5.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &[u8], text: &str) {
+        let written = serde_json::to_string(&Bytes::of(bytes)).unwrap();
+        assert_eq!(written, text);
+        let read: Bytes = serde_json::from_str(text).unwrap();
+        assert!(read.are(bytes) && !read.are(b"other"));
+    }
+
+    #[test]
+    fn bytes_are_text_hex_or_a_sum() {
+        check("ä \u{0}".as_bytes(), "\"ä \\u0000\"");
+        check(&[0xFF, 0x00], r#"{"hex":"ff00"}"#);
+        check(&vec![b'x'; 200_000], r#"{"length":200000,"md5":"4b98146705d4b0b98b758a78ff6fb73f"}"#);
+    }
+}

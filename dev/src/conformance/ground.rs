@@ -1,0 +1,376 @@
+//! Where cases run: one Postgres, one Kafka, and for each group a database, a slot and one run of the tool.
+//!
+//! In: a group. Out: its records, the oracle's answers, how the tool ended. It judges nothing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use postgres::{Client, NoTls};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+
+use super::data::{Case, Group, Record, Statement};
+use super::oracle;
+use crate::kafka::Kafka;
+use crate::postgres::{Postgres, unique_name};
+use crate::relay::Relay;
+use crate::wait::block_on;
+use crate::{consume, kafka, postgres as server, process, provision, run_dir};
+
+/// A deadline that only a failure reaches.
+pub const LONG: Duration = Duration::from_mins(3);
+
+/// Bytes of the largest record.
+const LARGEST: &str = "20000000";
+
+/// The publication's name in every database.
+pub const PUBLICATION: &str = "conformance";
+
+/// The servers.
+#[derive(Debug)]
+pub struct Ground {
+    /// Postgres' major version.
+    pub major: u32,
+    postgres: Postgres,
+    kafka: Kafka,
+    folder: PathBuf,
+}
+
+/// What came of a group.
+#[derive(Debug)]
+pub struct Run {
+    /// In the topics that the group names.
+    pub records: Vec<consume::Record>,
+    /// The code, and the last words.
+    pub ended: (i32, String),
+    /// When its transactions were committed, in milliseconds.
+    pub committed: RangeInclusive<i64>,
+    /// By each case's oracle, where it has one.
+    pub oracles: Vec<Option<Vec<Record>>>,
+}
+
+/// A group's database with everything in it.
+#[derive(Debug)]
+pub struct Site<'g> {
+    /// Of the database.
+    pub name: String,
+    /// Connection URI of the database, as superuser.
+    pub source: String,
+    group: &'g Group,
+}
+
+impl Ground {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub fn start(major: u32) -> Result<Self> {
+        let kafka = Kafka::start(&kafka::Options { partitions: 1, ..kafka::Options::default() })?;
+        Self::beside(major, kafka)
+    }
+
+    fn beside(major: u32, kafka: Kafka) -> Result<Self> {
+        let settings = [
+            ("max_prepared_transactions", "10"),
+            ("max_replication_slots", "400"),
+            ("max_wal_senders", "100"),
+            ("max_connections", "200"),
+            // No crash is tried here.
+            ("fsync", "off"),
+        ];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let postgres = Postgres::start(&server::Options { major, settings, ..server::Options::default() })?;
+        let folder = run_dir::make(&provision::dev_dir().join("run"), "conformance")?;
+        Ok(Self { major, postgres, kafka, folder })
+    }
+
+    /// Its Postgres.
+    pub fn postgres(&self) -> &Postgres {
+        &self.postgres
+    }
+
+    /// Its Kafka.
+    pub fn kafka(&self) -> &Kafka {
+        &self.kafka
+    }
+
+    /// A folder of its own.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the server has what the group wants.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn has(&self, group: &Group) -> Result<bool> {
+        if group.since.is_some_and(|since| self.major < since) {
+            return Ok(false);
+        }
+        let Some(extension) = &group.extension else { return Ok(true) };
+        let sql = "SELECT count(*) > 0 FROM pg_available_extensions WHERE name = $1";
+        Ok(self.postgres.connect(None)?.query_one(sql, &[extension])?.get(0))
+    }
+
+    /// Runs a group with the tool.
+    ///
+    /// # Errors
+    /// Something stands in the way of judging it.
+    pub fn run(&self, group: &Group, binary: &Path) -> Result<Run> {
+        if group.exit.as_ref().is_some_and(|exit| exit.code == 64) {
+            return self.refused(group, binary);
+        }
+        let site = self.furnish(group)?;
+        site.make_slot(&site.name)?;
+        self.make_topics(group)?;
+        let arguments = self.arguments(&site, group)?;
+        let mut relay = Relay::start(binary, &arguments, &[] as &[(&str, &str)])?;
+        let begun = site.now()?;
+        if group.exit.is_none() || group.cases.iter().any(|case| !case.statements.is_empty()) {
+            relay.wait_streaming(LONG)?;
+            site.write()?;
+        }
+        let code = match group.exit {
+            Some(_) => relay.wait_exit(LONG).with_context(|| relay.log())?,
+            None => match site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())? {
+                Some(code) => code,
+                None => relay.terminate(LONG)?.code,
+            },
+        };
+        let committed = begun..=site.now()?;
+        let oracles = site.oracles()?;
+        Ok(Run { records: self.read(group)?, ended: (code, relay.log()), committed, oracles })
+    }
+
+    /// Nobody is contacted: there is nobody at these addresses.
+    fn refused(&self, group: &Group, binary: &Path) -> Result<Run> {
+        let site =
+            Site { name: unique_name("nobody"), source: "postgres://postgres@127.0.0.1:1/nobody".to_owned(), group };
+        let mut relay = Relay::start(binary, &self.arguments(&site, group)?, &[] as &[(&str, &str)])?;
+        let code = relay.wait_exit(LONG).with_context(|| relay.log())?;
+        let ended = (code, relay.log());
+        Ok(Run { records: Vec::new(), ended, committed: 0..=0, oracles: Vec::new() })
+    }
+
+    /// Database, tables and publication.
+    ///
+    /// # Errors
+    /// The group's SQL fails.
+    pub fn furnish<'g>(&self, group: &'g Group) -> Result<Site<'g>> {
+        let name = self.postgres.create_unique_database("conformance")?;
+        let site = Site { source: self.postgres.url(&name), name, group };
+        let mut client = site.connect()?;
+        for sql in &group.database {
+            let sql = sql.replace("{database}", &site.name);
+            client.batch_execute(&sql).with_context(|| format!("group {:?}: {sql}", group.name))?;
+        }
+        for (number, case) in group.cases.iter().enumerate() {
+            let schema = schema(number);
+            client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}, public"))?;
+            for sql in &case.table {
+                client.batch_execute(sql).with_context(|| format!("case {:?}: {sql}", case.name))?;
+            }
+        }
+        client.batch_execute("RESET search_path")?;
+        let what = group.publication.as_deref().unwrap_or("FOR ALL TABLES WITH (publish = 'insert')");
+        client.batch_execute(&format!("CREATE PUBLICATION {PUBLICATION} {what}"))?;
+        Ok(site)
+    }
+
+    /// Makes the topics that the group's records are in.
+    ///
+    /// # Errors
+    /// Kafka refuses.
+    pub fn make_topics(&self, group: &Group) -> Result<()> {
+        make_topics(&self.kafka, &group.topics())
+    }
+
+    /// Everything in the group's topics.
+    ///
+    /// # Errors
+    /// Kafka does not answer.
+    pub fn read(&self, group: &Group) -> Result<Vec<consume::Record>> {
+        let topics: Vec<&str> = group.topics().into_keys().collect();
+        consume::read_to_end(&self.kafka.client_config(), &topics)
+    }
+
+    fn arguments(&self, site: &Site<'_>, group: &Group) -> Result<Vec<String>> {
+        let mut arguments = vec!["run".to_owned()];
+        if group.is_debezium() {
+            let files = site.files(&self.folder, &site.name, &self.kafka.brokers())?;
+            arguments.extend(files.into_iter().map(|file| format!("--from-debezium={}", file.display())));
+        } else {
+            let login = group.login.as_deref().unwrap_or("postgres");
+            let source = site.source.replace("postgres@", &format!("{login}@"));
+            let place = [("source", source), ("publication", PUBLICATION.to_owned()), ("slot", site.name.clone())];
+            arguments.extend(place.map(|(flag, value)| format!("--{flag}={value}")));
+            arguments.push(format!("--brokers={}", self.kafka.brokers()));
+        }
+        arguments.extend(group.settings.iter().cloned());
+        Ok(arguments)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+impl Site<'_> {
+    /// A new connection, as superuser.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn connect(&self) -> Result<Client> {
+        Client::connect(&self.source, NoTls).context("cannot connect to the case's database")
+    }
+
+    /// Makes a slot, as the group says it.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn make_slot(&self, name: &str) -> Result<()> {
+        let plain = "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')";
+        let sql = self.group.slot.as_deref().unwrap_or(plain).replace("{slot}", name);
+        self.connect()?.batch_execute(&sql).with_context(|| format!("cannot make the slot: {sql}"))
+    }
+
+    /// Runs the statements of all cases.
+    ///
+    /// # Errors
+    /// One of them fails.
+    pub fn write(&self) -> Result<()> {
+        self.group.cases.iter().enumerate().try_for_each(|(number, case)| self.write_case(&schema(number), case))
+    }
+
+    fn write_case(&self, schema: &str, case: &Case) -> Result<()> {
+        let mut sessions = BTreeMap::new();
+        for statement in &case.statements {
+            let (name, sql) = match statement {
+                Statement::Own(sql) => ("", sql),
+                Statement::Other { session, sql } => (session.as_str(), sql),
+            };
+            if !sessions.contains_key(name) {
+                sessions.insert(name, self.session(schema)?);
+            }
+            let Some(session) = sessions.get_mut(name) else { continue };
+            session.batch_execute(sql).with_context(|| format!("case {:?}: {sql}", case.name))?;
+        }
+        Ok(())
+    }
+
+    fn session(&self, schema: &str) -> Result<Client> {
+        let mut client = self.connect()?;
+        client.batch_execute(&format!(
+            "SET standard_conforming_strings = on; SET DateStyle = 'ISO, MDY'; SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres'; SET search_path = {schema}, public"
+        ))?;
+        Ok(client)
+    }
+
+    /// Waits until everything that is committed now is confirmed, or `ended` gives an exit code.
+    ///
+    /// # Errors
+    /// Neither is so in time.
+    pub fn wait_confirmed(&self, slot: &str, mut ended: impl FnMut() -> Result<Option<i32>>) -> Result<Option<i32>> {
+        let mut client = self.connect()?;
+        let end: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get(0);
+        let sql = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
+        let mut code = None;
+        process::wait_until(LONG, &format!("{end} to be confirmed"), || {
+            std::thread::sleep(Duration::from_millis(10));
+            code = ended()?;
+            let confirmed = client.query_one(sql, &[&end, &slot])?.get::<_, Option<bool>>(0);
+            Ok(code.is_some() || confirmed == Some(true))
+        })?;
+        Ok(code)
+    }
+
+    /// The server's clock, in milliseconds.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn now(&self) -> Result<i64> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+        Ok(self.connect()?.query_one(sql, &[])?.get(0))
+    }
+
+    fn oracles(&self) -> Result<Vec<Option<Vec<Record>>>> {
+        let ask = |(number, case): (usize, &Case)| {
+            let Some(query) = &case.oracle else { return Ok(None) };
+            oracle::records(&mut self.connect()?, &schema(number), query).map(Some)
+        };
+        self.group.cases.iter().enumerate().map(ask).collect()
+    }
+
+    /// Writes the files of the group's Debezium into `folder`.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn files(&self, folder: &Path, slot: &str, brokers: &str) -> Result<Vec<PathBuf>> {
+        let config: ::postgres::Config = self.source.parse()?;
+        let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
+        let place = [
+            ("database.hostname", "127.0.0.1"),
+            ("database.port", &port),
+            ("database.user", "postgres"),
+            ("database.password", "none"),
+            ("database.dbname", &self.name),
+            ("slot.name", slot),
+            ("publication.name", PUBLICATION),
+        ];
+        let Some(connect) = &self.group.connect else {
+            let mut lines: Vec<String> =
+                place.iter().map(|(key, value)| format!("debezium.source.{key}={value}")).collect();
+            lines.push(format!("debezium.sink.kafka.producer.bootstrap.servers={brokers}"));
+            lines.extend(self.group.debezium.iter().cloned());
+            return Ok(vec![put(&folder.join(format!("{slot}.properties")), &lines.join("\n"))?]);
+        };
+        let mut config: BTreeMap<&str, &str> =
+            connect.config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        config.extend(place);
+        let connector = serde_json::json!({ "name": slot, "config": config }).to_string();
+        let worker = [vec![format!("bootstrap.servers={brokers}")], connect.worker.clone()].concat().join("\n");
+        Ok(vec![
+            put(&folder.join(format!("{slot}.json")), &connector)?,
+            put(&folder.join(format!("{slot}-worker.properties")), &worker)?,
+        ])
+    }
+}
+
+fn put(path: &Path, text: &str) -> Result<PathBuf> {
+    fs::write(path, format!("{text}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path.to_owned())
+}
+
+/// The schema of a group's case.
+fn schema(number: usize) -> String {
+    format!("c{}", number + 1)
+}
+
+/// Makes topics with so many partitions each, all at once.
+///
+/// # Errors
+/// Kafka refuses.
+pub fn make_topics(kafka: &Kafka, topics: &BTreeMap<&str, u32>) -> Result<()> {
+    if topics.is_empty() {
+        return Ok(());
+    }
+    let admin: AdminClient<DefaultClientContext> = kafka.client_config().create()?;
+    let options = AdminOptions::new().request_timeout(Some(LONG)).operation_timeout(Some(LONG));
+    let new = topics.iter().map(|(topic, partitions)| {
+        let topic = NewTopic::new(topic, i32::try_from(*partitions)?, TopicReplication::Fixed(1));
+        Ok(topic.set("max.message.bytes", LARGEST))
+    });
+    let new = new.collect::<Result<Vec<_>>>()?;
+    for result in block_on(admin.create_topics(&new, &options))? {
+        if let Err((topic, code)) = result {
+            bail!("Kafka refuses topic {topic}: {code}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! A Debezium Server of one's own, to hold the relay against.
+//!
+//! In: `application.properties`. Out: a running server, that can be stopped and started again with the same files and the
+//! same memory of its position.
+
+mod provision;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
+
+use crate::process::{self, Guarded, LastWill};
+use crate::{http, run_dir};
+
+pub use provision::{VERSION, debezium};
+
+/// A JVM that starts beside others.
+const START: Duration = Duration::from_mins(3);
+
+/// How long a stop may take: it waits for its last commit of offsets.
+const STOP: Duration = Duration::from_mins(1);
+
+/// A server: running, or stopped and ready to be started again.
+#[derive(Debug)]
+pub struct Debezium {
+    java: PathBuf,
+    home: PathBuf,
+    folder: PathBuf,
+    port: u16,
+    process: Option<Guarded>,
+}
+
+impl Debezium {
+    /// Starts it with these properties in a folder of its own below `run`.
+    ///
+    /// # Errors
+    /// It cannot be brought, or does not start; the message carries the end of its log.
+    pub fn start(run: &Path, properties: &str) -> Result<Self> {
+        let tools = debezium()?;
+        let folder = run_dir::make(run, "debezium")?;
+        let port = run_dir::free_port()?;
+        fs::create_dir_all(folder.join("config"))?;
+        fs::create_dir_all(folder.join("data"))?;
+        let own = format!(
+            "debezium.source.offset.storage=org.apache.kafka.connect.storage.FileOffsetBackingStore\n\
+             debezium.source.offset.storage.file.filename={}\n\
+             debezium.source.offset.flush.interval.ms=0\n\
+             quarkus.http.port={port}\nquarkus.log.console.json=false\nquarkus.log.level=WARN\n",
+            folder.join("data/offsets.dat").display()
+        );
+        fs::write(folder.join("config/application.properties"), format!("{properties}\n{own}"))?;
+        let mut server = Self { java: tools.java, home: tools.home, folder, port, process: None };
+        server.start_again()?;
+        Ok(server)
+    }
+
+    /// Starts it once more after its end, and waits until it has its slot.
+    ///
+    /// # Errors
+    /// It does not start; the message carries the end of its log.
+    pub fn start_again(&mut self) -> Result<()> {
+        let runner = format!("debezium-server-dist-{VERSION}-runner.jar");
+        let parts = [PathBuf::from(runner), "config/lib".into(), "lib/*".into()];
+        let classes = parts.map(|part| self.home.join(part).display().to_string()).join(":");
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = Command::new(&self.java);
+        command
+            .args(["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
+            // Newer Javas fill the log with complaints of Quarkus' threads otherwise.
+            .arg("--add-opens=java.base/java.lang=ALL-UNNAMED")
+            .args(["-cp", &classes, "io.debezium.server.Main"])
+            .current_dir(&self.folder)
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };
+        self.process = Some(Guarded::spawn("debezium", &mut command, &will)?);
+        self.wait_up()
+    }
+
+    fn wait_up(&mut self) -> Result<()> {
+        let port = self.port;
+        let up = process::wait_until(START, "Debezium Server", || {
+            if let Some(code) = self.exited()? {
+                bail!("Debezium Server ended with {code}");
+            }
+            Ok(http::get(port, "/q/health/live").is_ok_and(|answer| answer.status == 200))
+        });
+        up.with_context(|| self.tail())
+    }
+
+    /// The exit code, if it has ended by itself.
+    ///
+    /// # Errors
+    /// The operating system does not say.
+    pub fn exited(&mut self) -> Result<Option<i32>> {
+        let status = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
+        Ok(status.map(process::code))
+    }
+
+    /// SIGTERM, and waits for its end.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn stop(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::TERM)?;
+            process.wait(STOP)?;
+        }
+        Ok(())
+    }
+
+    /// The end of what it has said.
+    pub fn tail(&self) -> String {
+        process::tail(&self.log(), 30)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+}
+
+impl Drop for Debezium {
+    fn drop(&mut self) {
+        self.process = None;
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
