@@ -89,10 +89,10 @@ lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and
 deb: ## Build the Debian package (needs cargo-deb)
 	@dev/prerequisites build
 	$(CARGO) build --locked --release
-	rm -rf $(target)/package-files && mkdir -p $(target)/package-files
-	$(target)/release/walrelay man $(target)/package-files
-	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/package-files/walrelay.$$shell; done
-	$(CARGO) deb --no-build --package walrelay $(ARGS)
+	rm -rf $(target)/release/package-files && mkdir -p $(target)/release/package-files
+	$(target)/release/walrelay man $(target)/release/package-files
+	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/release/package-files/walrelay.$$shell; done
+	$(CARGO) deb --no-build --strip --package walrelay $(ARGS)
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS=30
 	@dev/prerequisites build
