@@ -210,6 +210,7 @@ fn rows_whose_topic_is_none_are_found_before_they_stop_the_relay() {
     let lane = good();
     lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('Big Order', 'k', 't', '{}')");
     let mend = check(&lane, &[]).level("rows", "fail", &["Big Order", "is no topic name"]);
+    check(&lane, &["--on-bad-row", "skip"]).level("rows", "warn", &["published nowhere"]);
     let topic = mend.split_once("--topic ").unwrap().1.split(" --").next().unwrap().trim_matches('\'').to_owned();
     let after = check(&lane, &["--topic", &topic]);
     assert!(after.of("rows").is_empty(), "{:#}", after.report);
@@ -446,6 +447,11 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended()
     kafka.alter_topic(&topic, &given).unwrap();
     let after = check(&lane, &[]);
     assert_eq!(after.code, 0, "{:#}", after.report);
+    let dead = format!("{}.dead", lane.name);
+    let more = ["--on-bad-row", "dead-letter", "--dead-letter-topic", dead.as_str()];
+    check(&lane, &more).level("dead_letters", "fail", &[&dead, "--create --topic"]);
+    kafka.create_topic(&dead, 1, &[]).unwrap();
+    check(&lane, &more).level("dead_letters", "ok", &[]);
     let mend = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
     let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
     assert_eq!(check(&lane, &["-X", property]).code, 0);

@@ -4,7 +4,7 @@
 
 use super::report::{Finding, Side};
 use super::tables::{Tables, size};
-use crate::config::RunConfig;
+use crate::config::{Fate, RunConfig};
 use crate::sink::Failure;
 use crate::sink::kafka::{Cluster, Settings, TopicFacts, is_of_advertised_address};
 use std::collections::BTreeMap;
@@ -54,6 +54,7 @@ pub(super) fn findings(config: &RunConfig, settings: &Settings, cluster: &Cluste
     found.extend(advertised(cluster));
     found.push(idempotence(config, cluster));
     found.extend(missing(config, cluster, tables));
+    found.extend(dead_letters(config, cluster));
     for name in &tables.topics {
         if let Some(topic) = cluster.topics.get(name) {
             found.extend(topic_findings(config, settings, cluster, name, topic, tables));
@@ -149,6 +150,30 @@ fn missing(config: &RunConfig, cluster: &Cluster, tables: &Tables) -> Vec<Findin
             })
             .collect(),
     }
+}
+
+/// Where bad rows go, if they go anywhere.
+fn dead_letters(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
+    let topic = dead_letter_topic(config)?;
+    if cluster.topics.contains_key(topic) {
+        return Some(ok("dead_letters", format!("topic {topic} is there")));
+    }
+    let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
+    if creates.is_some_and(|creates| creates == "true") {
+        return Some(ok("dead_letters", format!("topic {topic} is made with the first bad row")));
+    }
+    Some(
+        fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
+            .why("the first bad row stops the relay: its dead letter can go nowhere")
+            .mend(create(config, topic)),
+    )
+}
+
+/// The topic of bad rows, where that is their fate.
+pub(super) fn dead_letter_topic(config: &RunConfig) -> Option<&str> {
+    let wanted = &config.bad_rows;
+    let any = wanted.fate == Fate::DeadLetter || wanted.at.iter().any(|(_, fate)| *fate == Fate::DeadLetter);
+    any.then_some(wanted.dead_letter_topic.as_str())
 }
 
 fn create(config: &RunConfig, topic: &str) -> String {

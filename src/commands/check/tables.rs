@@ -8,7 +8,7 @@ use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted, typed};
 use crate::config::mapping::Topic;
-use crate::config::{RunConfig, TableName};
+use crate::config::{Fate, RunConfig, TableName};
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker};
 use std::collections::BTreeSet;
@@ -182,7 +182,11 @@ fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<F
             format!("insert it corrected: DELETE FROM {} …; and the row that was meant", table.sql_name())
         }
     };
-    Some(fail("rows", text).why("the relay stops in front of the first of them").mend(mend))
+    Some(match config.bad_rows.fate {
+        Fate::Stop => fail("rows", text).why("the relay stops in front of the first of them").mend(mend),
+        Fate::DeadLetter => warn("rows", text).why("they go to the dead-letter topic").mend(mend),
+        Fate::Skip => warn("rows", text).why("they are counted, and published nowhere").mend(mend),
+    })
 }
 
 /// A column that is there, and that the publication's list leaves out.

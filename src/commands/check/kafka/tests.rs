@@ -90,6 +90,18 @@ fn a_user_who_may_not_write_gets_the_acl() {
 }
 
 #[test]
+fn a_dead_letter_topic_that_is_wanted_has_to_be_there() {
+    let there = cluster(topic(&[]));
+    let wanted =
+        |topic: &str| found(&["--on-bad-row=dead-letter", "--dead-letter-topic", topic], &there, &seen(&[], 0));
+    let missing = wanted("nowhere");
+    assert_eq!((missing[0].check, missing[0].level), ("dead_letters", Level::Fail));
+    assert!(missing[0].mend.as_deref().unwrap().contains("--create --topic nowhere"));
+    assert_eq!(wanted("orders"), []);
+    assert_eq!(found(&[], &there, &seen(&[], 0)), []);
+}
+
+#[test]
 fn certificates_that_are_not_verified_are_warned_of() {
     let more = ["-X", "security.protocol=ssl", "-X", "enable.ssl.certificate.verification=false"];
     let found = found(&more, &cluster(topic(&[])), &seen(&[], 0));
