@@ -45,7 +45,7 @@ const DISTANCE: Duration = Duration::from_millis(10);
 const BROKER_PROPERTIES: [(&str, &str); 2] =
     [("broker.session.timeout.ms", "2500"), ("broker.heartbeat.interval.ms", "500")];
 
-/// The same where records are refused: for a while the relay then has one record in flight, and the load is a quarter.
+/// The same where records are refused: for a while the relay then has one record in flight, and the load is a tenth.
 const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
 
 /// So small that transactions of thousands of rows are often interrupted half-way.
@@ -72,13 +72,13 @@ pub(super) struct Settings {
 
 impl Settings {
     fn shop(&self, brokers: u16) -> shop::Options {
-        let (misrouted, oversized) = if self.dead_letter { (0.01, 0.001) } else { (0.0, 0.0) };
+        let (misrouted, oversized) = if self.dead_letter { (0.02, 0.005) } else { (0.0, 0.0) };
         shop::Options {
             connections: self.connections,
             keys: KEYS,
             seed: self.seed.wrapping_add(u64::from(brokers)),
             rows: None,
-            pause: if self.dead_letter { self.pause * 4 } else { self.pause },
+            pause: if self.dead_letter { self.pause * 10 } else { self.pause },
             shapes: Shapes::Every { messages: true, misrouted, oversized },
         }
     }
