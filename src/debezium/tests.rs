@@ -115,7 +115,7 @@ fn a_plain_set_up_of_debezium_server_is_carried_over_whole() {
     assert_eq!(values, expected);
     assert_eq!(setting(&translation, "type-column").as_deref(), Some(""));
     assert_eq!(setting(&translation, "headers-column").as_deref(), Some(""));
-    assert_eq!(translation.connect, Connect::default());
+    assert_eq!(translation.connect, Connect { skip_null_headers: true, ..Connect::default() });
     assert_eq!(translation.platform, Platform::Server);
     translation.verdict(false).unwrap();
 }
