@@ -28,7 +28,7 @@ use walrelay::tracker::Position;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// No run lasts longer, whatever goes wrong in it.
-const LONGEST: Duration = Duration::from_mins(20);
+const LONGEST: Duration = Duration::from_hours(2);
 
 /// Longest time between two status updates: the relay's second, and what waits may take here.
 const SILENCE: Duration = Duration::from_secs(4);
