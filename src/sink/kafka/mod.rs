@@ -25,7 +25,7 @@ use context::{Context, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::metadata::Metadata;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -43,8 +43,13 @@ const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// When a cluster's metadata name topics and no broker, as those of one whose last broker is shutting down do, librdkafka
 /// (2.12) drops every broker that it knows, the bootstrap servers included. Then it has nobody left to ask, and without a
-/// question its own timer for starting over never begins: it stays without a connection for ever.
+/// question its own timer for starting over never begins: it stays without a connection for ever. Where the servers' names do
+/// not help either, the client is given up for a new one: see [`KafkaSink::is_passed_over`].
 const FORGOTTEN: Duration = Duration::from_secs(10);
+
+/// The client is given up once it was passed over so many times in a row. Once may be chance, at the end of an outage: a new
+/// client connects at once, an old one when its pause is over (`reconnect.backoff.max.ms`, a second).
+const LOST: u32 = 2;
 
 /// More events than a failed request leaves behind.
 const EVENTS: usize = 32;
@@ -64,6 +69,10 @@ pub struct KafkaSink {
     metadata_patience: Duration,
     /// When something was last reported, nothing was in flight, or the bootstrap servers were told.
     heard: Instant,
+    /// How many times in a row, since something was last reported, another client was answered and this one was not.
+    passed_over: u32,
+    /// The client reaches nobody any more, and another one would: it is to be made anew.
+    lost: bool,
 }
 
 impl KafkaSink {
@@ -81,6 +90,8 @@ impl KafkaSink {
             in_flight: InFlight::default(),
             metadata_patience: METADATA_PATIENCE,
             heard: Instant::now(),
+            passed_over: 0,
+            lost: false,
         })
     }
 
@@ -155,6 +166,27 @@ impl KafkaSink {
         if let Ok(brokers) = CString::new(self.settings.brokers()) {
             add_brokers(&self.producer, &brokers);
         }
+        self.passed_over = if self.is_passed_over() { self.passed_over + 1 } else { 0 };
+        if self.passed_over >= LOST {
+            self.lost = true;
+            self.producer.purge(PurgeConfig::default().queue().inflight());
+        }
+    }
+
+    /// Whether this client gets no answer where a new one gets one. In an outage neither does, and a broker that takes no
+    /// records for a reason of its own answers both. The question itself may bring the client back to its senses.
+    fn is_passed_over(&self) -> bool {
+        let answers = |producer: &BaseProducer<Context>| {
+            let metadata = producer.client().fetch_metadata(None, MOST_METADATA_PATIENCE);
+            metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
+        };
+        !answers(&self.producer) && self.settings.producer(Pace::Full).is_ok_and(|fresh| answers(&fresh))
+    }
+
+    /// Something has come back, or a new client is there.
+    fn hear(&mut self) {
+        self.heard = Instant::now();
+        self.passed_over = 0;
     }
 
     /// Whether `bytes` more fit. A record above the whole bound goes alone.
@@ -166,6 +198,10 @@ impl KafkaSink {
     /// Why the producer takes nothing any more, which the refusal of a record does not say.
     #[cold]
     fn fatal(&self) -> Option<Failure> {
+        if self.lost {
+            let text = "the Kafka client has lost all brokers, and a new one reaches them".to_owned();
+            return Some(Failure { class: FailureClass::Client, reason: "client", text });
+        }
         let (code, text) = self.producer.client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
         Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
@@ -227,14 +263,14 @@ impl Sink for KafkaSink {
         if self.last_topic != record.topic {
             if let Err(failure) = self.resolve(record.topic) {
                 self.remind();
-                return Enqueue::Blocked(failure);
+                return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
             }
             record.topic.clone_into(&mut self.last_topic);
         }
         match self.send(record, token) {
             Ok(()) => {
                 if self.in_flight.records == 0 {
-                    self.heard = Instant::now();
+                    self.hear();
                 }
                 self.in_flight.records += 1;
                 self.in_flight.bytes += bytes;
@@ -255,7 +291,7 @@ impl Sink for KafkaSink {
                 }
                 return;
             }
-            self.heard = Instant::now();
+            self.hear();
             for mut run in runs {
                 match &mut run.outcome {
                     Ok(()) => self.producer.context().recovered(),
@@ -293,6 +329,8 @@ impl Sink for KafkaSink {
         self.known_topics.clear();
         self.last_topic.clear();
         self.in_flight = InFlight::default();
+        self.lost = false;
+        self.hear();
         Ok(())
     }
 
