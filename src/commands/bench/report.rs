@@ -80,8 +80,7 @@ impl Report<'_> {
 
     /// What may help against the side that sets the pace.
     fn advice(&self) -> Vec<&'static str> {
-        let Request { payload_type, rows_per_transaction, source, .. } = self.request;
-        let over_tcp = source.hosts.iter().any(|host| matches!(host, crate::pg::source::Host::Tcp { .. }));
+        let Request { payload_type, rows_per_transaction, .. } = self.request;
         let mut advice = Vec::new();
         match Side::of(&self.drain) {
             Side::Walsender => {
@@ -90,11 +89,6 @@ impl Report<'_> {
                 }
                 if *rows_per_transaction < 10 {
                     advice.push("more rows to a transaction: each begins and ends with messages of its own");
-                }
-                if over_tcp {
-                    advice.push(
-                        "a Unix socket, where the relay may run beside Postgres: TCP costs the walsender as much again",
-                    );
                 }
                 advice.push("a slot is decoded by one process on one core: beyond that, a second publication and slot");
             }
