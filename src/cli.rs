@@ -216,6 +216,11 @@ pub struct KafkaArgs {
     #[arg(short = 'X', value_name = "KEY=VALUE")]
     pub property: Vec<String>,
 
+    /// at-least-once, or exactly-once: in Kafka transactions, for consumers with isolation.level=read_committed
+    /// [default: at-least-once]
+    #[arg(long, value_name = "HOW")]
+    pub delivery: Option<String>,
+
     /// Topic of a record: text and {name}, {name|lower} or {name|kebab}, where name is a column or one of
     /// id, route, key, type [default: outbox.event.{route}]
     #[arg(long, value_name = "TEMPLATE")]

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 /// How long one request may take, and how long a broker may stay silent.
@@ -240,6 +241,16 @@ impl Meter {
         });
         ends.collect()
     }
+}
+
+/// Writes one record.
+///
+/// # Errors
+/// The brokers do not take it.
+pub fn write(config: &ClientConfig, topic: &str, key: &str, value: &str) -> Result<()> {
+    let producer: BaseProducer = config.create()?;
+    producer.send(BaseRecord::to(topic).key(key).payload(value)).map_err(|(error, _)| error)?;
+    Ok(producer.flush(PATIENCE)?)
 }
 
 /// How many records the topic's partitions hold now; 0 when it does not exist.

@@ -11,7 +11,7 @@
 
 use super::notify::Notifier;
 use super::{CommandError, setup};
-use crate::config::{HttpAddress, OnStop, RunConfig};
+use crate::config::{Delivery, HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
 use crate::metrics::{Metrics, SlotFigures, State};
 use crate::outbox::Outbox;
@@ -195,7 +195,11 @@ impl Control {
         let (kafka, client_id) = (&config.kafka, format!("walrelay/{}", config.slot));
         let in_flight = config.limits.max_in_flight as u64;
         let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, in_flight)?;
-        Ok(KafkaSink::new(settings)?)
+        let sink = KafkaSink::new(settings)?;
+        Ok(match config.delivery {
+            Delivery::AtLeastOnce => sink,
+            Delivery::ExactlyOnce => sink.in_transactions(),
+        })
     }
 
     async fn serve<S: Sink + Send + 'static>(

@@ -111,6 +111,8 @@ pub struct RunConfig {
     pub bad_rows: BadRows,
     /// What becomes of a run that an operator must mend.
     pub on_stop: OnStop,
+    /// How often a record may appear.
+    pub delivery: Delivery,
     /// Where to serve HTTP; `None`: nowhere.
     pub http: Option<HttpAddress>,
     /// Bounds of time and memory.
@@ -142,6 +144,16 @@ impl Default for Limits {
             max_row: 256 << 20,
         }
     }
+}
+
+/// How often a record may appear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// Repeated after a crash.
+    #[default]
+    AtLeastOnce,
+    /// In Kafka transactions: consumers that read what is committed see each once.
+    ExactlyOnce,
 }
 
 /// What becomes of a run that an operator must mend.

@@ -11,8 +11,8 @@ use super::error::{ConfigError, Origin};
 use super::layers::{Given, Layers};
 use super::names::{self, HttpAddress, TableName};
 use super::{
-    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
-    TeardownConfig, kafka, units,
+    CheckConfig, Delivery, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns,
+    Task, TeardownConfig, kafka, units,
 };
 use crate::cli::{
     CheckArgs, CommonArgs, KafkaArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
@@ -26,6 +26,9 @@ use crate::pg::source::{Environment, Source};
 const DEFAULT_NAME: &str = "walrelay";
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+const DELIVERIES: [(&str, Delivery); 2] =
+    [("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce)];
 
 /// librdkafka's queue is bounded in KiB, in 31 bits.
 const LARGEST_IN_FLIGHT: usize = 0x7FFF_FFFF << 10;
@@ -70,6 +73,7 @@ impl Reader<'_> {
             kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
             mapping: self.mapping(args)?,
             bad_rows,
+            delivery: self.one_of("delivery", args.kafka.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default(),
             on_stop: self
                 .one_of(
                     "on-stop",

@@ -93,6 +93,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
         "--bad-row-at=16/B374D848:3=skip",
         "--dead-letter-topic=dead",
         "--on-stop=hold",
+        "--delivery=exactly-once",
         "--message-prefix=outbox",
         "--http=off",
         "--shutdown-timeout=1min",
@@ -134,7 +135,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
     let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
     assert_eq!(config.bad_rows.at, [(at, Fate::Skip)]);
     assert_eq!((config.bad_rows.fate, config.bad_rows.dead_letter_topic.as_str()), (Fate::DeadLetter, "dead"));
-    assert_eq!(config.on_stop, OnStop::Hold);
+    assert_eq!((config.on_stop, config.delivery), (OnStop::Hold, Delivery::ExactlyOnce));
     assert_eq!(config.http, None);
     assert_eq!(
         config.limits,
@@ -177,6 +178,7 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("bad-row-at", "0/10:0=dead-letter"),
         ("dead-letter-topic", "dead"),
         ("on-stop", "hold"),
+        ("delivery", "exactly-once"),
         ("message-prefix", "outbox"),
         ("http", "off"),
         ("shutdown-timeout", "1s"),

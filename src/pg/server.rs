@@ -52,18 +52,26 @@ pub fn is_in_recovery(connection: &mut Connection) -> Result<bool, Error> {
 /// # Errors
 /// The connection broke, or the server does not have the history.
 pub fn switch_point(connection: &mut Connection, timeline: u32, ancestor: u32) -> Result<Option<Lsn>, Error> {
+    let history = history(connection, timeline)?;
+    Ok(history.into_iter().find(|(found, _)| *found == ancestor).map(|(_, left)| left))
+}
+
+/// The ancestors of `timeline`, and where each was left.
+///
+/// # Errors
+/// The connection broke, or the server does not have the history.
+pub fn history(connection: &mut Connection, timeline: u32) -> Result<Vec<(u32, Lsn)>, Error> {
     let rows = connection.query(&format!("TIMELINE_HISTORY {timeline}"))?;
-    let history = rows.first().and_then(|row| row.text(1)).unwrap_or_default();
-    Ok(parse_history(history, ancestor))
+    Ok(parse_history(rows.first().and_then(|row| row.text(1)).unwrap_or_default()))
 }
 
 /// A line of a history file: timeline, where it was left, why; separated by white space.
-fn parse_history(history: &str, ancestor: u32) -> Option<Lsn> {
-    history.lines().find_map(|line| {
+fn parse_history(history: &str) -> Vec<(u32, Lsn)> {
+    let line = |line: &str| {
         let mut words = line.split_whitespace();
-        let timeline: u32 = words.next()?.parse().ok()?;
-        if timeline == ancestor { words.next()?.parse().ok() } else { None }
-    })
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    history.lines().filter_map(line).collect()
 }
 
 /// A row of `pg_replication_slots`. `None`: null, or not known to this version.
@@ -318,10 +326,8 @@ mod tests {
     #[test]
     fn a_history_says_where_each_ancestor_was_left() {
         let history = "1\t0/3000148\tno recovery target specified\n\n2\t0/5000A28\tno recovery target specified\n";
-        assert_eq!(parse_history(history, 1), Some(Lsn::new(0x300_0148)));
-        assert_eq!(parse_history(history, 2), Some(Lsn::new(0x500_0A28)));
-        assert_eq!(parse_history(history, 3), None);
-        assert_eq!(parse_history("", 1), None);
+        assert_eq!(parse_history(history), [(1, Lsn::new(0x300_0148)), (2, Lsn::new(0x500_0A28))]);
+        assert_eq!(parse_history(""), []);
     }
 
     #[test]

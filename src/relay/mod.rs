@@ -15,12 +15,15 @@ mod careful;
 mod clock;
 mod gathered;
 mod oversized;
+mod progress;
 mod rows;
+mod seal;
 mod session;
 mod topics;
 
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
+pub use progress::{Identity, Misplaced};
 
 use crate::config::{BadRows, Fate};
 use crate::lsn::Lsn;
@@ -33,6 +36,7 @@ use crate::sink::{Delivered, Failure, FailureClass, Sink, Token};
 use crate::tracker::{Position, Tracker};
 use careful::{Alone, What};
 use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use seal::Group;
 use session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +88,15 @@ pub enum Ended {
     PublicationChanged,
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
+    /// What is kept of the relay's progress belongs to another server.
+    Misplaced(Misplaced),
+    /// A transaction takes longer than the destination's transactions may.
+    TransactionTooLong {
+        /// Its records so far.
+        records: u64,
+        /// How long they may.
+        timeout: Duration,
+    },
 }
 
 /// The messages do not follow each other as the manual says.
@@ -138,6 +151,7 @@ pub struct Relay<S, C> {
     heard: Lsn,
     resume: Resume,
     careful: Careful,
+    group: Group,
     topics: Topics,
     bad_rows: BadRows,
     /// Bad rows that did not stop it.
@@ -162,6 +176,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         limits: Limits,
     ) -> Self {
         Self {
+            group: Group::of(sink.transaction_timeout()),
             outbox,
             sink,
             clock,
@@ -228,8 +243,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         // A commit record that begins before the switch is whole there: such a transaction comes again as it was.
         let open_beyond = self.tracker.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point);
         if self.resume.whole() > switch_point || open_beyond || start < self.flush_lsn() {
-            self.sink.restart(self.careful.pace())?;
-            self.careful.settled();
+            self.renew_sink()?;
             self.tracker = Tracker::new(start);
             self.resume = Resume::new(start);
         }
@@ -242,10 +256,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
-        self.sink.restart(self.careful.pace())?;
-        self.careful.settled();
+        self.renew_sink()?;
         let delivered = self.tracker.forget();
         self.resume.forget(self.tracker.flush_lsn(), delivered);
+        Ok(())
+    }
+
+    fn renew_sink(&mut self) -> Result<(), Failure> {
+        self.sink.restart(self.careful.pace())?;
+        self.careful.settled();
+        self.group.forget();
         Ok(())
     }
 
@@ -280,6 +300,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             self.metrics.turned(self.clock.now());
             self.take_reports(Reported::WithoutStream)?;
+            let ending = self.stop_requested();
+            self.seal(ending)?;
             self.show(None, false);
             let left = until.saturating_duration_since(self.clock.now());
             if left.is_zero() || self.may_stop() {
@@ -320,10 +342,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, group, .. } = self;
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
+            Ok(()) if group.is_on() => {
+                careful.delivered();
+                group.hold(token, records, bytes, *now.get_or_insert_with(|| clock.now()));
+            }
             // After a failure nothing counts: what follows is replayed.
             Ok(()) if failed.is_none() => {
                 tracker.delivered(token, records);
@@ -396,7 +422,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Nothing else was in flight, and the row's frame is still there: with a new sink the stream goes on where it is.
     fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), Ended> {
-        if when == Reported::WithoutStream {
+        if when == Reported::WithoutStream || self.group.is_on() {
             return Err(Ended::SinkFailed(failure));
         }
         self.tracker.withdrawn(token);
@@ -418,7 +444,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
-        self.show_trouble(session.and_then(Session::blocked));
+        self.show_trouble(session.and_then(Session::obstacle));
         if let Some(session) = session {
             let state = self.state(session, now);
             self.metrics.set_state(state);
@@ -428,7 +454,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    fn show_trouble(&mut self, blocked: Option<&Failure>) {
+    fn show_trouble(&mut self, blocked: Option<&str>) {
         let trouble = self.sink.trouble();
         if self.trouble.is_some() && trouble.is_none() {
             self.metrics.reconnect(Peer::Kafka);
@@ -437,8 +463,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.metrics.last_error(trouble.clone());
         }
         // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
-        let waiting = self.sink.in_flight().records > 0;
-        let reason = blocked.map(|failure| failure.text.clone()).or_else(|| trouble.clone().filter(|_| waiting));
+        let waiting = self.sink.in_flight().records > 0 || self.group.is_open();
+        let reason = blocked.map(str::to_owned).or_else(|| trouble.clone().filter(|_| waiting));
         if reason != self.reason {
             if reason.is_some() {
                 self.metrics.last_error(reason.clone());
@@ -458,7 +484,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = self.tracker.oldest_in_flight().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
         if self.stopping_since.is_some() {
             State::Stopping
-        } else if old || session.blocked().is_some() {
+        } else if old || session.obstacle().is_some() {
             State::Blocked
         } else if self.careful.is_on() {
             State::Careful

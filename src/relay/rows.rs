@@ -129,6 +129,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.tracker.enqueued();
                 session.gathered.enqueued();
+                self.group.enqueued(|| self.clock.now());
                 if self.careful.goes_alone(position(context)) {
                     let row = change.bad(&mut self.outbox, context, BadReason::Updated);
                     return Ok(self.goes_alone(What::Record, row, context));
@@ -190,6 +191,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.careful.passed(position) {
             let pace = self.careful.pace();
             tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
+            if self.group.is_on() {
+                let text = "batches are made smaller".to_owned();
+                let failure = Failure { class: FailureClass::Row, reason: "too_large", text };
+                return Err(Box::new(Ended::SinkFailed(failure)));
+            }
             self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
         }
         Ok(None)
@@ -248,6 +254,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.tracker.enqueued();
                 session.gathered.enqueued();
+                self.group.enqueued(|| self.clock.now());
                 Ok(self.goes_alone(What::Letter { bare }, row, context))
             }
             Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),

@@ -51,6 +51,8 @@ pub(super) struct Session {
     pausing: bool,
     /// Records enqueued since the sink was told to let them go.
     pub(super) gathered: Gathered,
+    /// What taking the sink over waits for.
+    pub(super) taking_over: Option<String>,
 }
 
 /// A topic that the sink does not take.
@@ -107,6 +109,7 @@ impl Session {
             unmappable: None,
             pausing: false,
             gathered: Gathered::default(),
+            taking_over: None,
         }
     }
 
@@ -124,8 +127,10 @@ impl Session {
         self.feedback.confirmed()
     }
 
-    pub(super) fn blocked(&self) -> Option<&Failure> {
-        self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| &blocked.failure)
+    /// What stands in the way for long enough to be told.
+    pub(super) fn obstacle(&self) -> Option<&str> {
+        let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
+        blocked.or(self.taking_over.as_deref())
     }
 
     /// Since when the sink takes nothing, for this kind of reason.
@@ -176,12 +181,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
         let now = self.clock.now();
         self.metrics.turned(now);
-        let wait = self.take_frames(upstream, session, now)?;
+        let wait =
+            if self.owns_sink(session)? { self.take_frames(upstream, session, now)? } else { self.taking_over() };
         self.take_reports(Reported::WhileStreaming)?;
+        self.seal(matches!(wait, Wait::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
         self.end_if_due(upstream, session, &wait)?;
         self.wait(upstream, session, wait, now)
+    }
+
+    /// No row is taken before the sink is ours; a stop need not wait for that.
+    fn taking_over(&mut self) -> Wait {
+        if self.stop_requested() && !self.tracker.is_open() { Wait::ForEnd } else { Wait::ForRoom }
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
@@ -263,7 +275,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
                 }
             }
-            Message::Begin(_) if self.tracker.is_full() => return Ok(Step::Wait(Wait::ForRoom)),
+            Message::Begin(_) if self.tracker.is_full() || self.must_seal_first() => {
+                return Ok(Step::Wait(Wait::ForRoom));
+            }
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
@@ -350,7 +364,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         let in_flight = self.sink.in_flight().records;
-        if matches!(wait, Wait::ForEnd) && in_flight == 0 {
+        let unsealed = self.group.is_open() && !self.tracker.is_open();
+        if matches!(wait, Wait::ForEnd) && in_flight == 0 && !unsealed {
             if let Some(mut row) = session.bad_row.take() {
                 row.confirmed = self.tracker.flush_lsn();
                 return Err(Box::new(Ended::BadRow(row)));
@@ -430,7 +445,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.sink.ran_dry();
                 return Ok(());
             }
-            let patience = if self.sink.in_flight().records > 0 { WAIT_IN_FLIGHT } else { WAIT_IDLE };
+            let busy = self.sink.in_flight().records > 0 || self.group.is_open();
+            let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
         }
         session.pausing = (1..LONG_READ_BYTES).contains(&length);

@@ -9,6 +9,8 @@ pub mod kafka;
 pub mod null;
 pub mod stdout;
 
+use std::time::Duration;
+
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
@@ -45,7 +47,7 @@ pub struct Header<'a> {
 /// What a record carries to its delivery report, in 64 bits so that a destination can keep it in a pointer's room.
 ///
 /// Reports that follow each other with equal tokens are handed over as one run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Transaction number, counted by the [`tracker`](crate::tracker), modulo 2^32.
     pub transaction: u32,
@@ -137,6 +139,24 @@ pub enum Pace {
     Batches(usize),
 }
 
+/// Under which name a transactional destination works, and what it keeps beside the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Whoever takes it over ends what others have open under it.
+    pub name: String,
+    /// Whose progress is read: every key that ends in this.
+    pub keys_ending: String,
+}
+
+/// How taking over goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Own {
+    /// Ask again; what it waits for, where that is known.
+    Pending(Option<String>),
+    /// Done: keys and values of the progress that is kept.
+    Ready(Vec<(String, String)>),
+}
+
 /// A destination. Its methods never block for longer than about 100 ms, or a second where the destination is slow to answer.
 pub trait Sink {
     /// Hands one record over.
@@ -161,4 +181,30 @@ pub trait Sink {
 
     /// The last trouble with the destination that is not known to be over, for people.
     fn trouble(&self) -> Option<String>;
+
+    /// How long a transaction may stay open, where the destination takes records in transactions: then a record counts only once
+    /// [`Sink::seal`] has said so, and nothing is taken before [`Sink::own`] is done, also after each restart.
+    fn transaction_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Takes over what was left open under that name, and reads what is kept.
+    ///
+    /// # Errors
+    /// It cannot be had like this: begin anew.
+    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
+        Ok(Own::Ready(Vec::new()))
+    }
+
+    /// Commits the open transaction, of which every record has been reported, together with the progress that `key` and `value`
+    /// say. `true` once that is done; else ask again.
+    ///
+    /// # Errors
+    /// Whether it was committed is not known: begin anew.
+    fn seal(&mut self, _key: &str, _value: &str) -> Result<bool, Failure> {
+        Ok(true)
+    }
+
+    /// The end: what is open is aborted, so that it holds nobody up. May take a second.
+    fn abandon(&mut self) {}
 }

@@ -13,6 +13,7 @@ use crate::pg::catalog;
 use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
+use crate::relay::Identity;
 use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
@@ -57,6 +58,10 @@ pub(super) trait Positions {
     fn seen(&self) -> Lsn;
     /// The timeline that positions belong to was left at this point.
     fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError>;
+    /// Whether progress is kept beside the records, so that the server has to be known before the first of them.
+    fn keeps_progress(&self) -> bool;
+    /// Who the server is.
+    fn identified(&mut self, identity: Identity);
     /// The mapping of rows.
     fn outbox(&mut self) -> &mut Outbox;
     /// Waits, while the sink is served; true when the stop has been asked for.
@@ -113,6 +118,7 @@ fn take(
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let stream = start(connection, slot, &options, target, positions, metrics)?;
+    tell_identity(target, positions)?;
     let confirmed = match confirmed {
         Some(lsn) => lsn,
         None => confirmed_position(target, known)?,
@@ -136,6 +142,28 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
     }
     check_not_older(connection, found.flushed, positions.seen())?;
     known.system = Some(found);
+    Ok(())
+}
+
+/// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
+/// waited for long.
+fn tell_identity(target: &Target, positions: &mut impl Positions) -> Result<(), RunError> {
+    if !positions.keeps_progress() {
+        return Ok(());
+    }
+    let connection = &mut Connection::open(&target.source, Purpose::Replication)?;
+    let system = server::identify_system(connection)?;
+    // The first timeline has no history.
+    let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
+    let flushed = if server::is_in_recovery(connection)? { Lsn::new(u64::MAX) } else { system.flushed };
+    positions.identified(Identity {
+        system_identifier: system.system_identifier,
+        slot: target.slot.clone(),
+        timeline: system.timeline,
+        history,
+        flushed,
+        source: target.source.place(),
+    });
     Ok(())
 }
 

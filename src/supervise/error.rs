@@ -7,6 +7,7 @@ use crate::pg::frame::FrameError;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::sink::Failure;
+use std::time::Duration;
 
 /// A restart may cure it.
 pub const EXIT_RESTART: u8 = 1;
@@ -191,6 +192,24 @@ pub enum RunError {
     /// The destination's client cannot work.
     #[error(transparent)]
     Sink(Failure),
+    /// What is kept in Kafka of the relay's progress cannot be read.
+    #[error("the progress kept in Kafka under {key} is not a relay's: {value}")]
+    StrangeProgress {
+        /// The record's key.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+    /// A transaction takes too long for Kafka's.
+    #[error(
+        "a transaction is too large for exactly once: {records} records are out, and it has not ended in the {} s that a Kafka transaction may take", timeout.as_secs()
+    )]
+    TransactionTooLong {
+        /// Its records so far.
+        records: u64,
+        /// How long it may take.
+        timeout: Duration,
+    },
     /// The stream is not what the manual says.
     #[error("the stream from Postgres is not as documented")]
     Protocol(#[from] ProtocolError),
@@ -231,6 +250,8 @@ impl RunError {
             | Self::EarlierTimeline { .. }
             | Self::BadRow { .. }
             | Self::DeadLetter { .. }
+            | Self::StrangeProgress { .. }
+            | Self::TransactionTooLong { .. }
             | Self::Sink(_) => EXIT_OPERATOR,
         }
     }
@@ -290,6 +311,10 @@ impl RunError {
             }
             Self::Sink(failure) if failure.reason == "authentication" => {
                 "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
+            }
+            Self::StrangeProgress { .. } => "another --slot, or another Kafka".to_owned(),
+            Self::TransactionTooLong { .. } => {
+                "-X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it with --delivery at-least-once once, and come back".to_owned()
             }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })

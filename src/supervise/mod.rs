@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
-use crate::relay::{Clock, Ended, Relay};
+use crate::relay::{Clock, Ended, Identity, Misplaced, Relay};
 use crate::sink::{FailureClass, Sink};
 use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::Backoff;
@@ -79,6 +79,14 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
         self.timeline_left_at(switch_point).map_err(RunError::Sink)
     }
 
+    fn keeps_progress(&self) -> bool {
+        self.is_exactly_once()
+    }
+
+    fn identified(&mut self, identity: Identity) {
+        self.identified(identity);
+    }
+
     fn outbox(&mut self) -> &mut Outbox {
         self.outbox_mut()
     }
@@ -100,6 +108,12 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// # Errors
     /// What a restart or an operator must mend.
     pub fn run(&mut self) -> Result<(), RunError> {
+        let outcome = self.run_to_the_end();
+        self.relay.sink_mut().abandon();
+        outcome
+    }
+
+    fn run_to_the_end(&mut self) -> Result<(), RunError> {
         loop {
             if self.relay.may_stop() {
                 return self.stop_without_stream();
@@ -178,6 +192,23 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::PublicationChanged => None,
             Ended::Protocol(error) => Some(Err(error.into())),
+            Ended::Misplaced(found) => Some(Err(self.misplaced(found))),
+            Ended::TransactionTooLong { records, timeout } => {
+                self.finish_anyway(stream);
+                Some(Err(RunError::TransactionTooLong { records, timeout }))
+            }
+        }
+    }
+
+    fn misplaced(&self, found: Misplaced) -> RunError {
+        let system = self.known.system.as_ref();
+        match found {
+            Misplaced::OtherCluster { before } => {
+                let found = system.map(|system| system.system_identifier.clone()).unwrap_or_default();
+                RunError::OtherCluster { before, found }
+            }
+            Misplaced::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
+            Misplaced::Unreadable { key, value } => RunError::StrangeProgress { key, value },
         }
     }
 
@@ -283,7 +314,9 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         | Ended::Stalled
         | Ended::Unmappable(_)
         | Ended::PublicationChanged
-        | Ended::Protocol(_) => Ok(()),
+        | Ended::Protocol(_)
+        | Ended::Misplaced(_)
+        | Ended::TransactionTooLong { .. } => Ok(()),
     }
 }
 

@@ -17,6 +17,7 @@ mod commands;
 mod conformance;
 mod doors;
 mod dry_run;
+mod exactly_once;
 mod failover;
 mod fates;
 mod idle;

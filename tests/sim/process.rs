@@ -160,6 +160,7 @@ impl Process {
             Ended::PublicationChanged => Outcome::Lost,
             Ended::Unmappable(error) => panic!("{error}"),
             Ended::Protocol(error) => panic!("{error}"),
+            Ended::Misplaced(_) | Ended::TransactionTooLong { .. } => panic!("without transactions"),
         }
     }
 
@@ -238,7 +239,9 @@ impl Process {
             | Ended::Stalled
             | Ended::Unmappable(_)
             | Ended::PublicationChanged
-            | Ended::Protocol(_)) => panic!("{ended:?} while there was no stream"),
+            | Ended::Protocol(_)
+            | Ended::Misplaced(_)
+            | Ended::TransactionTooLong { .. }) => panic!("{ended:?} while there was no stream"),
         }
     }
 }

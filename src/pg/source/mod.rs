@@ -228,6 +228,14 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Hosts and database, without who logs in: `db1:5432,db2:5432/shop`.
+    pub fn place(&self) -> String {
+        let hosts = self.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        format!("{hosts}/{}", self.dbname)
+    }
+}
+
 impl fmt::Display for Source {
     /// `shop as app at db1:5432, db2:5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,9 +21,17 @@ fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::InvalidMessageSize
         | Code::UnknownPartition => FailureClass::Row,
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::TopicAuthorizationFailed => FailureClass::Topic,
-        Code::Fatal | Code::GaplessGuarantee | Code::PurgeQueue | Code::PurgeInflight | Code::Inconsistent => {
-            FailureClass::Client
-        }
+        Code::Fatal
+        | Code::GaplessGuarantee
+        | Code::PurgeQueue
+        | Code::PurgeInflight
+        | Code::Inconsistent
+        | Code::State
+        | Code::Fenced
+        | Code::ProducerFenced
+        | Code::InvalidProducerEpoch
+        | Code::InvalidTransactionalState
+        | Code::MessageTimedOut => FailureClass::Client,
         _ => FailureClass::Environment,
     }
 }

@@ -13,14 +13,16 @@ mod context;
 mod examine;
 mod failure;
 mod probe;
+mod progress;
 mod scratch;
 mod settings;
+mod transactions;
 
 pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
 pub use scratch::{ScratchError, ScratchTopic};
 pub use settings::{Settings, SettingsError};
 
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Pace, Record, Sink, Token};
 use context::{Context, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -29,6 +31,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
+use transactions::{PROGRESS, Transactions};
 
 /// What a record in flight costs librdkafka beyond key and value, in bytes: its message, headers, queues. Measured around
 /// 450 with three short headers; counted against `--max-in-flight`, so that short records are bounded as well.
@@ -73,6 +76,9 @@ pub struct KafkaSink {
     passed_over: u32,
     /// The client reaches nobody any more, and another one would: it is to be made anew.
     lost: bool,
+    pace: Pace,
+    /// For exactly once.
+    transactions: Option<Transactions>,
 }
 
 impl KafkaSink {
@@ -92,7 +98,15 @@ impl KafkaSink {
             heard: Instant::now(),
             passed_over: 0,
             lost: false,
+            pace: Pace::Full,
+            transactions: None,
         })
+    }
+
+    /// The same, with records in transactions.
+    #[must_use]
+    pub fn in_transactions(self) -> Self {
+        Self { transactions: Some(Transactions::default()), ..self }
     }
 
     /// Asks the cluster for its brokers, waiting at most `patience`; warnings about brokers that cannot be reached.
@@ -267,6 +281,13 @@ impl Sink for KafkaSink {
             }
             record.topic.clone_into(&mut self.last_topic);
         }
+        if let Some(transactions) = &mut self.transactions {
+            match transactions.open(&self.producer) {
+                Ok(true) => {}
+                Ok(false) => return Enqueue::Full,
+                Err(failure) => return Enqueue::Blocked(failure),
+            }
+        }
         match self.send(record, token) {
             Ok(()) => {
                 if self.in_flight.records == 0 {
@@ -293,6 +314,10 @@ impl Sink for KafkaSink {
             }
             self.hear();
             for mut run in runs {
+                if run.token == PROGRESS {
+                    // What becomes of it, the commit says.
+                    continue;
+                }
                 match &mut run.outcome {
                     Ok(()) => self.producer.context().recovered(),
                     Err(failure) => self.say_why(failure),
@@ -318,11 +343,16 @@ impl Sink for KafkaSink {
     }
 
     fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
-        let fresh = self.settings.producer(pace).map_err(|error| Failure {
-            class: FailureClass::Client,
-            reason: "client",
-            text: error.to_string(),
-        })?;
+        self.pace = pace;
+        let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings, pace)).transpose()?;
+        let fresh = match in_transactions.flatten() {
+            Some(fresh) => fresh,
+            None => self.settings.producer(pace).map_err(|error| Failure {
+                class: FailureClass::Client,
+                reason: "client",
+                text: error.to_string(),
+            })?,
+        };
         // Dropping purges queue and flight; the reports of that are of nobody's interest any more.
         drop(std::mem::replace(&mut self.producer, fresh));
         take_reports();
@@ -336,6 +366,22 @@ impl Sink for KafkaSink {
 
     fn trouble(&self) -> Option<String> {
         self.producer.context().trouble()
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        self.transactions.as_ref().map(|_| self.settings.transaction_timeout())
+    }
+
+    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
+        self.take_over(owner)
+    }
+
+    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        self.commit(key, value)
+    }
+
+    fn abandon(&mut self) {
+        self.abort();
     }
 }
 

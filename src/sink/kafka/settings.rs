@@ -2,10 +2,14 @@
 
 use super::context::Context;
 use crate::sink::Pace;
+use rdkafka::admin::AdminClient;
+use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaConfRes;
+use std::time::Duration;
 
 /// What a user may change, with our defaults.
 const DEFAULTS: [(&str, &str); 6] = [
@@ -37,6 +41,9 @@ const FIXED: [(&str, &str); 6] = [
     ("queue.buffering.max.messages", "0"),
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
+
+/// Brokers allow 15 minutes; a user may say less.
+const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 
 /// librdkafka refuses the settings.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +120,49 @@ impl Settings {
     /// What the producer is to do: our value, the user's, or none.
     pub fn property(&self, name: &str) -> Option<&str> {
         self.client.get(name)
+    }
+
+    /// How long a transaction may be open.
+    pub fn transaction_timeout(&self) -> Duration {
+        let given = self.client.get(TRANSACTION_TIMEOUT).and_then(|millis| millis.parse().ok());
+        given.map_or(Duration::from_mins(10), Duration::from_millis)
+    }
+
+    /// A producer of transactions under `name`.
+    pub(super) fn transactional(&self, pace: Pace, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
+        let mut settings = self.clone();
+        // In a transaction a refused record aborts everything: there is no gap to be prevented.
+        settings.client.remove("enable.gapless.guarantee");
+        let timeout = self.transaction_timeout().as_millis().to_string();
+        settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
+        settings.producer(pace)
+    }
+
+    /// Reads topics, without a group.
+    pub(super) fn reader(&self, isolation: &str) -> Result<BaseConsumer, SettingsError> {
+        let mut client = self.for_others();
+        client
+            .set("group.id", "walrelay-progress")
+            .set("enable.auto.commit", "false")
+            .set("enable.partition.eof", "true")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", isolation);
+        client.create().map_err(refused)
+    }
+
+    /// Makes topics and looks at them.
+    pub(super) fn admin(&self) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
+        self.for_others().create().map_err(refused)
+    }
+
+    /// What is not a producer's alone.
+    fn for_others(&self) -> ClientConfig {
+        let mut client = self.client.clone();
+        for (key, _) in FIXED.iter().chain(&DEFAULTS).filter(|(key, _)| *key != "reconnect.backoff.max.ms") {
+            client.remove(key);
+        }
+        client.remove(TRANSACTION_TIMEOUT);
+        client
     }
 
     pub(super) fn producer(&self, pace: Pace) -> Result<BaseProducer<Context>, SettingsError> {

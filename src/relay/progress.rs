@@ -1,0 +1,177 @@
+//! How far the relay has come, as it is kept beside the records for exactly once.
+//!
+//! ```text
+//!  key    <system identifier>/<slot>
+//!  value  {"timeline": 1, "end_lsn": "0/16B3748", "source": "db.example.com:5432/shop"}
+//! ```
+//!
+//! In: who the server is, what is kept under the slot's name. Out: the position before which everything is published, or why
+//! that cannot be said. Slot names are not unique across clusters, so the key has the system identifier as well; the source tells a
+//! cluster that has taken another's place from one that only has a slot of the same name. Pure.
+
+use crate::lsn::Lsn;
+use crate::sink::Owner;
+use serde::{Deserialize, Serialize};
+
+/// Who the server is, and which slot is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Made by initdb.
+    pub system_identifier: String,
+    /// The slot.
+    pub slot: String,
+    /// The server's timeline.
+    pub timeline: u32,
+    /// Earlier timelines, and where each was left.
+    pub history: Vec<(u32, Lsn)>,
+    /// Where the server's log ended when the slot was ours; of a standby, which may have to catch up again, the furthest there is.
+    pub flushed: Lsn,
+    /// Hosts and database.
+    pub source: String,
+}
+
+/// Why what is kept cannot be gone on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misplaced {
+    /// Another cluster was read at this address.
+    OtherCluster {
+        /// Its system identifier.
+        before: String,
+    },
+    /// The log ends before what has been published.
+    OlderCopy {
+        /// Published up to here.
+        seen: Lsn,
+        /// Where it ends.
+        flushed: Lsn,
+    },
+    /// It is not what a relay writes.
+    Unreadable {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    timeline: u32,
+    end_lsn: String,
+    source: String,
+}
+
+impl Identity {
+    /// Under which name transactions are made, and whose progress is of interest.
+    pub fn owner(&self) -> Owner {
+        Owner {
+            name: format!("walrelay-{}-{}", self.system_identifier, self.slot),
+            keys_ending: format!("/{}", self.slot),
+        }
+    }
+
+    /// The key of this relay's progress.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.system_identifier, self.slot)
+    }
+
+    /// What is kept once everything that commits before `end_lsn` is published.
+    pub fn value(&self, end_lsn: Lsn) -> String {
+        let kept = Kept { timeline: self.timeline, end_lsn: end_lsn.to_string(), source: self.source.clone() };
+        // Strings and a number: nothing that JSON cannot say.
+        serde_json::to_string(&kept).unwrap_or_default()
+    }
+
+    /// Where to go on, by what is kept under keys that end in the slot's name; `None`: nothing was published before.
+    ///
+    /// # Errors
+    /// It belongs to another server than this one.
+    pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Lsn>, Misplaced> {
+        let key = self.key();
+        let Some((_, value)) = kept.iter().find(|(found, _)| *found == key) else {
+            return self.no_other_was_here(kept).map(|()| None);
+        };
+        let unreadable = || Misplaced::Unreadable { key: key.clone(), value: value.clone() };
+        let found: Kept = serde_json::from_str(value).map_err(|_| unreadable())?;
+        let end_lsn: Lsn = found.end_lsn.parse().map_err(|_| unreadable())?;
+        if found.timeline == self.timeline {
+            return if end_lsn > self.flushed {
+                Err(Misplaced::OlderCopy { seen: end_lsn, flushed: self.flushed })
+            } else {
+                Ok(Some(end_lsn))
+            };
+        }
+        // What lies beyond the point where its timeline was left belongs to other transactions now.
+        let left = self.history.iter().find(|(timeline, _)| *timeline == found.timeline);
+        Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
+    }
+
+    fn no_other_was_here(&self, kept: &[(String, String)]) -> Result<(), Misplaced> {
+        for (key, value) in kept {
+            let system = key.split('/').next().unwrap_or_default();
+            let theirs: Option<Kept> = serde_json::from_str(value).ok();
+            if key.ends_with(&format!("/{}", self.slot)) && theirs.is_some_and(|kept| kept.source == self.source) {
+                return Err(Misplaced::OtherCluster { before: system.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            system_identifier: "7".into(),
+            slot: "shop".into(),
+            timeline: 2,
+            history: vec![(1, Lsn::new(100))],
+            flushed: Lsn::new(1000),
+            source: "db:5432/shop".into(),
+        }
+    }
+
+    fn kept(identity: &Identity, end_lsn: u64) -> Vec<(String, String)> {
+        vec![(identity.key(), identity.value(Lsn::new(end_lsn)))]
+    }
+
+    #[test]
+    fn what_was_kept_is_where_it_goes_on() {
+        let identity = identity();
+        assert_eq!(identity.key(), "7/shop");
+        assert_eq!(identity.owner().name, "walrelay-7-shop");
+        assert_eq!(identity.value(Lsn::new(500)), r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#);
+        assert_eq!(identity.start(&kept(&identity, 500)), Ok(Some(Lsn::new(500))));
+        assert_eq!(identity.start(&[]), Ok(None));
+    }
+
+    #[test]
+    fn on_a_later_timeline_it_counts_up_to_where_its_own_was_left() {
+        let before = Identity { timeline: 1, history: vec![], ..identity() };
+        assert_eq!(identity().start(&kept(&before, 90)), Ok(Some(Lsn::new(90))));
+        assert_eq!(identity().start(&kept(&before, 500)), Ok(Some(Lsn::new(100))));
+        let stranger = Identity { timeline: 9, ..before };
+        assert_eq!(identity().start(&kept(&stranger, 90)), Ok(None), "a branch that never met this one");
+    }
+
+    #[test]
+    fn another_cluster_with_the_same_slot_elsewhere_is_a_neighbour_and_in_the_same_place_a_stranger() {
+        let neighbour = Identity { system_identifier: "8".into(), source: "other:5432/shop".into(), ..identity() };
+        assert_eq!(identity().start(&kept(&neighbour, 500)), Ok(None));
+        let before = Identity { system_identifier: "8".into(), ..identity() };
+        let refused = Misplaced::OtherCluster { before: "8".into() };
+        assert_eq!(identity().start(&kept(&before, 500)), Err(refused));
+        let both = [kept(&before, 500), kept(&identity(), 600)].concat();
+        assert_eq!(identity().start(&both), Ok(Some(Lsn::new(600))), "who has worked here before goes on");
+    }
+
+    #[test]
+    fn a_log_that_ends_before_what_was_published_is_an_older_copy() {
+        let refused = Misplaced::OlderCopy { seen: Lsn::new(1001), flushed: Lsn::new(1000) };
+        assert_eq!(identity().start(&kept(&identity(), 1001)), Err(refused));
+        let odd = vec![(identity().key(), "x".to_owned())];
+        assert!(matches!(identity().start(&odd), Err(Misplaced::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,181 @@
+//! Exactly once: whole transactions of Postgres gather in one of the destination, and count once that is committed.
+//!
+//! ```text
+//!  own ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► seal ──► delivered
+//! ```
+//!
+//! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
+//! are held back from the tracker, so that no position passes what may yet be aborted. A transaction of Postgres is never split.
+//! Without transactions nothing here costs more than a look at one field.
+
+use super::progress::Identity;
+use super::session::{Session, Turn};
+use super::{Clock, Ended, Relay};
+use crate::sink::{Failure, FailureClass, Own, Sink, Token};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// The destination's transaction is committed at the next boundary once it is so old, or so large.
+const MOST_AGE: Duration = Duration::from_millis(100);
+const MOST_RECORDS: u64 = 10_000;
+
+/// Acknowledgements that came so lately say that no outage is to blame for a transaction's age.
+const FLOWS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What has gathered.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// How long it may be open; `None`: the destination has no transactions.
+    pub(super) timeout: Option<Duration>,
+    /// The destination is ours.
+    owned: bool,
+    /// Whose the slot is.
+    pub(super) identity: Identity,
+    /// Since when it is open.
+    since: Option<Instant>,
+    records: u64,
+    /// Reports of it, records and bytes by token: of a transaction as large as may be there are as many as topics in each tenth
+    /// of a second.
+    held: HashMap<Token, (u32, u64)>,
+    acknowledged: Option<Instant>,
+    /// No further transaction begins before it is committed.
+    closing: bool,
+}
+
+impl Group {
+    pub(super) fn of(timeout: Option<Duration>) -> Self {
+        Self { timeout, ..Self::default() }
+    }
+
+    /// Whether the destination takes records in transactions.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.timeout.is_some()
+    }
+
+    /// Whether something has gathered that is not committed.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// A record was enqueued.
+    #[inline]
+    pub(super) fn enqueued(&mut self, now: impl FnOnce() -> Instant) {
+        if self.is_on() {
+            self.records += 1;
+            self.since.get_or_insert_with(now);
+        }
+    }
+
+    /// Reports came that count later.
+    pub(super) fn hold(&mut self, token: Token, records: u32, bytes: u64, now: Instant) {
+        self.acknowledged = Some(now);
+        let (count, sum) = self.held.entry(token).or_default();
+        (*count, *sum) = (*count + records, *sum + bytes);
+    }
+
+    /// Everything uncommitted is given up with the sink, and that has to be taken over again.
+    pub(super) fn forget(&mut self) {
+        let identity = std::mem::take(&mut self.identity);
+        *self = Self { timeout: self.timeout, identity, ..Self::default() };
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// The slot is read as this.
+    pub fn identified(&mut self, identity: Identity) {
+        self.group.identity = identity;
+    }
+
+    /// Whether progress is kept beside the records.
+    pub fn is_exactly_once(&self) -> bool {
+        self.group.is_on()
+    }
+
+    /// Whether the destination is ours; takes it over where it is not, a step at a time. The slot is ours by now, so that a relay
+    /// that stands by ends nobody's transactions.
+    pub(super) fn owns_sink(&mut self, session: &mut Session) -> Turn<bool> {
+        if !self.group.is_on() || self.group.owned {
+            return Ok(true);
+        }
+        let own =
+            self.sink.own(&self.group.identity.owner()).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+        match own {
+            Own::Pending(reason) => {
+                session.taking_over = reason;
+                Ok(false)
+            }
+            Own::Ready(kept) => {
+                session.taking_over = None;
+                let start = self.group.identity.start(&kept).map_err(|found| Box::new(Ended::Misplaced(found)))?;
+                if let Some(lsn) = start {
+                    self.tracker.raise(lsn);
+                    self.resume.raise(lsn);
+                }
+                tracing::info!(published = %self.flush_lsn(), "exactly once: goes on behind what was committed");
+                self.group.owned = true;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Whether the destination's transaction is to be committed before another of Postgres begins. One that was interrupted
+    /// with its connection has to come again and end first, and with it those before it that are in hand.
+    #[inline]
+    pub(super) fn must_seal_first(&self) -> bool {
+        self.group.closing && !self.tracker.is_open()
+    }
+
+    /// Commits what has gathered, where that is due. `ending`: nothing more will come.
+    pub(super) fn seal(&mut self, ending: bool) -> Turn<()> {
+        if !self.group.is_open() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let age = self.group.age(now);
+        self.group.closing |= ending || self.careful.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
+        self.see_that_it_ends_in_time(age, now)?;
+        if !self.group.closing || self.tracker.is_open() {
+            return Ok(());
+        }
+        if self.sink.in_flight().records > 0 {
+            self.sink.ran_dry();
+            return Ok(());
+        }
+        let (key, value) = (self.group.identity.key(), self.group.identity.value(self.resume.whole()));
+        if self.sink.seal(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
+            self.release(now);
+        }
+        Ok(())
+    }
+
+    /// It is committed: what was reported counts.
+    fn release(&mut self, now: Instant) {
+        for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
+            self.tracker.delivered(token, records);
+            self.metrics.acknowledged(token.topic, records.into(), bytes, now);
+        }
+        (self.group.since, self.group.records, self.group.closing) = (None, 0, false);
+        self.settle();
+    }
+
+    /// Older than its timeout it would be aborted by the brokers, and the sink taken for an impostor's.
+    fn see_that_it_ends_in_time(&self, age: Duration, now: Instant) -> Turn<()> {
+        let timeout = self.group.timeout.unwrap_or(Duration::MAX);
+        if age < timeout / 10 * 9 {
+            return Ok(());
+        }
+        let lately = FLOWS_WITHIN.min(timeout / 2);
+        let flows = self.group.acknowledged.is_some_and(|at| now.saturating_duration_since(at) < lately);
+        if self.tracker.is_open() && flows {
+            return Err(Box::new(Ended::TransactionTooLong { records: self.group.records, timeout }));
+        }
+        let text = format!("a transaction was open for {} s and was given up", age.as_secs());
+        Err(Box::new(Ended::SinkFailed(Failure { class: FailureClass::Client, reason: "client", text })))
+    }
+}

@@ -1,0 +1,208 @@
+//! The topic that holds how far relays have come: made, looked at, read.
+//!
+//! In: settings. Out: the last value of each key, as of a moment when nothing of ours was open any more. It reads a step at a
+//! time, each no longer than a second. What keys and values say is not known here.
+
+use super::settings::Settings;
+use super::transactions::{broken, client};
+use crate::sink::{Failure, FailureClass};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Where progress is kept: compacted, so that the last of each key stays.
+pub(super) const TOPIC: &str = "walrelay.progress";
+
+/// Of one partition: all keys together are a few hundred bytes for each relay.
+pub(super) const PARTITION: i32 = 0;
+
+/// A relay that is busy writes ten records a second, and each relay reads all of them when it starts: what compaction leaves
+/// alone, the newest segment, is kept small.
+const SEGMENT_BYTES: &str = "16777216";
+
+/// How long a step takes records that come, and how long one may wait for an answer.
+const SLICE: Duration = Duration::from_millis(100);
+const LONG_SLICE: Duration = Duration::from_secs(1);
+
+/// Reads the progress topic to the end that it had when the transactions of others under our name were over.
+pub(super) struct Reading {
+    settings: Settings,
+    step: Step,
+    kept: BTreeMap<String, String>,
+}
+
+enum Step {
+    /// The topic is looked for, and made.
+    Topic,
+    /// Where it ends, with everything that is still open.
+    End { uncommitted: BaseConsumer },
+    /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long.
+    Stable { end: i64, committed: BaseConsumer },
+    /// An end of the partition that comes from here on lies at or behind that end.
+    Records { committed: BaseConsumer },
+}
+
+impl Reading {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new() }
+    }
+
+    /// One step; everything, once it is there.
+    pub(super) fn read(&mut self) -> Result<Option<BTreeMap<String, String>>, Failure> {
+        match &self.step {
+            Step::Topic => {
+                make_topic(&self.settings)?;
+                self.step = Step::End { uncommitted: self.consumer("read_uncommitted")? };
+            }
+            Step::End { uncommitted } => {
+                let Some(end) = high_watermark(uncommitted)? else { return Ok(None) };
+                if end == 0 {
+                    return Ok(Some(BTreeMap::new()));
+                }
+                self.step = Step::Stable { end, committed: self.consumer("read_committed")? };
+            }
+            Step::Stable { end, committed } => {
+                if high_watermark(committed)?.is_none_or(|stable| stable < *end) {
+                    return Ok(None);
+                }
+                let mut all = TopicPartitionList::new();
+                let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
+                whole.and_then(|()| committed.assign(&all)).map_err(|error| broken("read its progress", &error))?;
+                let Step::Stable { committed, .. } = std::mem::replace(&mut self.step, Step::Topic) else {
+                    return Ok(None);
+                };
+                self.step = Step::Records { committed };
+            }
+            Step::Records { committed } => {
+                if take_records(committed, &mut self.kept)? {
+                    return Ok(Some(std::mem::take(&mut self.kept)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn consumer(&self, isolation: &str) -> Result<BaseConsumer, Failure> {
+        self.settings.reader(isolation).map_err(|error| client(error.to_string()))
+    }
+}
+
+/// Takes what comes within a slice; whether the end has been seen.
+fn take_records(committed: &BaseConsumer, kept: &mut BTreeMap<String, String>) -> Result<bool, Failure> {
+    let until = Instant::now() + SLICE;
+    while let Some(polled) = committed.poll(until.saturating_duration_since(Instant::now())) {
+        match polled {
+            Ok(message) => keep(kept, &message),
+            Err(KafkaError::PartitionEOF(_)) => return Ok(true),
+            Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
+            Err(error) => return Err(broken("read its progress", &error)),
+        }
+    }
+    Ok(false)
+}
+
+/// The last of each key counts.
+fn keep(kept: &mut BTreeMap<String, String>, message: &BorrowedMessage<'_>) {
+    let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    match (text(message.key()), text(message.payload())) {
+        (Some(key), Some(value)) => drop(kept.insert(key, value)),
+        (Some(key), None) => drop(kept.remove(&key)),
+        (None, _) => {}
+    }
+}
+
+fn passes(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::Resolve
+            | Code::OperationTimedOut
+            | Code::LeaderNotAvailable
+    )
+}
+
+/// `None`: nobody answers yet.
+fn high_watermark(consumer: &BaseConsumer) -> Result<Option<i64>, Failure> {
+    match consumer.fetch_watermarks(TOPIC, PARTITION, LONG_SLICE) {
+        Ok((_, high)) => Ok(Some(high)),
+        Err(error) if error.rdkafka_error_code().is_some_and(|code| passes(code) || is_young(code)) => Ok(None),
+        Err(error) => Err(broken("read its progress", &error)),
+    }
+}
+
+/// What is said of a topic that was made a moment ago.
+fn is_young(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        code,
+        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::NotLeaderForPartition
+    )
+}
+
+/// Sees that the topic is there and compacted.
+fn make_topic(settings: &Settings) -> Result<(), Failure> {
+    let forbidden = |error: &dyn std::fmt::Display| Failure {
+        class: FailureClass::Environment,
+        reason: "progress_topic",
+        text: format!(
+            "topic {TOPIC} is not there and cannot be made ({error}): \
+             kafka-topics.sh --create --topic {TOPIC} --partitions 1 \
+             --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}"
+        ),
+    };
+    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| client(error.to_string()))?;
+    let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
+    let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(-1))
+        .set("cleanup.policy", "compact")
+        .set("segment.bytes", SEGMENT_BYTES);
+    let made = runtime.block_on(admin.create_topics([&topic], &options)).map_err(|error| forbidden(&error))?;
+    for outcome in made {
+        match outcome {
+            Ok(_) => tracing::info!(topic = TOPIC, "made"),
+            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+            // It may be there all the same.
+            Err((_, code)) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|m| is_there(&m)) => {
+                tracing::debug!(%code, "the right to make the progress topic is missing, and not needed");
+            }
+            Err((_, code)) => return Err(forbidden(&code)),
+        }
+    }
+    see_that_it_is_compacted(&runtime, &admin, &options)
+}
+
+fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
+    metadata.topics().iter().any(|topic| topic.name() == TOPIC && topic.error().is_none())
+}
+
+fn see_that_it_is_compacted(
+    runtime: &tokio::runtime::Runtime,
+    admin: &AdminClient<DefaultClientContext>,
+    options: &AdminOptions,
+) -> Result<(), Failure> {
+    let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(TOPIC)], options));
+    let Some(Ok(config)) = described.ok().and_then(|configs| configs.into_iter().next()) else {
+        tracing::debug!(topic = TOPIC, "its cleanup.policy cannot be seen");
+        return Ok(());
+    };
+    let policy = config.get("cleanup.policy").and_then(|entry| entry.value.clone()).unwrap_or_default();
+    if policy.split(',').all(|part| part.trim() == "compact") {
+        return Ok(());
+    }
+    Err(Failure {
+        class: FailureClass::Environment,
+        reason: "progress_topic",
+        text: format!(
+            "topic {TOPIC} has cleanup.policy={policy}, and would forget how far the relay has come: \
+             kafka-configs.sh --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
+        ),
+    })
+}

@@ -1,0 +1,110 @@
+//! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
+
+use walrelay_dev::consume::{self, Record};
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::Relay;
+
+use crate::lane::{LONG, Lane, binary, ended, ids};
+
+const TABLE: &str = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text)";
+
+const EXACTLY_ONCE: &str = "--delivery=exactly-once";
+
+/// Rows `from` to `to` in one transaction, over 7 keys.
+fn insert(lane: &Lane, from: u32, to: u32) {
+    lane.sql(&format!(
+        "INSERT INTO outbox SELECT n, 'order', 'k' || n % 7, 't', repeat('x', 200) FROM generate_series({from}, {to}) AS n"
+    ));
+}
+
+/// What is in the route's topic, committed or not.
+fn uncommitted(lane: &Lane) -> Vec<Record> {
+    let mut client = lane.client.clone();
+    client.set("isolation.level", "read_uncommitted");
+    consume::read_to_end(&client, &[&lane.topic("order")]).unwrap()
+}
+
+/// Every row from 1 to `last` is there once, in order for each key.
+#[track_caller]
+fn each_once(records: &[Record], last: u32) {
+    let mut numbers: Vec<u32> = records.iter().map(|record| record.header("id").unwrap().parse().unwrap()).collect();
+    for key in 0..7 {
+        let of_key: Vec<u32> = numbers.iter().copied().filter(|number| number % 7 == key).collect();
+        assert!(of_key.is_sorted(), "k{key} is out of order");
+    }
+    numbers.sort_unstable();
+    let count = numbers.len();
+    numbers.dedup();
+    assert_eq!((count, numbers.len()), (last as usize, last as usize), "missing or repeated");
+}
+
+#[test]
+fn a_relay_killed_before_the_commit_repeats_nothing_for_consumers_of_what_is_committed() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 500);
+    lane.wait_confirmed();
+    let mut last = 500;
+    // The end of what is written, committed or not.
+    let mut everything = lane.client.clone();
+    everything.set("isolation.level", "read_uncommitted");
+    let meter = consume::Meter::new(&everything, &[lane.topic("order")]).unwrap();
+    for _ in 0..3 {
+        let before = meter.count().unwrap();
+        insert(&lane, last + 1, last + 60_000);
+        last += 60_000;
+        wait_until(LONG, "a part of the transaction to be written", || Ok(meter.count()? > before))
+            .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+        relay.kill9().unwrap();
+        relay.start_again().unwrap();
+        lane.wait_confirmed();
+    }
+    let seen = uncommitted(&lane).len();
+    each_once(&lane.records_now("order"), last);
+    assert!(seen > last as usize, "no transaction was aborted: {seen}");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    // A clean start finds nothing to do, and single rows flow.
+    relay.start_again().unwrap();
+    relay.wait_streaming(LONG).unwrap();
+    insert(&lane, last + 1, last + 1);
+    each_once(&lane.records("order"), last + 1);
+}
+
+#[test]
+fn a_dead_letter_is_in_the_same_transaction_as_its_neighbours() {
+    let lane = Lane::with(TABLE, "outbox");
+    let settings = [("max.message.bytes", "20000")];
+    shared_kafka().unwrap().create_topic(&lane.topic("order"), 1, &settings).unwrap();
+    lane.sql(
+        "INSERT INTO outbox SELECT n, 'order', 'k', 't', (SELECT string_agg(md5((n * 1000 + m)::text), '') FROM
+         generate_series(1, CASE n WHEN 50 THEN 2000 ELSE 3 END) AS m) FROM generate_series(1, 100) AS n",
+    );
+    let mut relay = lane.relay(&[EXACTLY_ONCE, "--on-bad-row=dead-letter"]);
+    let expected: Vec<String> = (1..=100).filter(|n| *n != 50).map(|n| n.to_string()).collect();
+    assert_eq!(lane.ids("order"), expected, "{}", relay.log());
+    assert_eq!(lane.ids("dead-letter"), ["50"]);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn another_cluster_in_the_place_of_the_one_that_was_read_is_refused_across_restarts() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 10);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    // What another cluster at this address left under this slot's name, and nothing of this one.
+    let place = lane.source.rsplit('@').next().unwrap().split('?').next().unwrap().to_owned();
+    let slot = format!("{}_b", lane.name);
+    lane.sql(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
+    let value = format!("{{\"timeline\":1,\"end_lsn\":\"0/10\",\"source\":\"{place}\"}}");
+    consume::write(&lane.client, "walrelay.progress", &format!("12345/{slot}"), &value).unwrap();
+    let arguments = lane.arguments(&[EXACTLY_ONCE, "--slot", &slot]);
+    let mut other = Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    let (code, log) = ended(&mut other);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("another cluster") && log.contains("12345"), "{log}");
+    lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+    assert!(!ids(&lane.records_now("order")).is_empty());
+}
