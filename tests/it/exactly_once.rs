@@ -2,10 +2,12 @@
 
 use walrelay_dev::consume::{self, Record};
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Options, Postgres, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
-use crate::lane::{LONG, Lane, binary, ended, ids};
+use crate::lane::{LONG, Lane, binary, ended, hint, ids, wait_log};
+use crate::own;
 
 const TABLE: &str = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text)";
 
@@ -72,6 +74,29 @@ fn a_relay_killed_before_the_commit_repeats_nothing_for_consumers_of_what_is_com
 }
 
 #[test]
+fn a_transaction_that_is_interrupted_goes_on_where_it_was() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 10);
+    lane.wait_confirmed();
+    let mut everything = lane.client.clone();
+    everything.set("isolation.level", "read_uncommitted");
+    let meter = consume::Meter::new(&everything, &[lane.topic("order")]).unwrap();
+    insert(&lane, 11, 200_000);
+    // So many that they are to be committed as soon as their transaction ends.
+    wait_until(LONG, "a part of the transaction to be written", || Ok(meter.count()? > 20_000))
+        .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    lane.sql(&format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'",
+        lane.name
+    ));
+    wait_log(&relay, "no connection to Postgres");
+    each_once(&lane.records("order"), 200_000);
+    assert_eq!(uncommitted(&lane).len(), 200_000, "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
 fn a_dead_letter_is_in_the_same_transaction_as_its_neighbours() {
     let lane = Lane::with(TABLE, "outbox");
     let settings = [("max.message.bytes", "20000")];
@@ -107,4 +132,76 @@ fn another_cluster_in_the_place_of_the_one_that_was_read_is_refused_across_resta
     assert!(log.contains("another cluster") && log.contains("12345"), "{log}");
     lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     assert!(!ids(&lane.records_now("order")).is_empty());
+}
+
+#[test]
+fn a_standby_fences_nobody_until_it_owns_the_slot() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut first = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    let second = lane.relay(&[EXACTLY_ONCE]);
+    wait_log(&second, "standing by");
+    insert(&lane, 101, 200);
+    each_once(&lane.records("order"), 200);
+    assert!(!first.log().contains("starting over"), "{}", first.log());
+    insert(&lane, 201, 20_000);
+    first.kill9().unwrap();
+    each_once(&lane.records("order"), 20_000);
+    assert!(second.log().contains("exactly once: goes on"), "{}", second.log());
+}
+
+#[test]
+fn two_clusters_with_the_same_slot_name_share_a_kafka() {
+    let server = Postgres::start(&Options { another_cluster: true, ..Options::default() }).unwrap();
+    let kafka = shared_kafka().unwrap();
+    let one = Lane::on(shared_postgres().unwrap(), kafka).furnish(TABLE, "outbox");
+    let other = Lane::on(&server, kafka).furnish(TABLE, "outbox");
+    other.sql(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", one.name));
+    let mut first = one.streaming(&[EXACTLY_ONCE]);
+    let mut second = other.relay(&[EXACTLY_ONCE, "--slot", &one.name]);
+    second.wait_streaming(LONG).unwrap();
+    for round in 0..5 {
+        insert(&one, round * 10 + 1, round * 10 + 10);
+        insert(&other, round * 10 + 1, round * 10 + 10);
+        one.wait_confirmed();
+    }
+    each_once(&one.records("order"), 50);
+    other.wait_confirmed_of(&one.name);
+    each_once(&other.records_now("order"), 50);
+    for relay in [&mut first, &mut second] {
+        assert!(!relay.log().contains("starting over"), "{}", relay.log());
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
+    other.sql(&format!("SELECT pg_drop_replication_slot('{}')", one.name));
+}
+
+#[test]
+fn an_outage_longer_than_a_transaction_may_take_is_recovered_from() {
+    let mut kafka = own::kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "transaction.timeout.ms=3000"]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    kafka.suspend().unwrap();
+    insert(&lane, 101, 200);
+    wait_log(&relay, "was given up");
+    kafka.resume().unwrap();
+    insert(&lane, 201, 300);
+    each_once(&lane.records("order"), 300);
+    relay.wait_streaming(LONG).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
+    let lane = Lane::with(TABLE, "outbox");
+    insert(&lane, 1, 10);
+    insert(&lane, 11, 400_000);
+    let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE, "-X", "transaction.timeout.ms=1000"]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("too large for exactly once") && hint(&log).contains("--delivery at-least-once"), "{log}");
+    let _mended = lane.relay(&[EXACTLY_ONCE]);
+    let records = lane.records("order");
+    each_once(&records, 400_000);
 }
