@@ -201,7 +201,7 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
         114 | 3802 => text(Some("io.debezium.data.Json")),
         142 => text(Some("io.debezium.data.Xml")),
         2950 => text(Some("io.debezium.data.Uuid")),
-        3614 => text(Some("io.debezium.data.TsVector")),
+        3614 => text(Some("io.debezium.data.Tsvector")),
         17 if modes.binary == BinaryMode::Bytes => typed(Reader::Bytes(modes.binary), "bytes", None),
         17 => typed(Reader::Bytes(modes.binary), "string", None),
         1700 => decimal(modifier, modes.decimal),

@@ -212,8 +212,12 @@ fn take_down(group: &mut Group, records: &[consume::Record]) {
     }
 }
 
-/// Each case has topics of its own, whose names hold a text of its statements: the longest one tells.
+/// Each case has topics of its own, whose names hold a text of its statements: the longest one tells. A case that is alone
+/// has them all.
 fn case_of(cases: &[Case], topic: &str) -> Option<usize> {
+    if cases.len() == 1 {
+        return Some(0);
+    }
     let longest = |case: &Case| {
         let texts = case.statements.iter().flat_map(|statement| match statement {
             Statement::Own(sql) | Statement::Other { sql, .. } => sql.split('\''),
