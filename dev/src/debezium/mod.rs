@@ -92,6 +92,14 @@ impl Debezium {
         up.with_context(|| self.tail())
     }
 
+    /// Makes it forget how far it was: it refuses a slot that is ahead of its own position.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn forget(&self) -> Result<()> {
+        Ok(fs::remove_file(self.folder.join("data/offsets.dat"))?)
+    }
+
     /// The exit code, if it has ended by itself.
     ///
     /// # Errors

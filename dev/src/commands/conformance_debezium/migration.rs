@@ -130,10 +130,11 @@ impl Move<'_> {
         self.report("switch", &before, ("Debezium", "walrelay"))
     }
 
-    /// The relay has stopped; rows are written; Debezium starts again, with the position that it remembers.
+    /// The relay has stopped; rows are written; Debezium starts again, from the slot's position.
     fn back(&mut self, debezium: &mut Debezium) -> Result<bool> {
         let before = self.records(TOPIC)?;
         self.write(10)?;
+        debezium.forget()?;
         debezium.start_again()?;
         wait_active(self.site, &self.site.name, debezium)?;
         self.write(10)?;
