@@ -12,7 +12,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench latency lint-deploy deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions latency lint-deploy deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -75,6 +75,14 @@ bench: ## Measure backlogs beside pg_recvlogical and Debezium, RUNS=5 each, into
 	$(target)/release/walrelay-dev bench --name $(if $(QUICK),quick,core) --runs $(if $(QUICK),3,$(RUNS)) \
 		--rows $(if $(QUICK),300000,$(ROWS)) --seconds $(if $(QUICK),15,60) \
 		--steady $(if $(QUICK),"200,5000","1,200,1000,5000,20000") $(ARGS)
+
+stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' for some
+	@dev/prerequisites build
+	$(CARGO) bench --locked --bench stages $(ARGS)
+
+instructions: ## Count the instructions of each stage by callgrind, into benches/instructions.md (needs valgrind)
+	@dev/prerequisites build
+	CARGO="$(CARGO)" benches/instructions.sh
 
 latency: ## Measure commit to consumer at 200 transactions a second
 	@dev/prerequisites test
