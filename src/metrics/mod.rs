@@ -492,7 +492,7 @@ impl Latency {
     }
 }
 
-/// How many transactions were delivered within each of [`LATENCY_BOUNDS_MILLIS`], and how many in all.
+/// How many transactions were delivered within each of the bounds in milliseconds, and how many in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latencies([u64; LATENCY_BOUNDS_MILLIS.len() + 1]);
 

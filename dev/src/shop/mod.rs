@@ -1,6 +1,6 @@
 //! Load that knows its own truth.
 //!
-//! In: a database and how busy to be. Out: transactions from several connections at once, in every [shape](trade) or in
+//! In: a database and how busy to be. Out: transactions from several connections at once, in every shape or in
 //! the plain ones only; and, written in the same transactions, tables `truth` and `truth_bad` with what consumers must see.
 //!
 //! Invariant: per key, the sequence numbers of committed rows are 1, 2, 3, … in commit order. A number is taken under
