@@ -71,6 +71,7 @@ fn a_relay_killed_before_the_commit_repeats_nothing_for_consumers_of_what_is_com
     relay.wait_streaming(LONG).unwrap();
     insert(&lane, last + 1, last + 1);
     each_once(&lane.records("order"), last + 1);
+    assert!(!relay.log().contains("PartitionEOF"), "the end of what is read is no error: {}", relay.log());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::{failure, probe};
 use crate::sink::{Delivered, Token};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
@@ -97,6 +98,10 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
+        // A reader's way of saying that it has read everything.
+        if code == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         let reason = self.words(code, reason);
         let mut trouble = self.lock();
         if trouble.is_none() {
@@ -111,6 +116,8 @@ impl ClientContext for Context {
         }
     }
 }
+
+impl ConsumerContext for Context {}
 
 impl ProducerContext<NoCustomPartitioner> for Context {
     type DeliveryOpaque = usize;

@@ -3,6 +3,7 @@
 //! In: settings. Out: the last value of each key, as of a moment when nothing of ours was open any more. It reads a step at a
 //! time, each no longer than a second. What keys and values say is not known here.
 
+use super::context::Context;
 use super::settings::Settings;
 use super::transactions::{broken, client};
 use crate::sink::{Failure, FailureClass};
@@ -40,11 +41,11 @@ enum Step {
     /// The topic is looked for, and made.
     Topic,
     /// Where it ends, with everything that is still open.
-    End { uncommitted: BaseConsumer },
+    End { uncommitted: BaseConsumer<Context> },
     /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long.
-    Stable { end: i64, committed: BaseConsumer },
+    Stable { end: i64, committed: BaseConsumer<Context> },
     /// An end of the partition that comes from here on lies at or behind that end.
-    Records { committed: BaseConsumer },
+    Records { committed: BaseConsumer<Context> },
 }
 
 impl Reading {
@@ -87,13 +88,13 @@ impl Reading {
         Ok(None)
     }
 
-    fn consumer(&self, isolation: &str) -> Result<BaseConsumer, Failure> {
+    fn consumer(&self, isolation: &str) -> Result<BaseConsumer<Context>, Failure> {
         self.settings.reader(isolation).map_err(|error| client(error.to_string()))
     }
 }
 
 /// Takes what comes within a slice; whether the end has been seen.
-fn take_records(committed: &BaseConsumer, kept: &mut BTreeMap<String, String>) -> Result<bool, Failure> {
+fn take_records(committed: &BaseConsumer<Context>, kept: &mut BTreeMap<String, String>) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = committed.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
@@ -129,7 +130,7 @@ fn passes(code: RDKafkaErrorCode) -> bool {
 }
 
 /// `None`: nobody answers yet.
-fn high_watermark(consumer: &BaseConsumer) -> Result<Option<i64>, Failure> {
+fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failure> {
     match consumer.fetch_watermarks(TOPIC, PARTITION, LONG_SLICE) {
         Ok((_, high)) => Ok(Some(high)),
         Err(error) if error.rdkafka_error_code().is_some_and(|code| passes(code) || is_young(code)) => Ok(None),

@@ -139,7 +139,7 @@ impl Settings {
     }
 
     /// Reads topics, without a group.
-    pub(super) fn reader(&self, isolation: &str) -> Result<BaseConsumer, SettingsError> {
+    pub(super) fn reader(&self, isolation: &str) -> Result<BaseConsumer<Context>, SettingsError> {
         let mut client = self.for_others();
         client
             .set("group.id", "walrelay-progress")
@@ -147,7 +147,7 @@ impl Settings {
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
-        client.create().map_err(refused)
+        client.create_with_context(Context::new(&self.brokers)).map_err(refused)
     }
 
     /// Makes topics and looks at them.
