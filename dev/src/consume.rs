@@ -3,7 +3,8 @@
 //! In: a client configuration and topics. Out: records with everything a consumer can see of them, each partition in
 //! its order. All partitions are assigned, so there is no group to wait for and nothing is committed.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -15,6 +16,10 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 /// How long one request may take, and how long a broker may stay silent.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// After that long without an answer a new client takes the place of the old one. librdkafka drops all its brokers when
+/// metadata name none, as those of a cluster's only broker may while it starts, and is not answered again by itself.
+const LOST: Duration = Duration::from_secs(10);
 
 /// A record as a consumer receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +74,16 @@ impl Record {
 
 /// Follows topics from their beginning (or end) for as long as it is asked.
 pub struct Follower {
+    config: ClientConfig,
+    state: RefCell<Following>,
+}
+
+struct Following {
     consumer: BaseConsumer,
+    /// Where each partition of each topic goes on.
+    places: HashMap<String, HashMap<i32, Offset>>,
+    /// When a record came last, or a new consumer.
+    heard: Instant,
 }
 
 impl Follower {
@@ -92,17 +106,18 @@ impl Follower {
     fn start(config: &ClientConfig, topics: &[&str], from: Offset) -> Result<Self> {
         // No word of a partition's end: more is to come.
         let consumer = consumer(config, false)?;
-        let mut list = TopicPartitionList::new();
+        let mut places: HashMap<String, HashMap<i32, Offset>> = HashMap::new();
         for topic in topics {
             for partition in partitions(&consumer, topic)? {
                 // The end is asked for now: left to the client, it would be where the first fetch finds it.
                 let offset =
                     if from == Offset::End { Offset::Offset(high(&consumer, topic, partition)?) } else { from };
-                list.add_partition_offset(topic, partition, offset)?;
+                places.entry((*topic).to_owned()).or_default().insert(partition, offset);
             }
         }
-        consumer.assign(&list)?;
-        Ok(Self { consumer })
+        let state = Following { consumer, places, heard: Instant::now() };
+        state.assign()?;
+        Ok(Self { config: config.clone(), state: RefCell::new(state) })
     }
 
     /// The next record; `None` when none comes within `limit`.
@@ -110,12 +125,25 @@ impl Follower {
     /// # Errors
     /// The brokers refuse.
     pub fn next(&self, limit: Duration) -> Result<Option<Record>> {
-        match self.consumer.poll(limit) {
-            None => Ok(None),
-            Some(Ok(message)) => Ok(Some(Record::of(&message))),
-            Some(Err(error)) if is_passing(&error) => Ok(None),
-            Some(Err(error)) => Err(error.into()),
+        let mut state = self.state.borrow_mut();
+        if state.heard.elapsed() > LOST {
+            state.consumer = consumer(&self.config, false)?;
+            state.heard = Instant::now();
+            state.assign()?;
         }
+        let record = match state.consumer.poll(limit) {
+            None => None,
+            Some(Ok(message)) => Some(Record::of(&message)),
+            Some(Err(error)) if is_passing(&error) => None,
+            Some(Err(error)) => return Err(error.into()),
+        };
+        if let Some(record) = &record {
+            state.heard = Instant::now();
+            let place = state.places.get_mut(&record.topic).and_then(|places| places.get_mut(&record.partition));
+            *place.with_context(|| format!("a record of {} that was not asked for", record.topic))? =
+                Offset::Offset(record.offset + 1);
+        }
+        Ok(record)
     }
 
     /// Gathers records until `enough` says so of what has come.
@@ -132,6 +160,18 @@ impl Follower {
             records.extend(self.next(Duration::from_millis(100))?);
         }
         Ok(records)
+    }
+}
+
+impl Following {
+    fn assign(&self) -> Result<()> {
+        let mut list = TopicPartitionList::new();
+        for (topic, places) in &self.places {
+            for (partition, offset) in places {
+                list.add_partition_offset(topic, *partition, *offset)?;
+            }
+        }
+        Ok(self.consumer.assign(&list)?)
     }
 }
 
@@ -189,7 +229,8 @@ fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Reco
 
 /// Asks again and again how many records topics hold, with one request each time.
 pub struct Meter {
-    consumer: BaseConsumer,
+    config: ClientConfig,
+    consumer: RefCell<BaseConsumer>,
     ends: TopicPartitionList,
 }
 
@@ -206,7 +247,7 @@ impl Meter {
                 ends.add_partition_offset(topic, partition, Offset::End)?;
             }
         }
-        Ok(Self { consumer, ends })
+        Ok(Self { config: config.clone(), consumer: RefCell::new(consumer), ends })
     }
 
     /// The records in all partitions, by their offsets; the markers of transactions count.
@@ -222,10 +263,15 @@ impl Meter {
     /// # Errors
     /// The brokers do not answer.
     pub fn ends(&self) -> Result<Vec<(i32, i64)>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 2 * PATIENCE;
+        let mut asked = Instant::now();
         loop {
             match self.try_ends() {
                 Err(error) if is_passing(&error) && Instant::now() < deadline => {
+                    if asked.elapsed() >= LOST {
+                        *self.consumer.borrow_mut() = consumer(&self.config, false)?;
+                        asked = Instant::now();
+                    }
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 counted => return counted.context("cannot ask how much the topic holds"),
@@ -234,7 +280,7 @@ impl Meter {
     }
 
     fn try_ends(&self) -> Result<Vec<(i32, i64)>, KafkaError> {
-        let ends = self.consumer.offsets_for_times(self.ends.clone(), PATIENCE)?;
+        let ends = self.consumer.borrow().offsets_for_times(self.ends.clone(), LOST)?;
         let ends = ends.elements().into_iter().map(|end| {
             end.error()?;
             Ok((end.partition(), end.offset().to_raw().unwrap_or_default()))
