@@ -9,12 +9,13 @@ use walrelay_dev::relay::Relay;
 use crate::lane::{LONG, Lane, binary, ended, hint, ids, wait_log};
 use crate::own;
 
-const TABLE: &str = "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text)";
+pub(crate) const TABLE: &str =
+    "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload text)";
 
-const EXACTLY_ONCE: &str = "--delivery=exactly-once";
+pub(crate) const EXACTLY_ONCE: &str = "--delivery=exactly-once";
 
 /// Rows `from` to `to` in one transaction, over 7 keys.
-fn insert(lane: &Lane, from: u32, to: u32) {
+pub(crate) fn insert(lane: &Lane, from: u32, to: u32) {
     lane.sql(&format!(
         "INSERT INTO outbox SELECT n, 'order', 'k' || n % 7, 't', repeat('x', 200) FROM generate_series({from}, {to}) AS n"
     ));
@@ -29,7 +30,7 @@ fn uncommitted(lane: &Lane) -> Vec<Record> {
 
 /// Every row from 1 to `last` is there once, in order for each key.
 #[track_caller]
-fn each_once(records: &[Record], last: u32) {
+pub(crate) fn each_once(records: &[Record], last: u32) {
     let mut numbers: Vec<u32> = records.iter().map(|record| record.header("id").unwrap().parse().unwrap()).collect();
     for key in 0..7 {
         let of_key: Vec<u32> = numbers.iter().copied().filter(|number| number % 7 == key).collect();

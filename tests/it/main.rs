@@ -38,4 +38,5 @@ mod slots;
 mod standby;
 mod stops;
 mod tables;
+mod transactions;
 mod trouble;

@@ -221,13 +221,17 @@ impl KafkaSink {
         Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
     }
 
-    /// "Local: Fatal error" is all that the report of a record says that went down with the producer.
+    /// "Local: Fatal error", or "purged", is all that the report of a record says that went down with the producer or with its
+    /// transaction.
     #[cold]
     fn say_why(&self, failure: &mut Failure) {
-        if failure.class == FailureClass::Client
-            && let Some(fatal) = self.fatal()
-        {
+        if failure.class != FailureClass::Client {
+            return;
+        }
+        if let Some(fatal) = self.fatal() {
             failure.text = fatal.text;
+        } else if let Some(broken) = self.why_transaction_ended() {
+            *failure = broken;
         }
     }
 

@@ -149,7 +149,7 @@ fn is_young(code: RDKafkaErrorCode) -> bool {
 
 /// Sees that the topic is there and compacted.
 fn make_topic(settings: &Settings) -> Result<(), Failure> {
-    let forbidden = |error: &dyn std::fmt::Display| Failure {
+    let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
         reason: "progress_topic",
         text: format!(
@@ -165,17 +165,18 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
     let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(-1))
         .set("cleanup.policy", "compact")
         .set("segment.bytes", SEGMENT_BYTES);
-    let made = runtime.block_on(admin.create_topics([&topic], &options)).map_err(|error| forbidden(&error))?;
-    for outcome in made {
-        match outcome {
-            Ok(_) => tracing::info!(topic = TOPIC, "made"),
-            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-            // It may be there all the same.
-            Err((_, code)) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|m| is_there(&m)) => {
-                tracing::debug!(%code, "the right to make the progress topic is missing, and not needed");
-            }
-            Err((_, code)) => return Err(forbidden(&code)),
+    let outcome = match runtime.block_on(admin.create_topics([&topic], &options)) {
+        Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
+        Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
+    };
+    match outcome {
+        None => tracing::info!(topic = TOPIC, "made"),
+        Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
+        // It may be there all the same.
+        Some(code) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|found| is_there(&found)) => {
+            tracing::debug!(%code, "the progress topic cannot be made, and need not be");
         }
+        Some(code) => return Err(forbidden(code)),
     }
     see_that_it_is_compacted(&runtime, &admin, &options)
 }

@@ -62,6 +62,10 @@ impl Transactions {
         }
     }
 
+    fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Sealing)
+    }
+
     /// A producer for the name that was taken over last, and what has to be done with it again.
     pub(super) fn restart(
         &mut self,
@@ -160,9 +164,16 @@ impl KafkaSink {
         }
     }
 
+    /// Why the open transaction takes nothing any more: the client says so to whoever asks it for something else meanwhile.
+    #[cold]
+    pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
+        let refused = || self.producer.begin_transaction().err();
+        let error = self.transactions.as_ref().is_some_and(Transactions::is_open).then(refused).flatten()?;
+        Some(broken("go on with its transaction", &error))
+    }
+
     pub(super) fn abort(&mut self) {
-        let open = |transactions: &Transactions| matches!(transactions.phase, Phase::Open | Phase::Sealing);
-        if self.transactions.as_ref().is_some_and(open)
+        if self.transactions.as_ref().is_some_and(Transactions::is_open)
             && let Err(error) = self.producer.abort_transaction(ABANDON_WITHIN)
         {
             tracing::warn!(%error, "the open Kafka transaction could not be aborted: consumers wait until it times out");

@@ -1,0 +1,134 @@
+//! Kafka transactions in trouble: fenced, held up by others, refused by the brokers at each step.
+//!
+//! What only a broker in a rare condition answers comes from librdkafka's mock cluster. It knows no isolation: what an aborted
+//! transaction wrote stays to be seen there, so that with it only loss and order are looked at.
+
+use rdkafka::ClientConfig;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use rustix::process::Signal;
+use walrelay_dev::process::wait_until;
+
+use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
+use crate::lane::{LONG, Lane, ids, wait_log};
+use crate::own;
+
+/// A relay that stood still, woke up, and has rows to send that its successor has sent already.
+#[test]
+fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut first = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 500);
+    lane.wait_confirmed();
+    let mut second = lane.relay(&[EXACTLY_ONCE]);
+    wait_log(&second, "standing by");
+    first.signal(Signal::STOP).unwrap();
+    // These wait in the socket of the one that sleeps.
+    insert(&lane, 501, 700);
+    lane.sql(&format!(
+        "SELECT pg_sleep(0.5), pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'",
+        lane.name
+    ));
+    second.wait_streaming(LONG).unwrap();
+    each_once(&lane.records("order"), 700);
+    first.signal(Signal::CONT).unwrap();
+    wait_log(&first, "fenced");
+    wait_log(&first, "standing by");
+    insert(&lane, 701, 1000);
+    each_once(&lane.records("order"), 1000);
+    assert!(!second.log().contains("fenced"), "the one that stands by takes nothing back: {}", second.log());
+    second.kill9().unwrap();
+    insert(&lane, 1001, 1100);
+    each_once(&lane.records("order"), 1100);
+}
+
+#[test]
+fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
+    let kafka = own::kafka();
+    let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    let stranger: BaseProducer = lane.client.clone().set("transactional.id", "stranger").create().unwrap();
+    stranger.init_transactions(LONG).unwrap();
+    stranger.begin_transaction().unwrap();
+    let record = BaseRecord::to("walrelay.progress").key("1/another").payload("{}").partition(0);
+    stranger.send(record).map_err(|(error, _)| error).unwrap();
+    stranger.flush(LONG).unwrap();
+    // What the relay commits now lies behind the open transaction, where nobody sees it yet.
+    insert(&lane, 101, 200);
+    lane.wait_confirmed();
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    insert(&lane, 201, 300);
+    let reading = || Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("reading walrelay.progress")));
+    wait_until(LONG, "the relay to say what it waits for", reading).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
+    assert_eq!(lane.records_now("order").len(), 200, "nothing is sent before it is known what was");
+    stranger.commit_transaction(LONG).unwrap();
+    each_once(&lane.records("order"), 300);
+}
+
+/// Rows flow on after the next requests of that kind are answered so.
+#[track_caller]
+fn check_recovers(lane: &Lane, mock: &MockCluster<'_, impl rdkafka::producer::ProducerContext>, first: u32) -> u32 {
+    let cases = [
+        // Retriable.
+        (RDKafkaApiKey::AddPartitionsToTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS),
+        (RDKafkaApiKey::AddPartitionsToTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS),
+        (RDKafkaApiKey::EndTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE),
+        (RDKafkaApiKey::EndTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR),
+        // Abortable.
+        (RDKafkaApiKey::AddPartitionsToTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED),
+        (RDKafkaApiKey::EndTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH),
+        // Fatal.
+        (RDKafkaApiKey::AddPartitionsToTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING),
+        (RDKafkaApiKey::EndTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TXN_STATE),
+        (RDKafkaApiKey::EndTxn, RDKafkaRespErr::RD_KAFKA_RESP_ERR_PRODUCER_FENCED),
+        (RDKafkaApiKey::InitProducerId, RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS),
+    ];
+    let mut last = first;
+    for (key, error) in cases {
+        mock.request_errors(key, &[error; 2]);
+        insert(lane, last + 1, last + 50);
+        last += 50;
+        lane.wait_confirmed();
+        mock.clear_request_errors(key);
+    }
+    last
+}
+
+#[test]
+fn errors_of_transactions_whether_retriable_abortable_or_fatal_are_recovered_from() {
+    let mock = MockCluster::new(1).unwrap();
+    let mut lane = Lane::with(TABLE, "outbox");
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", mock.bootstrap_servers());
+    (lane.brokers, lane.client) = (mock.bootstrap_servers(), client);
+    mock.create_topic(&lane.topic("order"), 2, 1).unwrap();
+    mock.create_topic("walrelay.progress", 1, 1).unwrap();
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 50);
+    lane.wait_confirmed();
+    let last = check_recovers(&lane, &mock, 50);
+    let log = relay.log();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{log}");
+    assert!(log.matches("starting over").count() >= 5, "the errors came through: {log}");
+    assert!(log.contains("Topic authorization failed"), "what the purged records went down with is told: {log}");
+    assert!(!log.contains("Purged in queue"), "{log}");
+    // A new process reads how far the last one has come.
+    relay.start_again().unwrap();
+    insert(&lane, last + 1, last + 50);
+    let mut seen = Vec::new();
+    for id in ids(&lane.records("order")) {
+        if !seen.contains(&id) {
+            seen.push(id);
+        }
+    }
+    let mut numbers: Vec<u32> = seen.iter().map(|id| id.parse().unwrap()).collect();
+    for key in 0..7 {
+        assert!(numbers.iter().filter(|number| *number % 7 == key).is_sorted(), "k{key} is out of order");
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=last + 50).collect::<Vec<_>>(), "{}", relay.log());
+}
