@@ -31,8 +31,8 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(target)/debug/walrelay-dev provision
 	dev/lint-deploy schemas
 	$(CARGO) test --locked --workspace
-	$(target)/debug/walrelay-dev chaos --rounds 8 --brokers 1 \
-		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,kafka-cut,ddl
+	$(target)/debug/walrelay-dev chaos --rounds 9 --brokers 1 \
+		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,kafka-cut,ddl
 
 check: ## Formatting, lints and tests that need no services
 	@dev/prerequisites build
