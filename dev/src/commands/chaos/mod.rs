@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 8)]
     connections: u32,
     /// How long each rests between two transactions, in milliseconds
-    #[arg(long, default_value_t = 25)]
+    #[arg(long, default_value_t = 40)]
     pause: u64,
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]

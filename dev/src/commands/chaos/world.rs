@@ -39,7 +39,7 @@ const WAL_SENDER_TIMEOUT: &str = "4s";
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
 
 /// How far the brokers are: so that records are in flight when a fault strikes.
-const DISTANCE: Duration = Duration::from_millis(10);
+const DISTANCE: Duration = Duration::from_millis(4);
 
 /// A broker that was killed is replaced, and let in again, that soon.
 const BROKER_PROPERTIES: [(&str, &str); 2] =
