@@ -16,6 +16,7 @@ mod probe;
 mod progress;
 mod scratch;
 mod settings;
+mod topics;
 mod transactions;
 
 pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
@@ -25,12 +26,11 @@ pub use settings::{Settings, SettingsError};
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Pace, Record, Sink, Token};
 use context::{Context, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::metadata::Metadata;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
-use std::collections::HashSet;
+use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
+use topics::Topics;
 use transactions::{PROGRESS, Transactions};
 
 /// What a record in flight costs librdkafka beyond key and value, in bytes: its message, headers, queues. Measured around
@@ -62,11 +62,9 @@ const _: () = assert!(usize::BITS == 64, "a token must fit into a pointer");
 /// The destination.
 pub struct KafkaSink {
     settings: Settings,
+    /// Topics that the cluster has confirmed, in this producer's time. Dropped before it.
+    topics: Topics,
     producer: BaseProducer<Context>,
-    /// Topics that the cluster has confirmed, in this producer's time.
-    known_topics: HashSet<String>,
-    /// The topic of the record before: mostly the next one's, too.
-    last_topic: String,
     in_flight: InFlight,
     /// How long the next question about a topic may take.
     metadata_patience: Duration,
@@ -90,9 +88,8 @@ impl KafkaSink {
         let producer = settings.producer(Pace::Full)?;
         Ok(Self {
             settings,
+            topics: Topics::default(),
             producer,
-            known_topics: HashSet::new(),
-            last_topic: String::new(),
             in_flight: InFlight::default(),
             metadata_patience: METADATA_PATIENCE,
             heard: Instant::now(),
@@ -146,7 +143,7 @@ impl KafkaSink {
 
     /// Makes sure that the cluster knows the topic (and creates it, where it creates topics on demand).
     fn resolve(&mut self, topic: &str) -> Result<(), Failure> {
-        if self.known_topics.contains(topic) {
+        if self.topics.turn_to(topic) {
             return Ok(());
         }
         let metadata = self.producer.client().fetch_metadata(Some(topic), self.metadata_patience);
@@ -162,8 +159,7 @@ impl KafkaSink {
         match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {
             Some((None, false)) => {
                 self.producer.context().recovered();
-                self.known_topics.insert(topic.to_owned());
-                Ok(())
+                self.topics.add(&self.producer, topic).map_err(|code| failure::of_topic(topic, code))
             }
             Some((Some(error), _)) => Err(failure::of_topic(topic, RDKafkaErrorCode::from(error))),
             Some((None, true)) | None => Err(failure::of_topic(topic, RDKafkaErrorCode::UnknownTopicOrPartition)),
@@ -235,23 +231,10 @@ impl KafkaSink {
         }
     }
 
-    fn send(&mut self, record: &Record<'_>, token: Token) -> Result<(), KafkaError> {
-        #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
-        let mut message =
-            BaseRecord::with_opaque_to(record.topic, token.pack() as usize).timestamp(record.timestamp_millis);
-        message.payload = record.value;
-        message.key = record.key;
-        message.partition = record.partition;
-        if !record.headers.is_empty() {
-            let headers = OwnedHeaders::new_with_capacity(record.headers.len());
-            message.headers = Some(
-                record
-                    .headers
-                    .iter()
-                    .fold(headers, |headers, header| headers.insert(Header { key: header.name, value: header.value })),
-            );
-        }
-        self.producer.send::<[u8], [u8]>(message).map_err(|(error, _)| error)
+    /// Another producer takes the place of this one, which ends.
+    fn replace(&mut self, producer: BaseProducer<Context>) {
+        self.topics.clear();
+        drop(std::mem::replace(&mut self.producer, producer));
     }
 }
 
@@ -278,12 +261,11 @@ impl Sink for KafkaSink {
         if !self.has_room(bytes) {
             return Enqueue::Full;
         }
-        if self.last_topic != record.topic {
-            if let Err(failure) = self.resolve(record.topic) {
-                self.remind();
-                return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
-            }
-            record.topic.clone_into(&mut self.last_topic);
+        if !self.topics.is_last(record.topic)
+            && let Err(failure) = self.resolve(record.topic)
+        {
+            self.remind();
+            return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
         }
         if let Some(transactions) = &mut self.transactions {
             match transactions.open(&self.producer) {
@@ -292,7 +274,7 @@ impl Sink for KafkaSink {
                 Err(failure) => return Enqueue::Blocked(failure),
             }
         }
-        match self.send(record, token) {
+        match self.topics.send(&self.producer, record, token) {
             Ok(()) => {
                 if self.in_flight.records == 0 {
                     self.hear();
@@ -358,10 +340,8 @@ impl Sink for KafkaSink {
             })?,
         };
         // Dropping purges queue and flight; the reports of that are of nobody's interest any more.
-        drop(std::mem::replace(&mut self.producer, fresh));
+        self.replace(fresh);
         take_reports();
-        self.known_topics.clear();
-        self.last_topic.clear();
         self.in_flight = InFlight::default();
         self.lost = false;
         self.hear();

@@ -87,7 +87,7 @@ impl KafkaSink {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
                 if let Some(producer) = transactions.restart(&self.settings, self.pace)? {
-                    self.producer = producer;
+                    self.replace(producer);
                     take_reports();
                     self.hear();
                 }
