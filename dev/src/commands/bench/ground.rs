@@ -116,7 +116,7 @@ impl Ground {
         let started = Instant::now();
         let database = self.postgres.create_unique_database("bench")?;
         let mut client = self.postgres.connect(Some(&database))?;
-        client.batch_execute(&TABLES.replace("{type}", load.kind.column()))?;
+        client.batch_execute(&tables(load.kind))?;
         // Not in the transaction that makes the table.
         client.batch_execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")?;
         client.batch_execute(&fill(&load)).context("cannot write the backlog")?;
@@ -133,9 +133,13 @@ impl Ground {
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'base'",
             &[],
         )?;
-        client
-            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", postgres::quote_identifier(&loaded.database)))?;
-        Ok(())
+        self.drop_database(&loaded.database)
+    }
+
+    /// Drops a database in which no slot is left.
+    pub(super) fn drop_database(&self, name: &str) -> Result<()> {
+        let mut client = self.postgres.connect(None)?;
+        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", postgres::quote_identifier(name)))?)
     }
 
     /// Lets Kafka compile what it will need: a fresh Java is slow.
@@ -174,6 +178,11 @@ const SETTINGS: [(&str, &str); 4] = [
     ("synchronous_commit", "off"),
     ("max_replication_slots", "50"),
 ];
+
+/// The outbox and its publication.
+pub(super) fn tables(kind: Kind) -> String {
+    TABLES.replace("{type}", kind.column())
+}
 
 fn fill(load: &Load) -> String {
     let note = load.payload.0.saturating_sub(FRAME_BYTES).max(1);

@@ -4,7 +4,7 @@
 //! figure of its own. `pg_recvlogical`, which writes nothing, counts from the walsender's appearance. CPU times are of the
 //! same span.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
@@ -21,8 +21,9 @@ use super::verify::{self, Verdict};
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(10);
 
-/// How often a subject is looked at.
+/// How often a subject is looked at; and before it streams, which is a query to Postgres and nothing to Kafka.
 const LOOK: Duration = Duration::from_millis(20);
+const FIRST_LOOKS: Duration = Duration::from_millis(2);
 
 /// How long a subject may take to stop when asked; a Java takes some seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -40,6 +41,8 @@ pub(super) struct Run {
     pub(super) walsender_cpu: f64,
     pub(super) broker_cpu: f64,
     pub(super) peak_mib: f64,
+    /// From the start of the process until the slot is being read; `None`: it was over before it was seen.
+    pub(super) streaming_seconds: Option<f64>,
     /// From the start of the process to the first record.
     pub(super) first_record_seconds: f64,
     /// WAL not confirmed when the last record was there.
@@ -86,8 +89,7 @@ pub(super) fn measure(
         topics.iter().try_for_each(|topic| ground.kafka.create_topic(topic, reading.partitions, &settings))?;
     }
     let folder = ground.folder.join("run");
-    remove(&folder)?;
-    std::fs::create_dir_all(&folder)?;
+    empty(&folder)?;
     let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
     let measured = run_to_end(subjects, name, &job, &topics);
     let measured = measured.and_then(|mut run| {
@@ -110,14 +112,15 @@ fn topics(topic: &str, count: u64) -> Vec<String> {
     }
 }
 
-fn remove(folder: &PathBuf) -> Result<()> {
+/// Makes the folder, with nothing in it.
+pub(super) fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
-    Ok(())
+    Ok(std::fs::create_dir_all(folder)?)
 }
 
-fn drop_slot(client: &mut Client, slot: &str) -> Result<()> {
+pub(super) fn drop_slot(client: &mut Client, slot: &str) -> Result<()> {
     let sql =
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active";
     process::wait_until(Duration::from_secs(10), "the slot to be released", || Ok(client.execute(sql, &[&slot])? == 1))
@@ -132,6 +135,10 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
     let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
+    while !watch.sees_walsender()? && process::is_alive(process.pid()) && started.elapsed() < LONGEST_RUN {
+        std::thread::sleep(FIRST_LOOKS);
+    }
+    let streaming_seconds = watch.walsender.map(|_| started.elapsed().as_secs_f64());
     let (mut first, rows) = (None::<Moment>, job.loaded.load.rows);
     let last = loop {
         let alive = process::is_alive(process.pid());
@@ -158,11 +165,12 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let behind_bytes = watch.behind(&job.loaded.end)?;
     end(&mut process)?;
     let first = first.unwrap_or(last);
-    Ok(watch.run(&first, &last, started, job.loaded, behind_bytes))
+    let run = watch.run(&first, &last, started, job.loaded, behind_bytes);
+    Ok(Run { streaming_seconds, ..run })
 }
 
 /// As an operator would.
-fn end(process: &mut Guarded) -> Result<()> {
+pub(super) fn end(process: &mut Guarded) -> Result<()> {
     process.signal(Signal::TERM)?;
     if process.wait(STOP_WITHIN).is_err() {
         process.kill_tree()?;
@@ -184,14 +192,20 @@ impl<'a> Watch<'a> {
         })
     }
 
-    fn look(&mut self, process: &mut Guarded, rows: u64) -> Result<Moment> {
-        self.peak_kib = process::memory_kib(process.pid()).map_or(self.peak_kib, |memory| memory.peak);
-        self.tool_cpu = process.cpu()?;
+    /// Whether the slot is, or was, being read.
+    fn sees_walsender(&mut self) -> Result<bool> {
         if self.walsender.is_none() {
             let sql = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1";
             let pid: Option<i32> = self.client.query_one(sql, &[&self.slot])?.get(0);
             self.walsender = pid.and_then(|pid| u32::try_from(pid).ok());
         }
+        Ok(self.walsender.is_some())
+    }
+
+    fn look(&mut self, process: &mut Guarded, rows: u64) -> Result<Moment> {
+        self.peak_kib = process::memory_kib(process.pid()).map_or(self.peak_kib, |memory| memory.peak);
+        self.tool_cpu = process.cpu()?;
+        self.sees_walsender()?;
         if let Some(cpu) = self.walsender.and_then(|walsender| process::cpu_time(walsender).ok()) {
             self.walsender_cpu = cpu;
         }
@@ -221,6 +235,7 @@ impl<'a> Watch<'a> {
             walsender_cpu: per_million(last.walsender, first.walsender),
             broker_cpu: per_million(last.broker, first.broker),
             peak_mib: self.peak_kib as f64 / 1024.0,
+            streaming_seconds: None,
             first_record_seconds: first.at.duration_since(started).as_secs_f64(),
             behind_bytes,
             verdict: Verdict::default(),

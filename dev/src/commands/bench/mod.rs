@@ -3,6 +3,7 @@
 //! ```text
 //!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
 //!  for each rate:   write by the clock beside one relay ─▶ latencies
+//!  for each rate:   eight writers beside nobody and beside each relay in turn ─▶ what it costs them
 //! ```
 //!
 //! Runs alternate, because a machine's speed drifts: figures of one report belong together, those of two may not. A subject
@@ -19,6 +20,7 @@ mod report;
 mod steady;
 mod subject;
 mod verify;
+mod writers;
 
 use std::path::PathBuf;
 
@@ -81,6 +83,9 @@ pub(crate) struct Arguments {
     /// Also measure the relay at these rates of transactions a second
     #[arg(long, value_delimiter = ',')]
     steady: Vec<u32>,
+    /// Also measure what relays cost eight writers at these rates of transactions a second; 0: as fast as they can
+    #[arg(long, value_delimiter = ',')]
+    writers: Vec<u32>,
     /// How long at each rate
     #[arg(long, default_value_t = 60)]
     seconds: u32,
@@ -112,6 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         subjects: arguments.subjects.iter().map(|name| (*name, subjects.look(*name))).collect(),
         tables: Vec::new(),
         steady: Vec::new(),
+        writers: Vec::new(),
     };
     line(&machine::line(&report.machine));
     for (name, found) in &report.subjects {
@@ -132,6 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let rates = &arguments.steady;
         report.steady = steady::measure(&subjects, &ground.kafka, arguments.postgres, rates, arguments.seconds)?;
     }
+    report.writers = writers::measure(&ground, &subjects, &arguments.writers, arguments.seconds, arguments.runs);
     report.write(&arguments.results, &arguments.name)?;
     line(&report.markdown());
     line(&format!("written to {}", arguments.results.join(&arguments.name).display()));

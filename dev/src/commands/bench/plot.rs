@@ -1,44 +1,72 @@
-//! A case as a picture: one bar for each subject's rate, with its range.
+//! Figures as pictures: a bar for each, with its range.
 
-use super::report::Table;
+use super::report::{Figure, Table};
+use super::writers::Writers;
 use crate::screen::thousands;
 
 const WIDTH: f64 = 760.0;
 const BAR: f64 = 26.0;
 const GAP: f64 = 12.0;
 const LABELS: f64 = 190.0;
+/// Room for the words behind a bar.
+const WORDS: f64 = 210.0;
 const TOP: f64 = 64.0;
 
-/// The picture as SVG; bars of subjects without a rate are left out.
-pub(super) fn bars(table: &Table) -> String {
-    let rates: Vec<_> = table
+/// Each subject's rate; subjects without one are left out.
+pub(super) fn rates(table: &Table) -> String {
+    let bars: Vec<_> = table
         .rows
         .iter()
         .filter_map(|row| {
-            Some((row.subject.to_string(), row.figure(|run| run.rows_per_second)?, row.figure(|run| run.tool_cpu)?))
+            let (rate, cpu) = (row.figure(|run| run.rows_per_second)?, row.figure(|run| run.tool_cpu)?);
+            let words = format!("{} rows/s, {:.1} CPU-s/M", whole(rate.median), cpu.median);
+            Some((row.subject.to_string(), rate, words))
         })
         .collect();
-    let most = rates.iter().map(|(_, rate, _)| rate.most).fold(1.0, f64::max);
-    let scale = (WIDTH - LABELS - 200.0) / most;
+    bars_of(&table.load.to_string(), &table.reading.to_string(), &bars)
+}
+
+/// The time that a row takes, and the memory, of each size of backlog.
+pub(super) fn growth(tables: &[Table]) -> String {
+    let bars: Vec<_> = tables
+        .iter()
+        .flat_map(|table| table.rows.iter().map(move |row| (table, row)))
+        .filter_map(|(table, row)| {
+            let (time, peak) = (row.figure(|run| 1e6 / run.rows_per_second)?, row.figure(|run| run.peak_mib)?);
+            let words = format!("{:.2} µs a row, {:.0} MB", time.median, peak.most);
+            Some((format!("{} {}", row.subject, thousands(table.load.rows)), time, words))
+        })
+        .collect();
+    let reading = tables.first().map(|table| table.reading.to_string()).unwrap_or_default();
+    bars_of("Microseconds a row, by the rows of the backlog", &reading, &bars)
+}
+
+/// What the writers got through beside each relay.
+pub(super) fn of_writers(writers: &Writers) -> String {
+    bars_of(&writers.title(), "transactions a second beside", &writers.bars())
+}
+
+/// A bar for each label, with its range and words behind it.
+pub(super) fn bars_of(title: &str, below: &str, all: &[(String, Figure, String)]) -> String {
+    let most = all.iter().map(|(_, figure, _)| figure.most).fold(f64::MIN_POSITIVE, f64::max);
+    let scale = (WIDTH - LABELS - WORDS) / most;
     let mut bars = String::new();
     let mut y = TOP;
-    for (name, rate, cpu) in &rates {
-        let (middle, end) = (y + BAR / 2.0, LABELS + rate.median * scale);
-        let fill = if name == "walrelay" { "#2563eb" } else { "#94a3b8" };
+    for (name, figure, words) in all {
+        let middle = y + BAR / 2.0;
+        let fill = if name.starts_with("walrelay") { "#2563eb" } else { "#94a3b8" };
         let line = format!(
             "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{name}</text>\n\
              <rect x=\"{LABELS:.0}\" y=\"{y:.0}\" width=\"{:.1}\" height=\"{BAR:.0}\" fill=\"{fill}\"/>\n\
              <path d=\"M{:.1} {middle:.0}H{:.1}\" stroke=\"#0f172a\" stroke-width=\"1.5\"/>\n\
-             <text x=\"{:.0}\" y=\"{:.0}\">{} rows/s, {:.1} CPU-s/M</text>\n",
+             <text x=\"{:.0}\" y=\"{:.0}\">{words}</text>\n",
             LABELS - 8.0,
             middle + 5.0,
-            rate.median * scale,
-            LABELS + rate.least * scale,
-            LABELS + rate.most * scale,
-            end.max(LABELS + rate.most * scale) + 8.0,
+            figure.median * scale,
+            LABELS + figure.least * scale,
+            LABELS + figure.most * scale,
+            LABELS + figure.most * scale + 8.0,
             middle + 5.0,
-            whole(rate.median),
-            cpu.median
         );
         bars.push_str(&line);
         y += BAR + GAP;
@@ -47,12 +75,29 @@ pub(super) fn bars(table: &Table) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"14\">\n\
          <rect width=\"{WIDTH:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"24\" font-weight=\"bold\">{}</text>\n<text x=\"16\" y=\"44\">{}</text>\n{bars}</svg>\n",
-        table.load, table.reading
+         <text x=\"16\" y=\"24\" font-weight=\"bold\">{title}</text>\n<text x=\"16\" y=\"44\">{below}</text>\n{bars}</svg>\n"
     )
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
 fn whole(rate: f64) -> String {
     thousands(rate.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_range_ends_before_the_words_and_each_bar_has_its_length() {
+        let figure = |median, least, most| Figure { median, least, most };
+        let all = [
+            ("walrelay".to_owned(), figure(100.0, 90.0, 200.0), "a".to_owned()),
+            ("other".to_owned(), figure(50.0, 50.0, 50.0), "b".to_owned()),
+        ];
+        let picture = bars_of("title", "below", &all);
+        for part in ["width=\"180.0\"", "width=\"90.0\"", "M352.0 77H550.0", ">walrelay<", ">other<", "#2563eb"] {
+            assert!(picture.contains(part), "{part} in {picture}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What was measured, as a table for people, as JSON, and as pictures.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use super::case::{Load, Reading};
 use super::measure::Run;
 use super::subject::Name;
+use super::writers::Writers;
 use super::{machine, plot, steady};
 use crate::screen::{percentile, thousands};
 
@@ -38,6 +40,7 @@ pub(super) struct Report {
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
     pub(super) tables: Vec<Table>,
     pub(super) steady: Vec<steady::Steady>,
+    pub(super) writers: Vec<Writers>,
 }
 
 /// A figure over the runs.
@@ -48,16 +51,21 @@ pub(super) struct Figure {
     pub(super) most: f64,
 }
 
+/// Of so many values; `None` of none.
+pub(super) fn figure_of(values: impl Iterator<Item = f64>) -> Option<Figure> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let at = |percent| percentile(&values, percent);
+    (!values.is_empty()).then(|| Figure { median: at(50.0), least: at(0.0), most: at(100.0) })
+}
+
 impl Row {
     /// Over the runs that lost nothing; `None` when a run lost something, or there is none.
     pub(super) fn figure(&self, of: fn(&Run) -> f64) -> Option<Figure> {
         if self.runs.is_empty() || self.runs.iter().any(|run| !run.verdict.is_true()) {
             return None;
         }
-        let mut values: Vec<f64> = self.runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let at = |percent| percentile(&values, percent);
-        Some(Figure { median: at(50.0), least: at(0.0), most: at(100.0) })
+        figure_of(self.runs.iter().map(of))
     }
 
     fn words(&self) -> String {
@@ -101,6 +109,7 @@ fn run_json(run: &Run) -> Value {
         "walsender_cpu_seconds_per_million": run.walsender_cpu,
         "broker_cpu_seconds_per_million": run.broker_cpu,
         "peak_mib": run.peak_mib,
+        "start_to_streaming_seconds": run.streaming_seconds,
         "start_to_first_record_seconds": run.first_record_seconds,
         "wal_behind_bytes": run.behind_bytes,
         "missing": run.verdict.missing,
@@ -136,6 +145,9 @@ impl Report {
         if !self.steady.is_empty() {
             text.push_str(&steady::markdown(&self.steady));
         }
+        for writers in &self.writers {
+            text.push_str(&writers.markdown());
+        }
         text
     }
 
@@ -161,6 +173,7 @@ impl Report {
             "subjects": subjects,
             "backlog": cases,
             "steady": steady,
+            "writers": self.writers.iter().map(Writers::json).collect::<Vec<_>>(),
         })
     }
 
@@ -169,15 +182,33 @@ impl Report {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         std::fs::write(folder.join(format!("{name}.md")), self.markdown())?;
         std::fs::write(folder.join(format!("{name}.json")), format!("{:#}\n", self.json()))?;
-        for (number, table) in self.tables.iter().enumerate() {
-            std::fs::write(folder.join(format!("{name}-{number}.svg")), plot::bars(table))?;
+        for (what, picture) in self.pictures() {
+            std::fs::write(folder.join(format!("{name}-{what}.svg")), picture)?;
         }
         Ok(())
+    }
+
+    /// A picture of each case, or, of backlogs that differ in their rows alone, of how they grow; of the steady rates; of the writers.
+    fn pictures(&self) -> Vec<(String, String)> {
+        let sizes: HashSet<u64> = self.tables.iter().map(|table| table.load.rows).collect();
+        let mut pictures = Vec::new();
+        if sizes.len() > 1 && sizes.len() == self.tables.len() {
+            pictures.push(("rows".to_owned(), plot::growth(&self.tables)));
+        } else {
+            let bars = self.tables.iter().enumerate();
+            pictures.extend(bars.map(|(number, table)| (number.to_string(), plot::rates(table))));
+        }
+        if !self.steady.is_empty() {
+            pictures.push(("steady".to_owned(), steady::picture(&self.steady)));
+        }
+        let writers = self.writers.iter().enumerate();
+        pictures.extend(writers.map(|(number, writers)| (format!("writers-{number}"), plot::of_writers(writers))));
+        pictures
     }
 }
 
 fn markdown_table(table: &Table) -> String {
-    let mut text = "| | rows/s | MB/s | CPU tool | CPU walsender | CPU broker | peak MB | first record | |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    let mut text = "| | rows/s | MB/s | CPU tool | CPU walsender | CPU broker | peak MB | streaming | first record | |\n|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
     for row in &table.rows {
         let rate = row.figure(|run| run.rows_per_second).map_or_else(dash, |figure| {
             format!("{} ({}–{})", whole(figure.median), whole(figure.least), whole(figure.most))
@@ -186,19 +217,24 @@ fn markdown_table(table: &Table) -> String {
             row.figure(of).map_or_else(dash, |figure| format!("{:.digits$}", figure.median))
         };
         let line = format!(
-            "| {} | {rate} | {} | {} | {} | {} | {} | {} s | {} |\n",
+            "| {} | {rate} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row.subject,
             number(|run| run.megabytes_per_second, 1),
             number(|run| run.tool_cpu, 2),
             number(|run| run.walsender_cpu, 2),
             number(|run| run.broker_cpu, 2),
             row.figure(|run| run.peak_mib).map_or_else(dash, |figure| format!("{:.0}", figure.most)),
-            number(|run| run.first_record_seconds, 2),
+            seconds(figure_of(row.runs.iter().filter_map(|run| run.streaming_seconds)), 3),
+            seconds(row.figure(|run| run.first_record_seconds), 2),
             row.words()
         );
         text.push_str(&line);
     }
     text
+}
+
+fn seconds(figure: Option<Figure>, digits: usize) -> String {
+    figure.map_or_else(dash, |figure| format!("{:.digits$} s", figure.median))
 }
 
 fn dash() -> String {
@@ -224,6 +260,7 @@ mod tests {
             walsender_cpu: 1.0,
             broker_cpu: 1.0,
             peak_mib: 1.0,
+            streaming_seconds: None,
             first_record_seconds: 1.0,
             behind_bytes: 0,
             verdict: Verdict { missing, ..Verdict::default() },

@@ -4,6 +4,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use walrelay_dev::kafka::Kafka;
 
+use super::plot;
+use super::report::Figure;
 use super::subject::Subjects;
 use crate::commands::latency::{self, Measured};
 use crate::screen::{line, percentile, thousands};
@@ -74,6 +76,20 @@ impl Steady {
             "peak_mib": peak_mib,
         })
     }
+}
+
+/// As a picture: the time from commit to append that half the rows stay below, and 99 of 100.
+pub(super) fn picture(all: &[Steady]) -> String {
+    let bars: Vec<_> = all
+        .iter()
+        .map(|Steady { measured }| {
+            let at = |percent| percentile(&measured.to_append, percent);
+            let (median, most) = (at(50.0), at(99.0));
+            let words = format!("p50 {median:.1} ms, p99 {most:.1} ms");
+            (format!("walrelay {}/s", thousands(measured.rate.into())), Figure { median, least: median, most }, words)
+        })
+        .collect();
+    plot::bars_of("From commit to the broker's append, in milliseconds", "p50 as the bar, p99 as the line", &bars)
 }
 
 /// As a section of the report.

@@ -1,7 +1,7 @@
 //! Who is measured, and how each is started on its own copy of the slot.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
@@ -58,6 +58,9 @@ pub(crate) struct Programs {
     /// Another program to measure, with `{source}`, `{slot}`, `{publication}`, `{brokers}` and `{topic}` filled in
     #[arg(long, value_name = "COMMAND")]
     other: Option<String>,
+    /// What the writers are (`--writers`)
+    #[arg(long, default_value = "pgbench")]
+    pgbench: PathBuf,
     /// Further arguments of the relay
     #[arg(last = true)]
     relay: Vec<String>,
@@ -121,6 +124,11 @@ impl Subjects {
     /// Further arguments of the relay.
     pub(super) fn relay_arguments(&self) -> &[String] {
         &self.programs.relay
+    }
+
+    /// The program of the writers.
+    pub(super) fn pgbench(&self) -> &Path {
+        &self.programs.pgbench
     }
 
     /// What it is, or why it cannot be had.

@@ -1,0 +1,397 @@
+//! What a relay costs those who write: eight writers with nobody beside them, and with each relay in turn.
+//!
+//! ```text
+//!  for each rate, for each round, for each relay:  a fresh database ─▶ the relay streams ─▶ pgbench ─▶ until all is there ─▶ compare
+//! ```
+//!
+//! Everything runs on one machine, so that what a relay and the broker take from the processors is in these figures.
+
+mod pgbench;
+mod polling;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ::postgres::Client;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use walrelay_dev::consume::{self, Meter};
+use walrelay_dev::process::{self, Guarded, LastWill};
+
+use super::case::{Delivery, Kind, Load, Reading, Size, Way};
+use super::ground::{Ground, Loaded};
+use super::report::{Figure, figure_of};
+use super::subject::{Job, Name, Subjects};
+use super::{ground, measure};
+use crate::screen::{line, thousands};
+use pgbench::Written;
+use polling::Polling;
+
+/// The writers go on for so long before anything counts.
+const WARM_UP_SECONDS: u32 = 3;
+
+/// What is not there so long after the last write is told as missing then.
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Until then everything must be.
+const THERE_WITHIN: Duration = Duration::from_mins(3);
+
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Who reads what is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    Relay(Name),
+    Polling,
+}
+
+const ALL: [Beside; 4] =
+    [Beside::Nobody, Beside::Relay(Name::Walrelay), Beside::Relay(Name::DebeziumTuned), Beside::Polling];
+
+/// One run.
+#[derive(Debug)]
+struct Run {
+    written: Written,
+    /// The relay's processor time, as a share of one core; unknown of what runs within this program.
+    cpu_share: Option<f64>,
+    /// From the last COMMIT until the topic held everything; `None`: not within [`CAUGHT_UP_WITHIN`].
+    there_seconds: Option<f64>,
+    /// From the last COMMIT until the slot was confirmed as far as that; `None`: not within that time, or there is none.
+    confirmed_seconds: Option<f64>,
+    repeated: u64,
+}
+
+/// All runs at one rate.
+#[derive(Debug)]
+pub(super) struct Writers {
+    rate: u32,
+    seconds: u32,
+    rows: Vec<(Beside, Vec<Run>, Option<String>)>,
+}
+
+/// Measures each rate (0: as fast as they can) for so many seconds a run.
+pub(super) fn measure(ground: &Ground, subjects: &Subjects, rates: &[u32], seconds: u32, runs: usize) -> Vec<Writers> {
+    rates.iter().map(|rate| at_rate(ground, subjects, *rate, seconds, runs)).collect()
+}
+
+fn at_rate(ground: &Ground, subjects: &Subjects, rate: u32, seconds: u32, runs: usize) -> Writers {
+    let mut writers = Writers { rate, seconds, rows: Vec::new() };
+    for beside in ALL {
+        let missing = beside.relay().and_then(|name| subjects.look(name).err());
+        writers.rows.push((beside, Vec::new(), missing.map(|why| format!("not available: {why}"))));
+    }
+    for round in 1..=runs {
+        for (beside, done, note) in writers.rows.iter_mut().filter(|(_, _, note)| note.is_none()) {
+            match run(ground, subjects, *beside, rate, seconds) {
+                Ok(run) => {
+                    line(&format!("  writers {round}  {:<16} {}", beside.name(), run.words()));
+                    done.push(run);
+                }
+                Err(error) => {
+                    line(&format!("  writers {round}  {} failed: {error:#}", beside.name()));
+                    *note = Some(super::failure(&error));
+                }
+            }
+        }
+    }
+    writers
+}
+
+impl Beside {
+    fn name(self) -> String {
+        match self {
+            Self::Nobody => "nobody".to_owned(),
+            Self::Relay(name) => name.to_string(),
+            Self::Polling => "polling worker".to_owned(),
+        }
+    }
+
+    const fn relay(self) -> Option<Name> {
+        match self {
+            Self::Relay(name) => Some(name),
+            Self::Nobody | Self::Polling => None,
+        }
+    }
+}
+
+/// A relay at work; ends with it.
+enum Working {
+    None,
+    Process(Guarded),
+    Thread(Polling),
+}
+
+fn run(ground: &Ground, subjects: &Subjects, beside: Beside, rate: u32, seconds: u32) -> Result<Run> {
+    let database = ground.postgres.create_unique_database("writers")?;
+    let slot = database.replace('-', "_");
+    let mut client = prepare(ground, &database, &slot, beside)?;
+    let topic = format!("writers-{slot}");
+    ground.kafka.create_topic(&topic, 12, &[])?;
+    let folder = ground.folder.join("writers");
+    measure::empty(&folder)?;
+    let mut working = start(
+        ground,
+        subjects,
+        beside,
+        &mut client,
+        &Names { database: &database, slot: &slot, topic: &topic, folder: &folder },
+    )?;
+    let url = ground.postgres.url(&database);
+    pgbench::write(subjects.pgbench(), &url, &folder, rate, WARM_UP_SECONDS)?;
+    let (started, cpu) = (Instant::now(), working.cpu()?);
+    let written = pgbench::write(subjects.pgbench(), &url, &folder, rate, seconds)?;
+    let cpu_share = match (cpu, working.cpu()?) {
+        (Some(before), Some(after)) => {
+            Some(after.saturating_sub(before).as_secs_f64() / started.elapsed().as_secs_f64())
+        }
+        _ => None,
+    };
+    let mut run = Run { written, cpu_share, there_seconds: None, confirmed_seconds: None, repeated: 0 };
+    if beside != Beside::Nobody {
+        catch_up(ground, &mut client, &topic, &slot, beside, &mut run)?;
+    }
+    working.end()?;
+    if beside != Beside::Nobody {
+        run.repeated = compare(ground, &mut client, &topic)?;
+    }
+    if beside.relay().is_some() {
+        measure::drop_slot(&mut client, &slot)?;
+    }
+    drop(client);
+    ground.drop_database(&database)?;
+    ground.kafka.delete_topic(&topic)?;
+    Ok(run)
+}
+
+/// Tables and, for who reads one, a slot. COMMIT waits for the disk, as it does by default.
+fn prepare(ground: &Ground, database: &str, slot: &str, beside: Beside) -> Result<Client> {
+    let mut client = ground.postgres.connect(Some(database))?;
+    client.batch_execute(&format!("ALTER DATABASE \"{database}\" SET synchronous_commit = on"))?;
+    client.batch_execute(&ground::tables(Kind::Jsonb))?;
+    // VACUUM goes by itself.
+    for statement in pgbench::BUSINESS.split(';').filter(|statement| !statement.trim().is_empty()) {
+        client.batch_execute(statement)?;
+    }
+    match beside {
+        Beside::Nobody => {}
+        Beside::Polling => client.batch_execute(polling::COLUMNS)?,
+        Beside::Relay(_) => {
+            client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])?;
+        }
+    }
+    Ok(client)
+}
+
+struct Names<'a> {
+    database: &'a str,
+    slot: &'a str,
+    topic: &'a str,
+    folder: &'a Path,
+}
+
+/// Starts who reads, and waits until the slot is being read.
+fn start(
+    ground: &Ground,
+    subjects: &Subjects,
+    beside: Beside,
+    client: &mut Client,
+    names: &Names<'_>,
+) -> Result<Working> {
+    let name = match beside {
+        Beside::Nobody => return Ok(Working::None),
+        Beside::Polling => {
+            let worker = ground.postgres.connect(Some(names.database))?;
+            return Ok(Working::Thread(Polling::start(worker, &ground.kafka.client_config(), names.topic)?));
+        }
+        Beside::Relay(name) => name,
+    };
+    let load = Load { rows: 0, batch: 1, payload: Size(300), kind: Kind::Jsonb, topics: 1, keys: 1 };
+    let loaded = Loaded { load, database: names.database.to_owned(), end: String::new(), row_bytes: 0.0, hash: None };
+    let reading =
+        Reading { way: Way::Tcp, partitions: 12, compression: "none".to_owned(), delivery: Delivery::AtLeastOnce };
+    let folder: PathBuf = names.folder.join("relay");
+    std::fs::create_dir_all(&folder)?;
+    let job = Job { ground, loaded: &loaded, reading: &reading, slot: names.slot, topic: names.topic, folder };
+    let mut command = subjects.command(name, &job)?;
+    let log = names.folder.join("relay.log");
+    let file = std::fs::File::create(&log)?;
+    command.stdout(file.try_clone()?).stderr(file);
+    let process = Guarded::spawn(names.slot, &mut command, &LastWill::default())?;
+    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+    process::wait_until(Duration::from_mins(1), "the slot to be read", || {
+        Ok(client.query_one(sql, &[&names.slot])?.get(0))
+    })
+    .with_context(|| process::tail(&log, 15))?;
+    Ok(Working::Process(process))
+}
+
+/// Waits until everything that was written is where it belongs, and books how long that took.
+fn catch_up(
+    ground: &Ground,
+    client: &mut Client,
+    topic: &str,
+    slot: &str,
+    beside: Beside,
+    run: &mut Run,
+) -> Result<()> {
+    let ended = Instant::now();
+    let row = client.query_one("SELECT count(*), pg_current_wal_insert_lsn()::text FROM outbox", &[])?;
+    let (rows, end): (i64, String) = (row.get(0), row.get(1));
+    let meter = Meter::new(&ground.kafka.client_config(), &[topic.to_owned()])?;
+    let confirmed = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
+    let in_time =
+        |ended: Instant| Some(ended.elapsed()).filter(|took| *took <= CAUGHT_UP_WITHIN).map(|took| took.as_secs_f64());
+    let (mut there, mut sealed) = (false, beside == Beside::Polling);
+    while !there || (!sealed && ended.elapsed() < CAUGHT_UP_WITHIN) {
+        if !there && meter.count()? >= rows {
+            (there, run.there_seconds) = (true, in_time(ended));
+        }
+        if !sealed && client.query_one(confirmed, &[&end, &slot])?.get::<_, bool>(0) {
+            (sealed, run.confirmed_seconds) = (true, in_time(ended));
+        }
+        ensure!(ended.elapsed() < THERE_WITHIN, "of {rows} rows only {} are there", meter.count()?);
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Whether the topic holds every row; how many it holds more than once.
+fn compare(ground: &Ground, client: &mut Client, topic: &str) -> Result<u64> {
+    let mut due: HashSet<String> =
+        client.query("SELECT id::text FROM outbox", &[])?.iter().map(|row| row.get(0)).collect();
+    let (rows, mut records, mut foreign) = (due.len(), 0, 0);
+    let mut seen = HashSet::with_capacity(rows);
+    consume::read_topic(&ground.kafka.client_config(), topic, |record| {
+        records += 1;
+        let id = record.header("id").unwrap_or_default().to_owned();
+        foreign += u64::from(!due.remove(&id) && !seen.contains(&id));
+        seen.insert(id);
+    })?;
+    ensure!(due.is_empty() && foreign == 0, "of {rows} rows {} are missing; {foreign} foreign", due.len());
+    Ok(records - u64::try_from(rows)?)
+}
+
+impl Working {
+    fn cpu(&mut self) -> Result<Option<Duration>> {
+        match self {
+            Self::Process(process) => process.cpu().map(Some),
+            Self::None | Self::Thread(_) => Ok(None),
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Process(process) => measure::end(process),
+            Self::Thread(worker) => worker.end(),
+        }
+    }
+}
+
+impl Run {
+    fn words(&self) -> String {
+        let Written { per_second, p50_millis, p99_millis, commit_millis } = self.written;
+        let seconds = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2} s"));
+        format!(
+            "{per_second:>6.0} tx/s  p50 {p50_millis:.2} ms  p99 {p99_millis:.2} ms  COMMIT {commit_millis:.2} ms  all there after {}  confirmed after {}",
+            seconds(self.there_seconds),
+            seconds(self.confirmed_seconds)
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "transactions_per_second": self.written.per_second,
+            "transaction_p50_millis": self.written.p50_millis,
+            "transaction_p99_millis": self.written.p99_millis,
+            "commit_mean_millis": self.written.commit_millis,
+            "relay_cpu_share_of_a_core": self.cpu_share,
+            "seconds_until_all_there": self.there_seconds,
+            "seconds_until_confirmed": self.confirmed_seconds,
+            "repeated": self.repeated,
+        })
+    }
+}
+
+impl Writers {
+    /// The figure with its ratio to the same without anybody.
+    fn against_nobody(&self, runs: &[Run], of: fn(&Run) -> f64, digits: usize) -> String {
+        let nobody = self.rows.iter().find(|(beside, ..)| *beside == Beside::Nobody);
+        let base = nobody.and_then(|(_, runs, _)| figure_of(runs.iter().map(of)));
+        let Some(Figure { median, least, most }) = figure_of(runs.iter().map(of)) else { return "–".to_owned() };
+        let ratio = base.map_or_else(String::new, |base| format!(", {:.2} ×", median / base.median));
+        format!("{median:.digits$} ({least:.digits$}–{most:.digits$}){ratio}")
+    }
+
+    /// A bar for each, of its transactions a second.
+    pub(super) fn bars(&self) -> Vec<(String, Figure, String)> {
+        let bar = |(beside, runs, _): &(Beside, Vec<Run>, Option<String>)| {
+            let figure = figure_of(runs.iter().map(|run| run.written.per_second))?;
+            let commit = figure_of(runs.iter().map(|run| run.written.p50_millis))?;
+            Some((beside.name(), figure, format!("{:.0} tx/s, p50 {:.1} ms", figure.median, commit.median)))
+        };
+        self.rows.iter().filter_map(bar).collect()
+    }
+
+    pub(super) fn title(&self) -> String {
+        match self.rate {
+            0 => format!("{} writers, as fast as they can, {} s a run", pgbench::CLIENTS, self.seconds),
+            rate => {
+                format!(
+                    "{} writers, {} transactions a second, {} s a run",
+                    pgbench::CLIENTS,
+                    thousands(rate.into()),
+                    self.seconds
+                )
+            }
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(beside, runs, note)| {
+            json!({"beside": beside.name(), "note": note, "runs": runs.iter().map(Run::json).collect::<Vec<_>>()})
+        });
+        json!({"rate": self.rate, "seconds": self.seconds, "clients": pgbench::CLIENTS, "rows": rows.collect::<Vec<_>>()})
+    }
+
+    pub(super) fn markdown(&self) -> String {
+        let mut text = format!(
+            "\n## {}\n\npgbench: update an order, insert into the outbox (300 B jsonb), COMMIT, with fsync and synchronous_commit on. Medians with the\n\
+             range, and their ratio to nobody's. Relay, broker, Postgres and pgbench share the machine's cores.\n\n\
+             | beside the writers | transactions/s | transaction p50 ms | p99 ms | COMMIT mean ms | CPU of a core | all in Kafka after | slot confirmed after | |\n\
+             |---|---|---|---|---|---|---|---|---|\n",
+            self.title()
+        );
+        for (beside, runs, note) in &self.rows {
+            let share = figure_of(runs.iter().filter_map(|run| run.cpu_share));
+            let row = format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+                beside.name(),
+                self.against_nobody(runs, |run| run.written.per_second, 0),
+                self.against_nobody(runs, |run| run.written.p50_millis, 2),
+                self.against_nobody(runs, |run| run.written.p99_millis, 1),
+                self.against_nobody(runs, |run| run.written.commit_millis, 2),
+                share.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", share.median * 100.0)),
+                seconds(*beside != Beside::Nobody, runs, |run| run.there_seconds),
+                seconds(beside.relay().is_some(), runs, |run| run.confirmed_seconds),
+                note.clone().unwrap_or_default()
+            );
+            text.push_str(&row);
+        }
+        text
+    }
+}
+
+/// The median of how long it took; where some did not get there in time, that.
+fn seconds(applies: bool, runs: &[Run], of: fn(&Run) -> Option<f64>) -> String {
+    let times: Vec<f64> = runs.iter().filter_map(of).collect();
+    match figure_of(times.iter().copied()) {
+        _ if !applies || runs.is_empty() => "–".to_owned(),
+        Some(figure) if times.len() == runs.len() => format!("{:.2} s", figure.median),
+        Some(_) | None => {
+            format!("{} of {} runs not within {CAUGHT_UP_WITHIN:?}", runs.len() - times.len(), runs.len())
+        }
+    }
+}
