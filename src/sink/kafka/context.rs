@@ -98,8 +98,8 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code();
-        // A reader's way of saying that it has read everything.
-        if code == Some(RDKafkaErrorCode::PartitionEOF) {
+        // A reader's way of saying that it has read everything; and a group that it never joins.
+        if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {
             return;
         }
         let reason = self.words(code, reason);

@@ -121,10 +121,14 @@ fn described(settings: &Settings, asked: &[ResourceSpecifier<'_>]) -> Result<Vec
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| KafkaError::AdminOpCreation(error.to_string()))?;
     let answers = runtime.block_on(client.describe_configs(asked, &options))?;
-    let entries = |resource: ConfigResource| {
-        resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
-    };
-    Ok(answers.into_iter().map(|answer| answer.map(entries).map_err(|code| code.to_string())).collect())
+    Ok(answers.into_iter().map(|answer| answer.map_err(|code| code.to_string()).and_then(entries)).collect())
+}
+
+/// Without the right to see them there are none, and no error.
+fn entries(resource: ConfigResource) -> Described {
+    let entries: BTreeMap<_, _> =
+        resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
+    if entries.is_empty() { Err("the right DescribeConfigs is missing".to_owned()) } else { Ok(entries) }
 }
 
 /// Listens to what a producer says of itself.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Where progress is kept: compacted, so that the last of each key stays.
-pub(super) const TOPIC: &str = "walrelay.progress";
+pub const TOPIC: &str = "walrelay.progress";
 
 /// Of one partition: all keys together are a few hundred bytes for each relay.
 pub(super) const PARTITION: i32 = 0;
@@ -117,7 +117,7 @@ fn keep(kept: &mut BTreeMap<String, String>, message: &BorrowedMessage<'_>) {
     }
 }
 
-fn passes(code: RDKafkaErrorCode) -> bool {
+pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
         code,
@@ -126,6 +126,8 @@ fn passes(code: RDKafkaErrorCode) -> bool {
             | Code::Resolve
             | Code::OperationTimedOut
             | Code::LeaderNotAvailable
+            // librdkafka looks for the coordinator of a group that is never joined: the partition is assigned, with its offset.
+            | Code::GroupAuthorizationFailed
     )
 }
 
@@ -147,6 +149,13 @@ fn is_young(code: RDKafkaErrorCode) -> bool {
     )
 }
 
+/// As it is made, with as many replicas as the cluster gives to any topic.
+pub(super) fn new_topic() -> NewTopic<'static> {
+    NewTopic::new(TOPIC, 1, TopicReplication::Fixed(-1))
+        .set("cleanup.policy", "compact")
+        .set("segment.bytes", SEGMENT_BYTES)
+}
+
 /// Sees that the topic is there and compacted.
 fn make_topic(settings: &Settings) -> Result<(), Failure> {
     let forbidden = |error: RDKafkaErrorCode| Failure {
@@ -162,10 +171,7 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
-    let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(-1))
-        .set("cleanup.policy", "compact")
-        .set("segment.bytes", SEGMENT_BYTES);
-    let outcome = match runtime.block_on(admin.create_topics([&topic], &options)) {
+    let outcome = match runtime.block_on(admin.create_topics([&new_topic()], &options)) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
@@ -185,18 +191,24 @@ fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
     metadata.topics().iter().any(|topic| topic.name() == TOPIC && topic.error().is_none())
 }
 
+/// Whether a `cleanup.policy` forgets only what has a successor.
+pub fn keeps_the_last(policy: &str) -> bool {
+    policy.split(',').all(|part| part.trim() == "compact")
+}
+
 fn see_that_it_is_compacted(
     runtime: &tokio::runtime::Runtime,
     admin: &AdminClient<DefaultClientContext>,
     options: &AdminOptions,
 ) -> Result<(), Failure> {
     let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(TOPIC)], options));
-    let Some(Ok(config)) = described.ok().and_then(|configs| configs.into_iter().next()) else {
+    let config = described.ok().and_then(|configs| configs.into_iter().next()?.ok());
+    // Without the right to see them a topic's settings are none, and no error.
+    let Some(policy) = config.and_then(|config| config.get("cleanup.policy")?.value.clone()) else {
         tracing::debug!(topic = TOPIC, "its cleanup.policy cannot be seen");
         return Ok(());
     };
-    let policy = config.get("cleanup.policy").and_then(|entry| entry.value.clone()).unwrap_or_default();
-    if policy.split(',').all(|part| part.trim() == "compact") {
+    if keeps_the_last(&policy) {
         return Ok(());
     }
     Err(Failure {
