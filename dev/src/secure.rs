@@ -8,8 +8,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::kafka::{self, Kafka};
@@ -147,17 +148,32 @@ impl SecureKafka {
     }
 
     fn change(&self, what: &str, principal: &str, operations: &[&str], prefix: &str) -> Result<()> {
+        let mut arguments = vec![what, "--force", "--allow-principal", principal];
+        arguments.extend(operations.iter().flat_map(|&operation| ["--operation", operation]));
+        arguments.extend(["--topic", prefix, "--resource-pattern-type", "prefixed"]);
+        self.acls(&arguments)
+    }
+
+    /// Runs a command line of `kafka-acls.sh` as it would be typed, through the administrator's door.
+    ///
+    /// # Errors
+    /// It is none, or the broker refuses.
+    pub fn run_acls(&self, line: &str) -> Result<()> {
+        let rest = line.strip_prefix("kafka-acls.sh ").with_context(|| format!("that is not kafka-acls.sh: {line}"))?;
+        let words = Command::new("sh").args(["-c", &format!("printf '%s\\n' {rest}")]).output()?;
+        let words = String::from_utf8(words.stdout)?;
+        let mut words: Vec<&str> = words.lines().collect();
+        let door = words.iter().position(|word| *word == "--bootstrap-server").context("no --bootstrap-server")?;
+        drop(words.drain(door..door + 2));
+        self.acls(&words)
+    }
+
+    fn acls(&self, arguments: &[&str]) -> Result<()> {
         let mut command = self.kafka.tool("org.apache.kafka.tools.AclCommand")?;
-        command.args(["--bootstrap-server", &self.kafka.brokers(), what, "--force"]);
-        command.args(["--allow-principal", principal]);
-        for operation in operations {
-            command.args(["--operation", operation]);
-        }
-        command.args(["--topic", prefix, "--resource-pattern-type", "prefixed"]);
-        let output = command.output()?;
+        let output = command.args(["--bootstrap-server", &self.kafka.brokers()]).args(arguments).output()?;
         if !output.status.success() {
             let text = [output.stdout, output.stderr].concat();
-            bail!("cannot change what {principal} may do: {}", String::from_utf8_lossy(&text).trim());
+            bail!("kafka-acls.sh {}: {}", arguments.join(" "), String::from_utf8_lossy(&text).trim());
         }
         Ok(())
     }

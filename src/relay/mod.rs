@@ -23,7 +23,7 @@ mod topics;
 
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
-pub use progress::{Identity, Misplaced};
+pub use progress::{Identity, Misplaced, transactional_id};
 
 use crate::config::{BadRows, Fate};
 use crate::lsn::Lsn;

@@ -61,13 +61,15 @@ struct Kept {
     source: String,
 }
 
+/// Under which name a relay's transactions are made: slot names alone are not unique across clusters.
+pub fn transactional_id(system_identifier: &str, slot: &str) -> String {
+    format!("walrelay-{system_identifier}-{slot}")
+}
+
 impl Identity {
     /// Under which name transactions are made, and whose progress is of interest.
     pub fn owner(&self) -> Owner {
-        Owner {
-            name: format!("walrelay-{}-{}", self.system_identifier, self.slot),
-            keys_ending: format!("/{}", self.slot),
-        }
+        Owner { name: transactional_id(&self.system_identifier, &self.slot), keys_ending: format!("/{}", self.slot) }
     }
 
     /// The key of this relay's progress.

@@ -20,9 +20,9 @@ const GOOD: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_
 const ROW: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('order', 'k', 't', '{}')";
 
 /// What a check came to.
-struct Checked {
-    code: i32,
-    report: Value,
+pub(crate) struct Checked {
+    pub(crate) code: i32,
+    pub(crate) report: Value,
     stderr: String,
 }
 
@@ -41,7 +41,7 @@ impl Checked {
     }
 
     #[track_caller]
-    fn level(&self, check: &str, level: &str, words: &[&str]) -> String {
+    pub(crate) fn level(&self, check: &str, level: &str, words: &[&str]) -> String {
         let finding = self.finding(check);
         assert_eq!(finding["level"], level, "{finding:#}");
         let text = finding.to_string();
@@ -63,7 +63,14 @@ fn check(lane: &Lane, more: &[&str]) -> Checked {
 
 #[track_caller]
 fn checked(arguments: &[String]) -> Checked {
-    let output = std::process::Command::new(binary()).args(arguments).output().unwrap();
+    checked_as(arguments, &[])
+}
+
+/// Runs `walrelay` with these arguments, of which `check` and `--json` are two, in this environment.
+#[track_caller]
+pub(crate) fn checked_as(arguments: &[String], environment: &[(&str, &str)]) -> Checked {
+    let output =
+        std::process::Command::new(binary()).args(arguments).envs(environment.iter().copied()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
     Checked { code: output.status.code().unwrap(), report, stderr }
@@ -455,6 +462,31 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended()
     let mend = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
     let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
     assert_eq!(check(&lane, &["-X", property]).code, 0);
+}
+
+#[test]
+fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_mended() {
+    let kafka = strict().0;
+    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(GOOD, "outbox");
+    let more = ["--delivery", "exactly-once"];
+    let found = check(&lane, &more);
+    found.level("transactional_id", "ok", &[&lane.name]);
+    found.level("progress", "ok", &["is made at the first start"]);
+    assert!(!kafka.topics().unwrap().contains(&"walrelay.progress".to_owned()), "check has made it");
+    kafka.create_topic("walrelay.progress", 1, &[("cleanup.policy", "delete")]).unwrap();
+    let found = check(&lane, &more);
+    assert_eq!(found.code, 2);
+    found.level("progress", "ok", &["is there and can be read"]);
+    let mend = found.level("progress_policy", "fail", &["cleanup.policy=delete"]);
+    let value = mend.split_once("--entity-name walrelay.progress --add-config cleanup.policy=").unwrap().1;
+    kafka.alter_topic("walrelay.progress", &[("cleanup.policy", value)]).unwrap();
+    let after = check(&lane, &more);
+    assert_eq!(after.code, 0, "{:#}", after.report);
+    after.level("progress_policy", "ok", &[]);
+    let long = [&more[..], &["-X", "transaction.timeout.ms=3600000"]].concat();
+    let mend = check(&lane, &long).level("transaction_timeout", "fail", &["3600000", "transaction.max.timeout.ms"]);
+    let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
+    assert_eq!(check(&lane, &[&more[..], &["-X", property]].concat()).code, 0);
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod reconnects;
 mod records;
 mod refusals;
 mod republish;
+mod rights;
 mod role;
 mod secure;
 mod shapes;

@@ -10,7 +10,7 @@ use walrelay_dev::secure::SecureKafka;
 
 use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, ids, wait_events};
 
-const PASSWORD: &str = "s3cret-of-kafka";
+pub(crate) const PASSWORD: &str = "s3cret-of-kafka";
 
 /// The password that the tests' role has on the shared Postgres, which asks nobody for it.
 const POSTGRES_PASSWORD: &str = "s3cret-of-postgres";
@@ -19,10 +19,11 @@ const POSTGRES_PASSWORD: &str = "s3cret-of-postgres";
 const RIGHTS: &[&str] = &["Write", "Describe", "Create"];
 
 /// A broker where `scram` and `CN=client` may write every lane's topics, and the others none.
-fn kafka() -> &'static SecureKafka {
+pub(crate) fn kafka() -> &'static SecureKafka {
     static SHARED: OnceLock<SecureKafka> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let kafka = SecureKafka::start(&[("scram", PASSWORD), ("nobody", PASSWORD), ("passing", PASSWORD)]).unwrap();
+        let users = ["scram", "nobody", "passing", "asking"].map(|name| (name, PASSWORD));
+        let kafka = SecureKafka::start(&users).unwrap();
         for user in ["User:scram", "User:CN=client"] {
             kafka.allow(user, RIGHTS, "lane").unwrap();
         }
@@ -31,12 +32,12 @@ fn kafka() -> &'static SecureKafka {
 }
 
 /// A lane on the guarded Kafka. What is read of its topics is read through the administrator's door.
-fn lane() -> Lane {
+pub(crate) fn lane() -> Lane {
     Lane::on(shared_postgres().unwrap(), &kafka().kafka).furnish(OUTBOX, "outbox")
 }
 
 /// Arguments for a door of the broker, with properties.
-fn through(lane: &Lane, brokers: &str, properties: &[(&str, &str)]) -> Vec<String> {
+pub(crate) fn through(lane: &Lane, brokers: &str, properties: &[(&str, &str)]) -> Vec<String> {
     let mut arguments = lane.arguments(&[]);
     let place = arguments.iter().position(|argument| *argument == lane.brokers).unwrap();
     brokers.clone_into(&mut arguments[place]);
@@ -44,12 +45,12 @@ fn through(lane: &Lane, brokers: &str, properties: &[(&str, &str)]) -> Vec<Strin
     arguments
 }
 
-fn start(arguments: &[String], password: Option<&str>) -> Relay {
+pub(crate) fn start(arguments: &[String], password: Option<&str>) -> Relay {
     let environment: Vec<(&str, &str)> = password.map(|p| ("WALRELAY_KAFKA_SASL_PASSWORD", p)).into_iter().collect();
     Relay::start(&binary(), arguments, &environment).unwrap()
 }
 
-fn by_scram<'a>(mechanism: &'a str, user: &'a str, authority: &'a str) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn by_scram<'a>(mechanism: &'a str, user: &'a str, authority: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![
         ("security.protocol", "SASL_SSL"),
         ("sasl.mechanism", mechanism),

@@ -33,8 +33,8 @@ pub(super) struct Facts {
     pub(super) host: String,
     /// The server.
     pub(super) server: ServerFacts,
-    /// Whether a replication connection can be had.
-    pub(super) replication: Result<(), pg::Error>,
+    /// Whether a replication connection can be had: then, the cluster's system identifier.
+    pub(super) replication: Result<String, pg::Error>,
     /// The publication; `None`: there is none.
     pub(super) publication: Option<PublicationFacts>,
     /// The slot; `None`: there is none.
@@ -220,9 +220,9 @@ fn or_none<T: Default>(answer: Result<T, pg::Error>) -> Result<T, pg::Error> {
 }
 
 /// Opens one, as `run` does, and asks what only a walsender answers.
-fn replication(source: &Source) -> Result<(), pg::Error> {
+fn replication(source: &Source) -> Result<String, pg::Error> {
     let mut connection = Connection::open(source, Purpose::Replication)?;
-    server::identify_system(&mut connection).map(drop)
+    server::identify_system(&mut connection).map(|system| system.system_identifier)
 }
 
 fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {

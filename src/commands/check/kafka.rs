@@ -4,6 +4,7 @@
 
 use super::report::{Finding, Side};
 use super::tables::{Tables, size};
+use crate::config::mapping::Topic;
 use crate::config::{Fate, RunConfig};
 use crate::sink::Failure;
 use crate::sink::kafka::{Cluster, Settings, TopicFacts, is_of_advertised_address};
@@ -106,11 +107,30 @@ fn idempotence(config: &RunConfig, cluster: &Cluster) -> Finding {
         }
         Err(error) => fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .mend(format!(
-                "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{} --operation Write --operation Describe --topic 'outbox.event.' --resource-pattern-type prefixed",
-                config.kafka.brokers,
-                user(config)
-            )),
+            .mend(allow(config, &["Write", "Describe"], &topics_by_pattern(config))),
+    }
+}
+
+/// Gives the relay's user these rights on `resource`, as options of the command.
+fn allow(config: &RunConfig, operations: &[&str], resource: &str) -> String {
+    format!(
+        "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{} --operation {} {resource}",
+        config.kafka.brokers,
+        user(config),
+        operations.join(" --operation ")
+    )
+}
+
+/// All topics that records may go to.
+fn topics_by_pattern(config: &RunConfig) -> String {
+    let head = match &config.mapping.topic {
+        Topic::Template(template) => template.split('{').next().unwrap_or_default(),
+        Topic::Regex { .. } => "",
+    };
+    if head.is_empty() {
+        "--topic '*'".to_owned()
+    } else {
+        format!("--topic '{head}' --resource-pattern-type prefixed")
     }
 }
 
@@ -307,5 +327,6 @@ fn compacted(config: &RunConfig, name: &str, settings: &BTreeMap<String, String>
     })
 }
 
+pub(super) mod exactly_once;
 #[cfg(test)]
 mod tests;

@@ -19,10 +19,11 @@ mod service;
 mod tables;
 
 use super::error::CommandError;
-use crate::config::RunConfig;
+use crate::config::{Delivery, RunConfig};
 use crate::outbox::Outbox;
 use crate::pg::Connection;
-use crate::sink::kafka::{Settings, examine};
+use crate::relay::transactional_id;
+use crate::sink::kafka::{PROGRESS_TOPIC, Settings, examine};
 use facts::Place;
 pub use report::{Finding, Level, Report, Side, TableReport};
 use std::io::Write;
@@ -64,17 +65,26 @@ pub fn report(config: &RunConfig) -> Result<Report, CommandError> {
     let client_id = format!("walrelay/{}", config.slot);
     let in_flight = config.limits.max_in_flight as u64;
     let settings = Settings::new(&config.kafka.brokers, &client_id, &config.kafka.properties, in_flight)?;
-    let (mut report, tables) = of_postgres(config, &mut outbox);
+    let (mut report, tables, system_identifier) = of_postgres(config, &mut outbox);
     report.kafka.clone_from(&config.kafka.brokers);
-    let topics: Vec<String> = tables.topics.iter().cloned().collect();
+    let exactly_once = config.delivery == Delivery::ExactlyOnce;
+    let own = exactly_once.then(|| PROGRESS_TOPIC.to_owned());
+    let topics: Vec<String> = tables.topics.iter().cloned().chain(own).collect();
     match examine(&settings, &topics) {
-        Ok(cluster) => report.findings.extend(kafka::findings(config, &settings, &cluster, &tables)),
+        Ok(cluster) => {
+            report.findings.extend(kafka::findings(config, &settings, &cluster, &tables));
+            if exactly_once {
+                let id = system_identifier.map(|system| transactional_id(&system, &config.slot));
+                report.findings.extend(kafka::exactly_once::findings(config, &settings, &cluster, id.as_deref()));
+            }
+        }
         Err(failure) => report.findings.push(kafka::unreachable(config, &failure)),
     }
     Ok(report)
 }
 
-fn of_postgres(config: &RunConfig, outbox: &mut Outbox) -> (Report, Tables) {
+/// Also the cluster's system identifier, where it can be had.
+fn of_postgres(config: &RunConfig, outbox: &mut Outbox) -> (Report, Tables, Option<String>) {
     let place = Place { source: &config.source, publication: &config.publication, slot: &config.slot };
     let host = Connection::first_host(&config.source);
     let mut report = Report { postgres: format!("{host}, database {}", config.source.dbname), ..Report::default() };
@@ -82,7 +92,7 @@ fn of_postgres(config: &RunConfig, outbox: &mut Outbox) -> (Report, Tables) {
         Ok(facts) => facts,
         Err(error) => {
             report.findings.push(postgres::unreachable(&host, error));
-            return (report, Tables::default());
+            return (report, Tables::default(), None);
         }
     };
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
@@ -91,5 +101,5 @@ fn of_postgres(config: &RunConfig, outbox: &mut Outbox) -> (Report, Tables) {
     report.findings.append(&mut tables.findings);
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));
-    (report, tables)
+    (report, tables, facts.replication.ok())
 }

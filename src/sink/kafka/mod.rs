@@ -14,12 +14,15 @@ mod examine;
 mod failure;
 mod probe;
 mod progress;
+mod rights;
 mod scratch;
 mod settings;
 mod topics;
 mod transactions;
 
 pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+pub use progress::{TOPIC as PROGRESS_TOPIC, keeps_the_last};
+pub use rights::{ExactlyOnce, Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 pub use scratch::{ScratchError, ScratchTopic};
 pub use settings::{Settings, SettingsError};
 

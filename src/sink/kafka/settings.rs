@@ -45,6 +45,9 @@ const FIXED: [(&str, &str); 6] = [
 /// Brokers allow 15 minutes; a user may say less.
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 
+/// More than a broker admits, unless its `transaction.max.timeout.ms` is as large as it can be.
+pub(super) const LONGEST_TRANSACTION_MS: &str = "2147483647";
+
 /// librdkafka refuses the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -136,6 +139,13 @@ impl Settings {
         let timeout = self.transaction_timeout().as_millis().to_string();
         settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
         settings.producer(pace)
+    }
+
+    /// A producer of transactions under `name` that are longer than any broker admits.
+    pub(super) fn inadmissible(&self, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
+        let mut settings = self.clone();
+        settings.client.set(TRANSACTION_TIMEOUT, LONGEST_TRANSACTION_MS);
+        settings.transactional(Pace::Full, name)
     }
 
     /// Reads topics, without a group.

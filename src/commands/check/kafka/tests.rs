@@ -4,7 +4,7 @@ use crate::config::{self, Task};
 use crate::pg::source::Environment;
 use crate::sink::FailureClass;
 
-fn config(more: &[&str]) -> RunConfig {
+pub(super) fn config(more: &[&str]) -> RunConfig {
     let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop", "--brokers", "kafka:9092"];
     let arguments = fixed.iter().chain(more).map(|text| (*text).into());
     let task = config::parse(arguments, &Environment::default()).unwrap().task;
@@ -12,13 +12,13 @@ fn config(more: &[&str]) -> RunConfig {
     request.config
 }
 
-fn topic(settings: &[(&str, &str)]) -> TopicFacts {
+pub(super) fn topic(settings: &[(&str, &str)]) -> TopicFacts {
     let fixed = [("min.insync.replicas", "2"), ("max.message.bytes", "1048588"), ("cleanup.policy", "delete")];
     let settings = fixed.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     TopicFacts { partitions: 12, replicas: 3, in_sync: 3, settings: Ok(settings.collect()) }
 }
 
-fn cluster(topic: TopicFacts) -> Cluster {
+pub(super) fn cluster(topic: TopicFacts) -> Cluster {
     Cluster {
         brokers: ["a:9092", "b:9092", "c:9092"].map(str::to_owned).to_vec(),
         unreachable: Vec::new(),

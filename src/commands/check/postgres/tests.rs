@@ -55,7 +55,7 @@ fn facts() -> Facts {
     Facts {
         host: "db:5432".to_owned(),
         server,
-        replication: Ok(()),
+        replication: Ok("7".to_owned()),
         publication: Some(PublicationFacts { row: publication, mark: PublicationMark::default() }),
         slot: Some(SlotFacts { slot: slot_row(), reader: None, spilled_bytes: 0 }),
         tables: Vec::new(),

@@ -1,0 +1,163 @@
+//! What `--delivery exactly-once` needs of the cluster beyond what every run does.
+//!
+//! In: what the cluster says of itself, and the name of the relay's transactions. Out: findings. [`findings`] asks, everything else is
+//! pure.
+
+use super::{allow, alter, fail, ok, warn};
+use crate::commands::check::report::Finding;
+use crate::config::RunConfig;
+use crate::sink::kafka::{
+    self, Cluster, PROGRESS_TOPIC, Progress, Refusal, Settings, TRANSACTION_MAX_TIMEOUT, keeps_the_last,
+};
+use std::time::Duration;
+
+/// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked.
+pub(in crate::commands::check) fn findings(
+    config: &RunConfig,
+    settings: &Settings,
+    cluster: &Cluster,
+    id: Option<&str>,
+) -> Vec<Finding> {
+    let Some(id) = id else {
+        return vec![warn("transactional_id", "not looked at: the name of the transactions comes from Postgres")];
+    };
+    let found = kafka::exactly_once(settings, cluster, id);
+    let mut findings = vec![transactions(config, id, found.transactions.as_ref()), progress(config, &found.progress)];
+    findings.extend(policy(config, cluster));
+    findings.extend(timeout(settings, cluster));
+    findings
+}
+
+fn transactions(config: &RunConfig, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
+    match found {
+        Some(Ok(())) => ok("transactional_id", format!("transactions may be made as {id}")),
+        None => ok("transactional_id", format!("whether transactions may be made as {id} is not looked at"))
+            .why(format!("{TRANSACTION_MAX_TIMEOUT} has no bound here, and asking would end those of a relay")),
+        Some(Err(refusal)) => {
+            let found = fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
+            if refusal.forbidden {
+                found.why("with exactly once every record is written in a transaction").mend(allow(
+                    config,
+                    &["Write", "Describe"],
+                    &format!("--transactional-id {id}"),
+                ))
+            } else {
+                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state wants as many brokers as it has replicas").mend(
+                    "server.properties of the brokers: transaction.state.log.replication.factor and transaction.state.log.min.isr, at most the number of brokers",
+                )
+            }
+        }
+    }
+}
+
+fn progress(config: &RunConfig, found: &Progress) -> Finding {
+    let why = "there the relay keeps how far it has come, in the same transactions";
+    let rights = || allow(config, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
+    match found {
+        Progress::There(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
+        Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is made at the first start")),
+        Progress::There(Err(refusal)) => {
+            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).mend(rights())
+        }
+        Progress::Absent(Err(refusal)) if refusal.forbidden => {
+            fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be made: {}", refusal.text))
+                .why(why)
+                .mend(rights())
+        }
+        Progress::Absent(Err(refusal)) => {
+            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be made: {}", refusal.text)).why(why).mend(format!(
+                "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
+                config.kafka.brokers
+            ))
+        }
+    }
+}
+
+/// Of a topic whose settings can be seen.
+fn policy(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
+    let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
+    let policy = settings.get("cleanup.policy")?;
+    Some(if keeps_the_last(policy) {
+        ok("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
+    } else {
+        fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
+            .why("the topic would forget how far the relay has come, and rows would repeat: the relay does not start")
+            .mend(alter(config, PROGRESS_TOPIC, "cleanup.policy", "compact"))
+    })
+}
+
+/// Where the brokers' bound can be seen.
+fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
+    let most = cluster.settings.as_ref().ok()?.get(TRANSACTION_MAX_TIMEOUT)?;
+    let (most, ours) = (Duration::from_millis(most.parse().ok()?), settings.transaction_timeout());
+    (ours > most).then(|| {
+        let text =
+            format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
+        fail("transaction_timeout", text)
+            .why("the brokers refuse transactions that may be open for longer")
+            .mend(format!("walrelay run -X transaction.timeout.ms={}", most.as_millis()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cluster, config, topic};
+    use super::*;
+    use crate::commands::check::report::Level;
+
+    fn refusal(forbidden: bool) -> Refusal {
+        Refusal { forbidden, text: "no".to_owned() }
+    }
+
+    #[track_caller]
+    fn check(finding: &Finding, level: Level, mend: &str) {
+        assert_eq!(finding.level, level, "{finding:#?}");
+        assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_told_from_a_coordinator_that_is() {
+        let config = config(&["-X", "sasl.username=relay"]);
+        let right =
+            "--allow-principal User:relay --operation Write --operation Describe --transactional-id walrelay-7-shop";
+        check(&transactions(&config, "walrelay-7-shop", Some(&Err(refusal(true)))), Level::Fail, right);
+        let coordinator = "transaction.state.log.replication.factor";
+        check(&transactions(&config, "walrelay-7-shop", Some(&Err(refusal(false)))), Level::Fail, coordinator);
+        check(&transactions(&config, "walrelay-7-shop", Some(&Ok(()))), Level::Ok, "");
+        check(&transactions(&config, "walrelay-7-shop", None), Level::Ok, "");
+    }
+
+    #[test]
+    fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
+        let config = config(&[]);
+        check(&progress(&config, &Progress::There(Ok(()))), Level::Ok, "");
+        check(&progress(&config, &Progress::Absent(Ok(()))), Level::Ok, "");
+        let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
+        check(&progress(&config, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(&config, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(&config, &Progress::Absent(Err(refusal(false)))), Level::Fail, "kafka-topics.sh");
+    }
+
+    #[test]
+    fn a_topic_of_progress_that_forgets_fails() {
+        let of = |settings: &[(&str, &str)]| {
+            let mut cluster = cluster(topic(&[]));
+            cluster.topics.insert(PROGRESS_TOPIC.to_owned(), topic(settings));
+            policy(&config(&[]), &cluster).unwrap()
+        };
+        check(&of(&[]), Level::Fail, "--entity-name walrelay.progress --add-config cleanup.policy=compact");
+        check(&of(&[("cleanup.policy", "compact,delete")]), Level::Fail, "cleanup.policy=compact");
+        check(&of(&[("cleanup.policy", "compact")]), Level::Ok, "");
+    }
+
+    #[test]
+    fn transactions_longer_than_the_brokers_admit_fail() {
+        let mut cluster = cluster(topic(&[]));
+        let ours = |property: &[(String, String)]| Settings::new("kafka:9092", "walrelay", property, 1 << 20).unwrap();
+        assert_eq!(timeout(&ours(&[]), &cluster), None);
+        cluster.settings = Ok([(TRANSACTION_MAX_TIMEOUT.to_owned(), "60000".to_owned())].into());
+        check(&timeout(&ours(&[]), &cluster).unwrap(), Level::Fail, "-X transaction.timeout.ms=60000");
+        let shorter = [("transaction.timeout.ms".to_owned(), "60000".to_owned())];
+        assert_eq!(timeout(&ours(&shorter), &cluster), None);
+    }
+}

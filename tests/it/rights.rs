@@ -1,0 +1,75 @@
+//! `check` where Kafka lets nobody do what they were not allowed to: it names the rights that are missing, and with them a relay runs.
+
+use walrelay_dev::relay::Relay;
+
+use crate::check::{Checked, checked_as};
+use crate::lane::{LONG, Lane, ids, wait_events};
+use crate::secure::{PASSWORD, by_scram, kafka, lane, start, through};
+
+/// As a user who has no right yet.
+fn arguments(lane: &Lane, more: &[&str]) -> Vec<String> {
+    let authority = kafka().file("right.pem");
+    let mut arguments = through(lane, &kafka().sasl_ssl, &by_scram("SCRAM-SHA-256", "asking", &authority));
+    arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+    arguments
+}
+
+#[track_caller]
+fn check(lane: &Lane, more: &[&str]) -> Checked {
+    let mut arguments = arguments(lane, more);
+    "check".clone_into(&mut arguments[0]);
+    arguments.push("--json".to_owned());
+    checked_as(&arguments, &[("WALRELAY_KAFKA_SASL_PASSWORD", PASSWORD)])
+}
+
+#[track_caller]
+fn running(lane: &Lane, more: &[&str]) -> Relay {
+    let mut relay = start(&arguments(lane, more), Some(PASSWORD));
+    relay.wait_streaming(LONG).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    relay
+}
+
+#[test]
+fn rights_that_are_missing_are_named_one_by_one_and_once_they_are_given_a_relay_runs() {
+    let (lane, kafka) = (lane(), kafka());
+    kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
+    // Nothing may be written, and what is there is not seen either.
+    let found = check(&lane, &[]);
+    assert_eq!(found.code, 2, "{:#}", found.report);
+    let mend = found.level("write", "fail", &["User:asking", "--operation Write", &format!("'{}.'", lane.name)]);
+    kafka.run_acls(&mend).unwrap();
+    let found = check(&lane, &[]);
+    assert_eq!(found.code, 0, "{:#}", found.report);
+    found.level("write", "ok", &[]);
+    // Exactly once wants more.
+    let more = ["--delivery", "exactly-once"];
+    let found = check(&lane, &more);
+    assert_eq!(found.code, 2, "{:#}", found.report);
+    found.level("write", "ok", &[]);
+    for name in ["transactional_id", "progress"] {
+        kafka.run_acls(&found.level(name, "fail", &["User:asking"])).unwrap();
+    }
+    let found = check(&lane, &more);
+    assert_eq!(found.code, 0, "{:#}", found.report);
+    found.level("progress", "ok", &["is made at the first start"]);
+    // They are all that a relay needs, and another look does not take its transactions away.
+    let mut relay = running(&lane, &more);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    wait_events(&relay, 1);
+    let found = check(&lane, &more);
+    assert_eq!(found.code, 0, "{:#}", found.report);
+    found.level("transactional_id", "ok", &[&format!("-{}", lane.name)]);
+    found.level("progress", "ok", &["is there and can be read"]);
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1')");
+    wait_events(&relay, 2);
+    assert_eq!(ids(&lane.records_now("order")), ["1", "2"]);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0);
+    // Now there is progress to be read.
+    relay.start_again().unwrap();
+    relay.wait_streaming(LONG).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('3', 'order', 'k', 't', '1')");
+    assert_eq!(lane.ids("order"), ["1", "2", "3"], "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0);
+    let log = relay.log();
+    assert!(!log.to_lowercase().contains("fenced") && !log.contains("\"level\":\"WARN\""), "{log}");
+}
