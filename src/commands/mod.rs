@@ -22,6 +22,7 @@ mod typed;
 
 pub use error::CommandError;
 pub use output::shown_source;
+pub use target::OutboxPlace;
 pub use typed::TypedFlags;
 
 /// Columns that say how old a row is, in the order in which they are tried.

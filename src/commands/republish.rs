@@ -12,10 +12,9 @@
 use super::error::CommandError;
 use super::output::{number, shell_quoted, typed as sql_typed};
 use super::progress::Progress;
-use super::target::{self, Target, Where};
+use super::target::{self, OutboxPlace, Target};
 use super::{AGE_COLUMNS, TypedFlags, listed};
 use crate::config::TableName;
-use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, identifier};
 use std::io::Write;
 
@@ -25,16 +24,10 @@ const SHOWN_CHARACTERS: usize = 160;
 /// What is to be published again.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The database.
-    pub source: Source,
-    /// The publication that will carry the rows.
-    pub publication: String,
-    /// The slot that will.
-    pub slot: String,
+    /// The database, publication and slot.
+    pub place: OutboxPlace,
     /// The table.
     pub table: TableName,
-    /// The id's column; `None`: found by name.
-    pub id_column: Option<String>,
     /// Which rows, as SQL; `None`: all.
     pub condition: Option<String>,
     /// In which order, as SQL; `None`: by the age's column, then the id.
@@ -47,17 +40,6 @@ pub struct Request {
     pub force: bool,
 }
 
-impl Request {
-    fn place(&self) -> Where<'_> {
-        Where {
-            database: &self.source.dbname,
-            publication: &self.publication,
-            slot: &self.slot,
-            id_column: self.id_column.as_deref(),
-        }
-    }
-}
-
 /// Shows what would be done, or does it. `typed`: what the next command repeats. `stop`: ends it between two chunks.
 ///
 /// # Errors
@@ -68,9 +50,9 @@ pub fn republish(
     out: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
-    let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    target::confirmed(&mut connection, request.place())?;
-    let found = target::targets(&mut connection, request.place(), std::slice::from_ref(&request.table))?;
+    let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
+    target::confirmed(&mut connection, &request.place)?;
+    let found = target::targets(&mut connection, &request.place, std::slice::from_ref(&request.table))?;
     let Some(target) = found.into_iter().next() else { return Ok(()) };
     let condition = request.condition.as_ref().map_or_else(|| "true".to_owned(), |sql| format!("({sql})"));
     let order = request.order.clone().unwrap_or_else(|| default_order(&target));

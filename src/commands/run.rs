@@ -13,7 +13,7 @@ use super::notify::Notifier;
 use super::{CommandError, setup};
 use crate::config::{Delivery, HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
-use crate::metrics::{Metrics, SlotFigures, State};
+use crate::metrics::{HINT, Metrics, SlotFigures, State};
 use crate::outbox::Outbox;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, server};
@@ -165,7 +165,7 @@ fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
 fn hold(error: &Error, metrics: &Metrics) {
     let (text, hint) = (chain(error), error.hint());
     tracing::error!(error = text, hint, "stopped: an operator must act; a signal ends the process");
-    metrics.last_error(Some(hint.map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}"))));
+    metrics.last_error(Some(hint.map_or_else(|| text.clone(), |hint| format!("{text}{HINT}{hint}"))));
     metrics.blocked_on(None);
     metrics.set_state(State::Stopped);
 }

@@ -6,18 +6,22 @@ use super::error::CommandError;
 use crate::config::TableName;
 use crate::outbox::Role;
 use crate::pg::shape::{Shape, shape};
+use crate::pg::source::Source;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
 use crate::pgoutput::PublishedTable;
 use crate::supervise::{RunError, check_slot};
 
-/// Where to look.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Where<'a> {
-    pub(super) database: &'a str,
-    pub(super) publication: &'a str,
-    pub(super) slot: &'a str,
-    /// `--id-column`.
-    pub(super) id_column: Option<&'a str>,
+/// Where the tables are.
+#[derive(Debug, Clone)]
+pub struct OutboxPlace {
+    /// The database.
+    pub source: Source,
+    /// The publication that carries their rows.
+    pub publication: String,
+    /// The slot that does.
+    pub slot: String,
+    /// The id's column; `None`: found by name.
+    pub id_column: Option<String>,
 }
 
 /// A table.
@@ -39,29 +43,29 @@ impl Target {
 }
 
 /// The slot's position, if it is one that a relay on this database can read.
-pub(super) fn confirmed(connection: &mut Connection, place: Where<'_>) -> Result<crate::lsn::Lsn, CommandError> {
-    let Some(slot) = server::slot(connection, place.slot)? else {
-        let mark = catalog::publication_mark(connection, place.publication)?;
-        let was_there = marker::is_set(mark.comment.as_deref(), place.slot);
-        return Err(RunError::NoSlot { slot: place.slot.to_owned(), was_there }.into());
+pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<crate::lsn::Lsn, CommandError> {
+    let Some(slot) = server::slot(connection, &place.slot)? else {
+        let mark = catalog::publication_mark(connection, &place.publication)?;
+        let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
+        return Err(RunError::NoSlot { slot: place.slot.clone(), was_there }.into());
     };
-    check_slot(place.slot, place.database, &slot)?;
+    check_slot(&place.slot, &place.source.dbname, &slot)?;
     Ok(slot.confirmed_flush_lsn.unwrap_or_default())
 }
 
 /// The tables that are named, or all of the publication.
 pub(super) fn targets(
     connection: &mut Connection,
-    place: Where<'_>,
+    place: &OutboxPlace,
     names: &[TableName],
 ) -> Result<Vec<Target>, CommandError> {
-    let publication = place.publication.to_owned();
-    match server::publication(connection, place.publication)? {
-        None => return Err(RunError::NoPublication { publication, database: place.database.to_owned() }.into()),
+    let publication = place.publication.clone();
+    match server::publication(connection, &publication)? {
+        None => return Err(RunError::NoPublication { publication, database: place.source.dbname.clone() }.into()),
         Some(row) if !row.pubinsert => return Err(RunError::NoInserts { publication }.into()),
         Some(_) => {}
     }
-    let published = server::published_tables(connection, place.publication)?;
+    let published = server::published_tables(connection, &place.publication)?;
     let names = if names.is_empty() { roots(&published) } else { names.to_vec() };
     names.into_iter().map(|name| target(connection, place, &published, name)).collect()
 }
@@ -81,23 +85,23 @@ fn roots(published: &[PublishedTable]) -> Vec<TableName> {
 
 fn target(
     connection: &mut Connection,
-    place: Where<'_>,
+    place: &OutboxPlace,
     published: &[PublishedTable],
     name: TableName,
 ) -> Result<Target, CommandError> {
     let Some(shape) = shape(connection, &name.schema, &name.name)? else {
-        return Err(CommandError::NoTable { table: name.to_string(), database: place.database.to_owned() });
+        return Err(CommandError::NoTable { table: name.to_string(), database: place.source.dbname.clone() });
     };
     if !published.iter().any(|table| name.covers(table)) {
         let published = roots(published).iter().map(ToString::to_string).collect();
         return Err(
-            RunError::TableNotPublished { table: name, publication: place.publication.to_owned(), published }.into()
+            RunError::TableNotPublished { table: name, publication: place.publication.clone(), published }.into()
         );
     }
-    let filtered = has_filter(connection, place.publication, shape.oid)?;
-    let id = id_column(&shape, place.id_column).ok_or_else(|| CommandError::FlagNeeded {
+    let filtered = has_filter(connection, &place.publication, shape.oid)?;
+    let id = id_column(&shape, place.id_column.as_deref()).ok_or_else(|| CommandError::FlagNeeded {
         flag: "--id-column",
-        why: format!("{name} has no column {}", place.id_column.unwrap_or("id or event_id")),
+        why: format!("{name} has no column {}", place.id_column.as_deref().unwrap_or("id or event_id")),
         example: "--id-column COLUMN".to_owned(),
     })?;
     Ok(Target { name, shape, id, filtered })

@@ -18,7 +18,7 @@ use crate::cli::{
     CheckArgs, CommonArgs, KafkaArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
     StatusArgs, TeardownArgs,
 };
-use crate::commands::{check, prune, republish};
+use crate::commands::{OutboxPlace, check, prune, republish};
 use crate::nearest::nearest;
 use crate::pg::source::{Environment, Source};
 
@@ -151,7 +151,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn republish(&mut self, args: &RepublishArgs) -> Result<republish::Request, ConfigError> {
-        let Place { source, publication, slot } = self.place(&args.source)?;
+        let place = self.outbox_place(&args.source, args.id_column.as_deref())?;
         let mut tables = self.tables(&args.table)?;
         let (Some(table), true) = (tables.pop(), tables.is_empty()) else {
             return Err(ConfigError::Usage {
@@ -160,11 +160,8 @@ impl Reader<'_> {
             });
         };
         Ok(republish::Request {
-            source,
-            publication,
-            slot,
+            place,
             table,
-            id_column: self.name("id-column", args.id_column.as_deref())?,
             condition: args.condition.clone(),
             order: args.order_by.clone(),
             chunk: chunk(args.chunk.as_deref())?,
@@ -174,7 +171,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, ConfigError> {
-        let Place { source, publication, slot } = self.place(&args.source)?;
+        let place = self.outbox_place(&args.source, args.id_column.as_deref())?;
         let Some(older_than) = span("--older-than", args.older_than.as_deref())? else {
             return Err(ConfigError::Usage {
                 message: "prune needs --older-than".to_owned(),
@@ -191,11 +188,8 @@ impl Reader<'_> {
         let table = |given: Given| TableName::parse(&given.text).ok_or_else(|| given.invalid(names::TABLE, None));
         let age_column = args.age_column.as_ref().map(|text| flag("--age-column", text));
         Ok(prune::Request {
-            source,
-            publication,
-            slot,
+            place,
             tables: self.tables(&args.table)?,
-            id_column: self.name("id-column", args.id_column.as_deref())?,
             older_than,
             age_column: age_column.map(name).transpose()?,
             chunk: chunk(args.chunk.as_deref())?,
@@ -205,6 +199,11 @@ impl Reader<'_> {
             dry_run: args.dry_run,
             force: args.force,
         })
+    }
+
+    fn outbox_place(&mut self, args: &SourceArgs, id_column: Option<&str>) -> Result<OutboxPlace, ConfigError> {
+        let Place { source, publication, slot } = self.place(args)?;
+        Ok(OutboxPlace { source, publication, slot, id_column: self.name("id-column", id_column)? })
     }
 
     fn place(&mut self, args: &SourceArgs) -> Result<Place, ConfigError> {

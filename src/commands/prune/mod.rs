@@ -20,12 +20,11 @@ mod partitions;
 use super::error::CommandError;
 use super::output::{duration, number, shell_quoted, typed as sql_typed};
 use super::progress::Progress;
-use super::target::{self, Target, Where};
+use super::target::{self, OutboxPlace, Target};
 use super::{TypedFlags, listed};
 use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::pg::shape::shape;
-use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server};
 use crate::supervise::RunError;
 use age::Age;
@@ -41,22 +40,19 @@ const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::f
 /// After how long a wait is told, and again.
 const WORD_EVERY: Duration = Duration::from_secs(10);
 
+/// The longest pause after a chunk. Waiting for a lock is no work that others have to be given time for.
+const LONGEST_REST: Duration = Duration::from_millis(200);
+
 /// How long a statement waits for a lock that somebody else has.
 const LOCK_PATIENCE: &str = "SET lock_timeout = '5s'";
 
 /// What is to be deleted.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The database.
-    pub source: Source,
-    /// The publication.
-    pub publication: String,
-    /// The slot that has to have confirmed.
-    pub slot: String,
+    /// The database, publication and slot.
+    pub place: OutboxPlace,
     /// Only these tables; empty: all of the publication.
     pub tables: Vec<TableName>,
-    /// The id's column; `None`: found by name.
-    pub id_column: Option<String>,
     /// The least age.
     pub older_than: Duration,
     /// The column that says how old a row is; `None`: found by name.
@@ -73,17 +69,6 @@ pub struct Request {
     pub dry_run: bool,
     /// Also young rows, and rows that the slot does not carry: from before it, or left out by a row filter.
     pub force: bool,
-}
-
-impl Request {
-    fn place(&self) -> Where<'_> {
-        Where {
-            database: &self.source.dbname,
-            publication: &self.publication,
-            slot: &self.slot,
-            id_column: self.id_column.as_deref(),
-        }
-    }
 }
 
 /// Deletes. `typed`: what the next command repeats. `notes`: what is waited for. `stop`: ends it between two chunks.
@@ -136,8 +121,8 @@ fn once(
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
-    let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    target::confirmed(&mut connection, request.place())?;
+    let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
+    target::confirmed(&mut connection, &request.place)?;
     let tables = tables(&mut connection, request)?;
     connection.query(LOCK_PATIENCE)?;
     let mut round = Round { connection, request, typed, notes, stop };
@@ -162,7 +147,7 @@ struct Table {
 
 fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, CommandError> {
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
-    let targets = target::targets(connection, request.place(), &request.tables)?;
+    let targets = target::targets(connection, &request.place, &request.tables)?;
     let table = |target: Target| {
         if target.filtered && !request.force {
             return Err(CommandError::NotProven {
@@ -220,8 +205,8 @@ impl Round<'_> {
 
     /// Since which transaction the slot is there, where that was written down.
     fn since(&mut self) -> Result<Option<u64>, pg::Error> {
-        let mark = catalog::publication_mark(&mut self.connection, &self.request.publication)?;
-        Ok(marker::since(mark.comment.as_deref(), &self.request.slot))
+        let mark = catalog::publication_mark(&mut self.connection, &self.request.place.publication)?;
+        Ok(marker::since(mark.comment.as_deref(), &self.request.place.slot))
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -268,13 +253,13 @@ impl Round<'_> {
         let started = Instant::now();
         let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
         let mut progress = Progress::new("waiting", 0);
-        while target::confirmed(&mut self.connection, self.request.place())? <= behind {
+        while target::confirmed(&mut self.connection, &self.request.place)? <= behind {
             if (self.stop)() {
                 return Err(CommandError::Interrupted);
             }
             let word = format!(
                 "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
-                self.request.slot,
+                self.request.place.slot,
                 duration(started.elapsed())
             );
             if started.elapsed() >= next_word {
@@ -287,7 +272,7 @@ impl Round<'_> {
         }
         // A slot that was lost and made again meanwhile has confirmed what it never carried.
         if self.since()? != since {
-            return Err(RunError::NoSlot { slot: self.request.slot.clone(), was_there: true }.into());
+            return Err(RunError::NoSlot { slot: self.request.place.slot.clone(), was_there: true }.into());
         }
         Ok(())
     }
@@ -307,10 +292,13 @@ impl Round<'_> {
                 listed::locked(&name, &table.target.id, &places, true),
                 listed::delete(&name)
             );
+            let begun = Instant::now();
             let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
             deleted += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
             seen += places.len() as u64;
             progress.at(seen);
+            // As long as that took: half of the time belongs to those who write.
+            std::thread::sleep(begun.elapsed().min(LONGEST_REST));
         }
     }
 
@@ -320,7 +308,7 @@ impl Round<'_> {
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
             return Err(CommandError::NoTable {
                 table: into.to_string(),
-                database: self.request.source.dbname.clone(),
+                database: self.request.place.source.dbname.clone(),
             });
         };
         let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
