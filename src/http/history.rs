@@ -27,6 +27,9 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// One more than [`WINDOW`] has of [`POINT_EVERY`].
 const TOPIC_LOOKS: usize = 13;
 
+/// What is told of a blocked relay that has been given no reason.
+const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
+
 /// How many different troubles are remembered.
 const TROUBLES: usize = 8;
 
@@ -139,7 +142,9 @@ impl History {
             mood: Mood::of(state, metrics.ready(now.instant).is_ok()),
         };
         self.fold(look, || metrics.topic_totals());
-        self.notice(metrics.trouble(), state, now.instant);
+        // A destination that only falls silent names no trouble.
+        let silent = || (state == State::Blocked).then(|| SILENT.to_owned());
+        self.notice(metrics.trouble().or_else(silent), state, now.instant);
     }
 
     fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
@@ -331,5 +336,16 @@ mod tests {
             _ => {}
         });
         assert_eq!(history.troubles().next().unwrap().state, State::Connecting);
+    }
+
+    #[test]
+    fn a_destination_that_falls_silent_is_a_trouble() {
+        let (history, now) = watched(9, |metrics, second| match second {
+            3 => metrics.set_state(State::Blocked),
+            6 => metrics.set_state(State::Streaming),
+            _ => {}
+        });
+        let found: Vec<_> = history.troubles().map(|trouble| ((now - trouble.at).as_secs(), &*trouble.text)).collect();
+        assert_eq!(found, [(6, SILENT)]);
     }
 }

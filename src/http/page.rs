@@ -9,7 +9,7 @@ mod chart;
 mod words;
 
 use super::history::{History, Mood, Point, Topic, Trouble};
-use crate::metrics::{Metrics, Moment, State, Status};
+use crate::metrics::{HINT, Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
 use std::time::{Duration, Instant};
 use words::{Age, Count, PerSecond, Size, Text};
@@ -114,7 +114,7 @@ impl View<'_> {
             }
             (_, None) => String::new(),
         };
-        format!("<p>{}</p>\n<p class=\"quiet\">{}</p>\n", Text(&reason), advice(self.state))
+        told(&reason, self.state)
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -134,7 +134,7 @@ impl View<'_> {
         Tile {
             name: "Rate",
             figure: now,
-            more: format!("{} records since the start", Count(self.status.events_total)),
+            more: format!("over the last minute; {} records since the start", Count(self.status.events_total)),
             highest: PerSecond(highest).to_string(),
         }
         .render(&values, 1.0)
@@ -292,11 +292,16 @@ fn topic_row(topic: &Topic, top: f64) -> String {
 
 fn trouble_item(trouble: &Trouble, now: Instant) -> String {
     let age = Age(now.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-    let advice = advice(trouble.state);
-    format!(
-        "<li><span class=\"quiet\">{age} ago</span><p>{}</p>\n<p class=\"quiet\">{advice}</p></li>\n",
-        Text(&trouble.text)
-    )
+    format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", told(&trouble.text, trouble.state))
+}
+
+/// A trouble, and what to do about it: its own hint, or what its state wants; HTML.
+fn told(trouble: &str, state: State) -> String {
+    let (text, hint) = match trouble.split_once(HINT) {
+        Some((text, hint)) => (text, Text(hint).to_string()),
+        None => (trouble, advice(state).to_owned()),
+    };
+    format!("<p>{}</p>\n<p class=\"quiet\">{hint}</p>\n", Text(text))
 }
 
 /// What to do about a trouble with which the relay is in this state; HTML.
@@ -361,6 +366,16 @@ mod tests {
         metrics.in_flight(2_060, 1);
         let page = page(&metrics);
         assert!(page.contains("<p>2,060 records are not acknowledged, the oldest for 0 s.</p>"), "{page}");
+    }
+
+    #[test]
+    fn a_hint_stands_apart_from_what_it_mends() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        metrics.set_state(State::Stopped);
+        metrics.last_error(Some(format!("a row cannot be published{HINT}skip <it>")));
+        let page = page(&metrics);
+        let both = "<p>a row cannot be published</p>\n<p class=\"quiet\">skip &lt;it&gt;</p>";
+        assert_eq!(page.matches(both).count(), 2, "{page}");
     }
 
     #[test]

@@ -29,6 +29,9 @@ const MAX_TOPICS: usize = 100;
 /// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
 const OTHER: &str = "other";
 
+/// Stands between a trouble and what mends it, where one text has both.
+pub const HINT: &str = "; hint: ";
+
 /// Values of a label such as `reason` that are told apart; they come from closed sets, so this is a safety net.
 const MAX_LABELS: usize = 64;
 
