@@ -43,3 +43,85 @@ fn the_readme_says_that_a_record_may_be_seen_before_its_row() {
     let (_, timing) = readme.split_once("**A consumer may see the record before others see the row.**").unwrap();
     assert!(timing.split("\n- ").next().unwrap().contains("synchronous replication"), "{timing}");
 }
+
+/// A message as the README may have it: `…` for what is filled in.
+fn shown(literal: &str) -> String {
+    let mut text = String::new();
+    let mut depth = 0;
+    for character in literal.replace("\\\"", "\"").chars() {
+        match character {
+            '{' => depth += 1,
+            '}' => {
+                depth -= 1;
+                text.push('…');
+            }
+            other if depth == 0 => text.push(other),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// The variants of an enum of errors in a file, with their messages; without those that only pass another's on.
+fn messages(source: &str) -> Vec<(&str, String)> {
+    let production = source.split("#[cfg(test)]").next().unwrap();
+    let variants = production.split("#[error(").skip(1).filter(|piece| !piece.starts_with("transparent"));
+    variants
+        .map(|piece| {
+            let (_, text) = piece.split_once('"').unwrap();
+            let end = text.char_indices().find(|(at, quote)| *quote == '"' && !text[..*at].ends_with('\\')).unwrap().0;
+            let capital = |line: &&str| line.trim_start().starts_with(|first: char| first.is_ascii_uppercase());
+            let name = text[end..].lines().skip(1).find(capital).unwrap_or_default().trim();
+            (name.split(|other: char| !other.is_ascii_alphanumeric()).next().unwrap(), shown(&text[..end]))
+        })
+        .collect()
+}
+
+/// The variants that end in exit code 2, as `exit_code` has them.
+fn for_operators(source: &str) -> Vec<&str> {
+    let body = source.split_once("fn exit_code(").unwrap().1.split_once("\n    }\n").unwrap().0;
+    let arms: Vec<&str> = body.split("=>").collect();
+    let outcomes = arms.iter().skip(1);
+    arms.iter()
+        .zip(outcomes)
+        .filter(|(_, outcome)| outcome.trim_start().starts_with("EXIT_OPERATOR"))
+        .flat_map(|(variants, _)| variants.split("Self::").skip(1))
+        .map(|piece| piece.split(|other: char| !other.is_ascii_alphanumeric()).next().unwrap())
+        .collect()
+}
+
+/// Whether the pieces of `parts` between its `…` stand in `text`, one after the other.
+fn in_order(parts: &str, text: &str) -> bool {
+    let mut rest = text;
+    parts.split('…').map(str::trim).filter(|part| !part.is_empty()).all(|part| match rest.split_once(part) {
+        Some((_, behind)) => {
+            rest = behind;
+            true
+        }
+        None => false,
+    })
+}
+
+#[test]
+fn each_message_for_an_operator_has_its_entry_in_the_readme() {
+    let readme = text("README.md");
+    let section = readme.split_once("\n## When it stops\n").unwrap().1.split_once("\n## ").unwrap().0;
+    let entries: Vec<&str> = section.split('`').skip(1).step_by(2).filter(|entry| entry.len() >= 12).collect();
+    let mut looked_at = 0;
+    for file in ["src/supervise/error.rs", "src/commands/error.rs", "src/outbox/plan.rs", "src/outbox/fault.rs"] {
+        let source = text(file);
+        let operators = source.contains("fn exit_code(").then(|| for_operators(&source));
+        let reasons = source.find("pub enum BadReason").unwrap_or(0);
+        for (variant, message) in messages(&source[reasons..]) {
+            // What a step of `setup` could not do, and a broker's own words, have no text of ours to look for.
+            let named_elsewhere = ["Refused"].contains(&variant);
+            if named_elsewhere || operators.as_ref().is_some_and(|operators| !operators.contains(&variant)) {
+                continue;
+            }
+            looked_at += 1;
+            let found = entries.iter().any(|entry| in_order(entry, &message) || in_order(&message, entry));
+            assert!(found, "{file}: {variant} has no entry under \"When it stops\": {message}");
+        }
+    }
+    assert!(looked_at > 40, "{looked_at}");
+}

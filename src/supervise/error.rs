@@ -281,7 +281,7 @@ impl RunError {
                 format!("ALTER PUBLICATION {} ADD TABLE …, or name its tables with --table", pg::identifier(publication))
             }
             Self::PublicationTooNew { slot, .. } => format!(
-                "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic"
+                "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
             ),
             Self::Unmappable(error) => error.hint(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
@@ -292,10 +292,10 @@ impl RunError {
                 "choose another name: walrelay setup --apply --slot NAME".to_owned()
             }
             Self::SlotLost { slot, .. } => format!(
-                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; more room next time: max_slot_wal_keep_size"
+                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; more room next time: max_slot_wal_keep_size"
             ),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
-                "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins".to_owned()
+                "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins. Exactly once remembers the old one: then under another --slot".to_owned()
             }
             Self::EarlierTimeline { .. } => {
                 "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay".to_owned()
@@ -353,11 +353,11 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
     let make = format!("walrelay setup --apply --slot {slot}");
     if was_there {
         format!(
-            "it was there before, so rows may be missing: compare the table with the topic, then {make}; rows since the loss pass through no slot"
+            "it was there before, so rows may be missing: compare the table with the topic, then {make}; walrelay republish for the rows in between, which pass through no slot"
         )
     } else {
         format!(
-            "never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}"
+            "never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and walrelay republish for those rows"
         )
     }
 }

@@ -132,6 +132,7 @@ fn another_cluster_in_the_place_of_the_one_that_was_read_is_refused_across_resta
     let (code, log) = ended(&mut other);
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("another cluster") && log.contains("12345"), "{log}");
+    assert!(hint(&log).contains("another --slot"), "{log}");
     lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     assert!(!ids(&lane.records_now("order")).is_empty());
 }
