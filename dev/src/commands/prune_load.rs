@@ -2,6 +2,8 @@
 //!
 //! The table is filled with old rows, which the relay delivers. Then the same writers write twice for the same time, as fast as they
 //! can: alone, and while prune deletes the old rows. Ratios say more than figures: the machine is the same in both.
+//!
+//! Then, with `--churn`, so many rows pass through the table by and by, while prune keeps running beside autovacuum as it comes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use anyhow::{Result, anyhow, ensure};
 use rand::SeedableRng as _;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::process::{Guarded, LastWill};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::shop;
 use walrelay_dev::stage::Stage;
@@ -43,7 +46,19 @@ pub(crate) struct Arguments {
     /// Rows of one transaction of prune
     #[arg(long, default_value_t = 2000)]
     chunk: u32,
+    /// Rows that are written afterwards, while prune deletes each a minute after it came
+    #[arg(long, default_value_t = 0)]
+    churn: u64,
+    /// At most so many of them a second
+    #[arg(long, default_value_t = 20_000)]
+    churn_rate: u64,
 }
+
+/// Rows of one transaction, while rows pass through.
+const CHURN: u64 = 1_000;
+
+/// How often the table is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// One stretch of writing.
 struct Stretch {
@@ -89,6 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     table(&stage, "after")?;
     stage.connect()?.batch_execute("VACUUM outbox")?;
     table(&stage, "vacuumed")?;
+    churn(&stage, arguments)?;
     relay.terminate(PATIENCE).map(drop)
 }
 
@@ -129,6 +145,38 @@ fn prune(stage: &Stage, arguments: &Arguments) -> Result<()> {
     let rate = arguments.rows * 1000 / u64::try_from(started.elapsed().as_millis())?.max(1);
     line(&format!("prune         {} rows/s", thousands(rate)));
     Ok(())
+}
+
+/// Lets rows pass through the table.
+fn churn(stage: &Stage, arguments: &Arguments) -> Result<()> {
+    if arguments.churn == 0 {
+        return Ok(());
+    }
+    let mut command = std::process::Command::new(&stage.binary);
+    command.args(["prune", "--source", &stage.source, "--publication", &stage.name, "--slot", &stage.name]);
+    command.args(["--table", "outbox", "--older-than", "1min", "--every", "5s"]).stdout(std::process::Stdio::null());
+    let mut prune = Guarded::spawn("prune", &mut command, &LastWill::default())?;
+    let mut client = stage.connect()?;
+    let (started, mut looked, mut written) = (Instant::now(), Instant::now(), 0);
+    while written < arguments.churn {
+        client.execute(
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'order-' || n % 100, 'OrderPlaced',
+                    jsonb_build_object('total', '29.99', 'note', repeat('x', 250))
+               FROM generate_series(1, $1::bigint) AS n",
+            &[&i64::try_from(CHURN)?],
+        )?;
+        written += CHURN;
+        let due = Duration::from_millis(written * 1000 / arguments.churn_rate);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            table(stage, &format!("{} M", written / 1_000_000))?;
+        }
+    }
+    ensure!(prune.exited()?.is_none(), "prune ended under way: see its log");
+    let seconds = started.elapsed().as_secs_f64();
+    line(&format!("churn         {} rows passed through in {seconds:.0} s", thousands(written)));
+    table(stage, "passed")
 }
 
 /// Writes from several connections, one row a transaction, while `during` lasts.
