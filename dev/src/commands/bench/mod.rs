@@ -40,12 +40,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
     /// Who is measured
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "pg-recvlogical,prototype,walrelay,debezium-tuned,debezium"
-    )]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "pg-recvlogical,walrelay,debezium-tuned,debezium")]
     subjects: Vec<Name>,
     /// Runs of each subject, alternating
     #[arg(long, default_value_t = 5)]
@@ -92,7 +87,7 @@ pub(crate) struct Arguments {
     /// Leave the backlogs out
     #[arg(long)]
     no_backlog: bool,
-    /// Records written to Kafka before, because a fresh Java is slow
+    /// Records written to Kafka before, because a fresh Java is slow; 0: nor is there a first round that does not count
     #[arg(long, default_value_t = 3_000_000)]
     warm_up: u64,
     /// Postgres' major version
@@ -124,12 +119,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         line(&format!("  {name}: {}", found.as_ref().map_or_else(|why| format!("not available: {why}"), Clone::clone)));
     }
     let ground = Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls))?;
-    report.services = ground.describe();
+    report.services = format!("{}; {}", ground.describe(), arguments.warmth());
     ground.warm_up(arguments.warm_up)?;
     if !arguments.no_backlog {
-        for load in arguments.loads() {
+        for (number, load) in arguments.loads().into_iter().enumerate() {
             let loaded = ground.load(load)?;
-            report.tables.extend(arguments.backlog(&ground, &subjects, &loaded, &report.subjects));
+            let first = usize::from(arguments.warm_up == 0 || number > 0);
+            report.tables.extend(arguments.backlog(&ground, &subjects, &loaded, &report.subjects, first));
             report.write(&arguments.results, &arguments.name)?;
             ground.unload(&loaded)?;
         }
@@ -146,6 +142,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Arguments {
+    fn warmth(&self) -> String {
+        match self.warm_up {
+            0 => "not warmed up".to_owned(),
+            records => format!("warmed up with {} records and a first round that does not count", thousands(records)),
+        }
+    }
+
     /// Every combination of what is written.
     fn loads(&self) -> Vec<Load> {
         let mut loads = vec![Load { rows: 0, batch: 1, payload: Size(1), kind: Kind::Jsonb, topics: 1, keys: 1 }];
@@ -168,25 +171,29 @@ impl Arguments {
         each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading })
     }
 
-    /// All subjects on one load, a table for each reading.
+    /// All subjects on one load, a table for each reading. A round 0 does not count: each subject has its own ways to write, and the
+    /// broker's Java is slow at each of them until it has seen it.
     fn backlog(
         &self,
         ground: &Ground,
         subjects: &Subjects,
         loaded: &Loaded,
         found: &[(Name, Result<String, String>)],
+        first: usize,
     ) -> Vec<Table> {
         let mut tables: Vec<Table> =
             self.readings().into_iter().map(|reading| self.empty(loaded, reading, found)).collect();
         let mut number = 0;
-        for run in 1..=self.runs {
+        for run in first..=self.runs {
             for table in &mut tables {
                 for row in table.rows.iter_mut().filter(|row| row.note.is_none()) {
                     number += 1;
                     match measure::measure(ground, subjects, row.subject, loaded, &table.reading, number) {
                         Ok(measured) => {
                             line(&format!("  run {run}  {}", describe(row.subject, &table.reading, &measured)));
-                            row.runs.push(measured);
+                            if run > 0 {
+                                row.runs.push(measured);
+                            }
                         }
                         Err(error) => {
                             line(&format!("  run {run}  {} failed: {error:#}", row.subject));
