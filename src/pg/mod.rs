@@ -14,6 +14,7 @@ pub mod shape;
 pub mod source;
 mod stream;
 mod tls;
+mod window;
 
 pub use connection::{Connection, PluginOptions, Purpose, ReplicationStream, Row, Upstream, identifier, literal};
 pub use error::{Error, Recovery, ServerError, sqlstate};

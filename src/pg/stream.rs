@@ -7,6 +7,7 @@
 use super::frame::ReadBuffer;
 use super::source::Source;
 use super::tls::Tls;
+use super::window::{self, Trickle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{self, Read, Write};
@@ -22,18 +23,11 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// First keepalive probe on an idle TCP connection, distance of the next, and how many stay unanswered.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
-/// Receive buffer for a server on this machine, in bytes; the kernel doubles it, and offers half of that as the window.
-///
-/// A walsender sends each row by itself. What probably happens: while the window is open each row goes through the whole of TCP at
-/// once, at its cost; with the window shut they gather in its socket and leave together once we read. Measured: 4.4 to 4.9 CPU-microseconds a row of the walsender's
-/// against 6.2 to 7.3, and a rate of 1.2 to 1.5 times, without a stall; set after connecting, 16 KiB stalled. To another machine a small
-/// window would bound the rate by the round trip, so it is left to the kernel there.
-const NEAR_RECEIVE_BYTES: usize = 32 * 1024;
-
 /// A socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    Tcp(TcpStream),
+    /// With a watch on its window where that is small.
+    Tcp(TcpStream, Option<Trickle>),
     Unix(UnixStream),
 }
 
@@ -41,10 +35,10 @@ impl Socket {
     /// # Errors
     /// Nobody answers at the address within `timeout`.
     pub(super) fn tcp(address: &SocketAddr, timeout: Duration, source: &Source) -> io::Result<Self> {
-        let stream = if is_near(address) {
-            connect_near(address, timeout)?
+        let (stream, trickle) = if is_near(address) {
+            (connect_near(address, timeout)?, Some(Trickle::default()))
         } else {
-            TcpStream::connect_timeout(address, timeout)?
+            (TcpStream::connect_timeout(address, timeout)?, None)
         };
         stream.set_nodelay(true)?;
         let keepalives = source.keepalives;
@@ -58,7 +52,7 @@ impl Socket {
             sockopt::set_tcp_user_timeout(&stream, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
         }
         stream.set_nonblocking(true)?;
-        Ok(Self::Tcp(stream))
+        Ok(Self::Tcp(stream, trickle))
     }
 
     /// # Errors
@@ -71,7 +65,7 @@ impl Socket {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tcp(stream, _) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
     }
@@ -85,7 +79,15 @@ impl Socket {
 impl Read for Socket {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(stream) => stream.read(room),
+            Self::Tcp(stream, trickle) => {
+                let length = stream.read(room)?;
+                if trickle.as_mut().is_some_and(|trickle| trickle.came(length, Instant::now())) {
+                    *trickle = None;
+                    let widened = window::widen(stream);
+                    tracing::debug!(?widened, "the small receive window stood in the way");
+                }
+                Ok(length)
+            }
             Self::Unix(stream) => stream.read(room),
         }
     }
@@ -96,7 +98,7 @@ impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let written = match self {
-                Self::Tcp(stream) => stream.write(bytes),
+                Self::Tcp(stream, _) => stream.write(bytes),
                 Self::Unix(stream) => stream.write(bytes),
             };
             match written {
@@ -131,7 +133,7 @@ fn connect_near(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_recv_buffer_size(&socket, NEAR_RECEIVE_BYTES)?;
+    window::narrow(&socket)?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => {}
         Err(rustix::io::Errno::INPROGRESS) => finish_connecting(&socket, timeout)?,
