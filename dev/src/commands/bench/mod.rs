@@ -111,6 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command: std::env::args().skip(1).fold("walrelay-dev".to_owned(), |line, word| format!("{line} {word}")),
         subjects: arguments.subjects.iter().map(|name| (*name, subjects.look(*name))).collect(),
         tables: Vec::new(),
+        grows: arguments.rows.len() > 1
+            && arguments.loads().len() == arguments.rows.len()
+            && arguments.readings().len() == 1,
         steady: Vec::new(),
         writers: Vec::new(),
     };

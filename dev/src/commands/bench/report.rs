@@ -1,6 +1,5 @@
 //! What was measured, as a table for people, as JSON, and as pictures.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -11,7 +10,7 @@ use super::measure::Run;
 use super::subject::Name;
 use super::writers::Writers;
 use super::{machine, plot, steady};
-use crate::screen::{percentile, thousands};
+use crate::screen::thousands;
 
 /// All runs of one subject on one case.
 #[derive(Debug)]
@@ -39,6 +38,8 @@ pub(super) struct Report {
     /// Each subject, or why it is not available.
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
     pub(super) tables: Vec<Table>,
+    /// The cases differ in their rows alone.
+    pub(super) grows: bool,
     pub(super) steady: Vec<steady::Steady>,
     pub(super) writers: Vec<Writers>,
 }
@@ -55,8 +56,11 @@ pub(super) struct Figure {
 pub(super) fn figure_of(values: impl Iterator<Item = f64>) -> Option<Figure> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    let at = |percent| percentile(&values, percent);
-    (!values.is_empty()).then(|| Figure { median: at(50.0), least: at(0.0), most: at(100.0) })
+    // The middle one, or halfway between the two in the middle.
+    let middle = [values.len().saturating_sub(1) / 2, values.len() / 2].map(|place| values.get(place));
+    let [Some(lower), Some(upper)] = middle else { return None };
+    let median = f64::midpoint(*lower, *upper);
+    Some(Figure { median, least: *values.first()?, most: *values.last()? })
 }
 
 impl Row {
@@ -188,11 +192,10 @@ impl Report {
         Ok(())
     }
 
-    /// A picture of each case, or, of backlogs that differ in their rows alone, of how they grow; of the steady rates; of the writers.
+    /// A picture of each case, or, of backlogs that grow, of them together; of the steady rates; of the writers.
     fn pictures(&self) -> Vec<(String, String)> {
-        let sizes: HashSet<u64> = self.tables.iter().map(|table| table.load.rows).collect();
         let mut pictures = Vec::new();
-        if sizes.len() > 1 && sizes.len() == self.tables.len() {
+        if self.grows {
             pictures.push(("rows".to_owned(), plot::growth(&self.tables)));
         } else {
             let bars = self.tables.iter().enumerate();
@@ -275,6 +278,13 @@ mod tests {
     fn the_median_and_the_range_of_runs_that_lost_nothing_are_told() {
         let figure = row(vec![run(3.0, 0), run(1.0, 0), run(2.0, 0)]).figure(|run| run.rows_per_second);
         assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
+    }
+
+    #[test]
+    fn of_two_runs_the_median_is_halfway_between_them() {
+        let figure = figure_of([3.0, 1.0].into_iter());
+        assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
+        assert_eq!(figure_of(std::iter::empty()), None);
     }
 
     #[test]
