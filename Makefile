@@ -6,6 +6,9 @@ ROWS ?= 1000000
 SCENARIO ?= half-transaction
 RUNS ?= 5
 QUICK ?=
+# Transactions a second. Written into a call of $(if), their commas would part its arguments.
+RATES = 1,200,1000,5000,20000
+QUICK_RATES = 200,5000
 FUZZ_SECONDS ?= 30
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
@@ -74,7 +77,7 @@ bench: ## Measure backlogs beside pg_recvlogical and Debezium, RUNS=5 each, into
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev bench --name $(if $(QUICK),quick,core) --runs $(if $(QUICK),3,$(RUNS)) \
 		--rows $(if $(QUICK),300000,$(ROWS)) --seconds $(if $(QUICK),15,60) \
-		--steady $(if $(QUICK),"200,5000","1,200,1000,5000,20000") $(ARGS)
+		--steady $(if $(QUICK),$(QUICK_RATES),$(RATES)) $(ARGS)
 
 stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' for some
 	@dev/prerequisites build
