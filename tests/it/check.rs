@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 
 use serde_json::Value;
 use walrelay_dev::kafka::{Kafka, shared_kafka};
-use walrelay_dev::postgres::{self, Mode, Postgres, shared_postgres};
+use walrelay_dev::postgres::{self, Mode, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, binary, fresh, quoted};
@@ -167,6 +167,10 @@ fn a_publication_without_inserts_or_tables_or_that_table_is_mended_by_its_sql() 
 
 #[test]
 fn a_row_filter_is_taken_off_and_a_column_list_that_hides_the_payload_is_widened() {
+    if default_major() < 15 {
+        // It knows neither.
+        return;
+    }
     let lane = Lane::empty();
     lane.sql(GOOD);
     lane.sql(&format!(
@@ -208,6 +212,10 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
     mended_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
     mended_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
     let mend = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);
+    if default_major() < 15 {
+        assert!(!mend.contains("WHERE"), "it knows no row filters: {mend}");
+        return;
+    }
     lane.sql(mend.split_once("keep them out: ").unwrap().1);
     assert!(check(&lane, &[]).of("schedule").is_empty());
 }

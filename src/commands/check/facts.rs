@@ -14,6 +14,9 @@ use crate::pgoutput::{PublishedTable, RelationColumn};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Row filters and column lists came with this version.
+pub(super) const FILTERS_SINCE: u32 = 150_000;
+
 /// How many of a table's latest rows are looked at.
 const SAMPLE_ROWS: u32 = 200;
 
@@ -128,6 +131,8 @@ pub(super) struct TableFacts {
     pub(super) filter: Option<String>,
     /// The publication lists columns.
     pub(super) column_list: bool,
+    /// As `server_version_num` has it: before [`FILTERS_SINCE`] there are no row filters and column lists.
+    pub(super) server_version: u32,
     /// As SQL names it, what the publication names: the table, or the table that it is a partition of. `None`: it is in the publication by
     /// its schema, or with all tables.
     pub(super) member: Option<String>,
@@ -310,11 +315,10 @@ fn table_facts(
     since: Option<u64>,
 ) -> Result<TableFacts, pg::Error> {
     let oid = published.relation.id;
-    // Row filters and column lists came with 15.
-    let (filter, list) = if version < 150_000 {
-        ("NULL", "false")
-    } else {
+    let (filter, list) = if version >= FILTERS_SINCE {
         ("pg_catalog.pg_get_expr(m.prqual, m.prrelid)", "m.prattrs IS NOT NULL")
+    } else {
+        ("NULL", "false")
     };
     let rows = connection.query(&format!(
         "SELECT c.relkind = 'p',
@@ -343,6 +347,7 @@ fn table_facts(
         has_identity: is(1),
         filter: row.and_then(|row| row.text(2)).map(str::to_owned),
         column_list: is(3),
+        server_version: version,
         member: row.and_then(|row| row.text(4)).map(str::to_owned),
         estimated_rows: number(5),
         deleted_rows: number(6),

@@ -2,7 +2,7 @@
 //!
 //! In: [`TableFacts`] and the settings. Out: findings and a report for each table. Pure.
 
-use super::facts::{COUNT_LIMIT, Facts, TableFacts};
+use super::facts::{COUNT_LIMIT, FILTERS_SINCE, Facts, TableFacts};
 use super::report::{Finding, Side, TableReport};
 use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
@@ -160,12 +160,17 @@ fn scheduled(config: &RunConfig, table: &TableFacts) -> Vec<Finding> {
         .map(|name| {
             warn("schedule", format!("column {name}: rows for later go out at once"))
                 .why("walrelay publishes when a row is committed; it waits for no time, and retries nothing by it")
-                .mend(match in_publication(config, table, true, Some(&format!("{} IS NULL", identifier(name)))) {
+                .mend(match without_scheduled(config, table, name) {
                     Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
                     None => "insert such rows when they are due".to_owned(),
                 })
         })
         .collect()
+}
+
+fn without_scheduled(config: &RunConfig, table: &TableFacts, column: &str) -> Option<String> {
+    let filter = format!("{} IS NULL", identifier(column));
+    (table.server_version >= FILTERS_SINCE).then(|| in_publication(config, table, true, Some(&filter))).flatten()
 }
 
 fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<Finding> {
