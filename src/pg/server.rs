@@ -101,7 +101,7 @@ pub struct SlotRow {
     /// Sends prepared transactions (since 14).
     #[serde(default)]
     pub two_phase: bool,
-    /// Invalidated by a conflict with recovery (since 16).
+    /// Invalidated by a conflict with recovery (since 16, where it is said of every cause).
     pub conflicting: Option<bool>,
     /// Why it was invalidated (since 17).
     pub invalidation_reason: Option<String>,

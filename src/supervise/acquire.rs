@@ -303,12 +303,14 @@ pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), 
     Ok(())
 }
 
-/// Why the slot can no longer be read, in the words of the newest column that the version has.
+/// Why the slot can no longer be read, in the words of the newest column that the version has. 16 says `conflicting` of every slot that
+/// it has invalidated; one whose log is gone has lost its `restart_lsn` with it.
 fn invalidation(slot: &Slot) -> Option<String> {
     let row = &slot.row;
+    let in_conflict = row.conflicting.unwrap_or(false) && slot.restart_lsn.is_some();
     row.invalidation_reason
         .clone()
-        .or_else(|| row.conflicting.unwrap_or(false).then(|| "conflicting with recovery".to_owned()))
+        .or_else(|| in_conflict.then(|| "conflicting with recovery".to_owned()))
         .or_else(|| (row.wal_status.as_deref() == Some("lost")).then(|| "wal_status = lost".to_owned()))
 }
 
