@@ -200,11 +200,11 @@ fn an_outage_longer_than_a_transaction_may_take_is_recovered_from() {
 fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
     let lane = Lane::with(TABLE, "outbox");
     insert(&lane, 1, 10);
-    insert(&lane, 11, 400_000);
+    insert(&lane, 11, 200_000);
     let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE, "-X", "transaction.timeout.ms=1000"]));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("too large for exactly once") && hint(&log).contains("--delivery at-least-once"), "{log}");
     let _mended = lane.relay(&[EXACTLY_ONCE]);
     let records = lane.records("order");
-    each_once(&records, 400_000);
+    each_once(&records, 200_000);
 }
