@@ -282,7 +282,8 @@ fn sum_metric(text: &str, name: &str) -> f64 {
         let value = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest };
         value.strip_prefix(' ')?.split(' ').next()?.parse::<f64>().ok()
     });
-    samples.sum()
+    // A sum of none is -0.
+    samples.fold(0.0, std::ops::Add::add)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Clean stops, stops that run out of time, and kills.
 
+use std::ops::Range;
+
 use rustix::process::Signal;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
@@ -9,11 +11,12 @@ use crate::load::Load;
 use crate::own;
 
 /// Commits rows of one key one by one, in a hurry.
-fn backlog(load: &Load, rows: u32) {
+fn backlog(load: &Load, numbers: Range<u32>) {
+    let Range { start, end } = numbers;
     let mut client = load.connect();
     client.batch_execute("SET synchronous_commit = off").unwrap();
     let body = format!(
-        "DO $$ BEGIN FOR n IN 1..{rows} LOOP
+        "DO $$ BEGIN FOR n IN {start} + 1..{end} LOOP
              WITH sent AS (INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'order-backlog', 'Small', to_jsonb(n)) RETURNING *)
              INSERT INTO truth SELECT id::text, 'order-backlog', n, md5(payload::text) FROM sent;
              COMMIT;
@@ -63,11 +66,18 @@ fn clean_stops_under_load_lose_nothing_and_repeat_nothing() {
 #[test]
 fn a_clean_stop_in_the_middle_of_a_backlog_repeats_nothing() {
     let load = Load::shared();
-    backlog(&load, 6000);
+    let mut sent = 0;
+    let mut more = || {
+        backlog(&load, sent..sent + 6000);
+        sent += 6000;
+    };
+    more();
     let mut relay = load.lane.relay(&[]);
     for _ in 0..4 {
         wait_events(&relay, 300);
         stop(&mut relay);
+        // However little the stop has left of the last one.
+        more();
         relay.start_again().unwrap();
     }
     load.assert_exact(&relay);
