@@ -21,7 +21,7 @@ use walrelay::config::mapping::{Mapping, Topic};
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
 use walrelay::outbox::Outbox;
-use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
+use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::{Ended, Limits, Relay, SystemClock};
@@ -121,26 +121,19 @@ impl Script {
 }
 
 impl Upstream for Script {
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        self.buffer.frame()
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
     }
 
-    fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-    }
-
-    fn front(&self) -> &[u8] {
-        self.buffer.front()
-    }
-
-    fn discard(&mut self, length: usize) {
-        self.buffer.discard(length);
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
     }
 
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
         if self.pending.is_empty() {
             if self.sent == self.transactions {
                 self.stop.store(true, Ordering::Relaxed);
+                // What a socket does that has nothing to say: the relay would turn without rest.
                 std::thread::sleep(patience);
                 return Ok(0);
             }

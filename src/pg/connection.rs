@@ -440,20 +440,19 @@ impl PluginOptions<'_> {
 /// A stream of frames from a slot, and the way back. The relay's loop is written against this, so that a script can stand
 /// in for a server.
 pub trait Upstream {
+    /// What has come, and was not dropped from it yet.
+    fn buffer(&self) -> &ReadBuffer;
+
+    /// To drop what has been dealt with.
+    fn buffer_mut(&mut self) -> &mut ReadBuffer;
+
     /// The frame at the front; `None` until all of it is here.
     ///
     /// # Errors
     /// It cannot be read, and nothing behind it can.
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError>;
-
-    /// Drops the first `length` bytes: the front frame has been dealt with.
-    fn consume(&mut self, length: usize);
-
-    /// What has come of a front frame that is above the limit.
-    fn front(&self) -> &[u8];
-
-    /// Drops that frame of `length` bytes, also what of it is still to come.
-    fn discard(&mut self, length: usize);
+    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
+        self.buffer().frame()
+    }
 
     /// Waits at most `patience` for more bytes; how many came, 0 for none.
     ///
@@ -521,20 +520,12 @@ impl ReplicationStream {
 }
 
 impl Upstream for ReplicationStream {
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        self.buffer.frame()
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
     }
 
-    fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-    }
-
-    fn front(&self) -> &[u8] {
-        self.buffer.front()
-    }
-
-    fn discard(&mut self, length: usize) {
-        self.buffer.discard(length);
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
     }
 
     /// A long row comes in pieces that are no larger than the window: a pause between them would gain nothing.

@@ -207,8 +207,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(Wait::ForBytes),
                 Err(error @ FrameError::TooLarge { length, .. }) => {
-                    match self.take_oversized(upstream.front(), error, session)? {
-                        Step::Done => upstream.discard(length),
+                    match self.take_oversized(upstream.buffer().front(), error, session)? {
+                        Step::Done => upstream.buffer_mut().discard(length),
                         Step::Wait(wait) => return Ok(wait),
                     }
                     continue;
@@ -217,7 +217,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             };
             let length = frame.len();
             match self.take_frame(&frame, session)? {
-                Step::Done => upstream.consume(length),
+                Step::Done => upstream.buffer_mut().consume(length),
                 Step::Wait(wait) => return Ok(wait),
             }
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::mapping::Mapping;
-use crate::pg::frame::{Frame, FrameError, ReadBuffer};
+use crate::pg::frame::ReadBuffer;
 use crate::sink::{Enqueue, InFlight, Pace, Record, Token};
 
 /// Bytes of the largest frame that is read.
@@ -29,20 +29,12 @@ impl Script {
 }
 
 impl Upstream for Script {
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        self.buffer.frame()
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
     }
 
-    fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-    }
-
-    fn front(&self) -> &[u8] {
-        self.buffer.front()
-    }
-
-    fn discard(&mut self, length: usize) {
-        self.buffer.discard(length);
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
     }
 
     fn read(&mut self, _patience: Duration) -> Result<usize, pg::Error> {

@@ -160,20 +160,17 @@ fn broken(doing: &'static str) -> Error {
 }
 
 impl Upstream for SimStream {
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
+    }
+
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
+    }
+
+    /// A process that has ended deals with nothing more.
     fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
         if self.shared.with(|world| world.crashed) { Ok(None) } else { self.buffer.frame() }
-    }
-
-    fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-    }
-
-    fn front(&self) -> &[u8] {
-        self.buffer.front()
-    }
-
-    fn discard(&mut self, length: usize) {
-        self.buffer.discard(length);
     }
 
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
