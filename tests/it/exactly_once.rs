@@ -1,6 +1,7 @@
 //! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
 
-use walrelay_dev::consume::{self, Record};
+use rdkafka::ClientConfig;
+use walrelay_dev::consume::{self, Meter, Record};
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{Options, Postgres, shared_postgres};
 use walrelay_dev::process::wait_until;
@@ -21,11 +22,21 @@ pub(crate) fn insert(lane: &Lane, from: u32, to: u32) {
     ));
 }
 
-/// What is in the route's topic, committed or not.
-fn uncommitted(lane: &Lane) -> Vec<Record> {
+/// A client that sees what is written, committed or not.
+fn of_everything(lane: &Lane) -> ClientConfig {
     let mut client = lane.client.clone();
     client.set("isolation.level", "read_uncommitted");
-    consume::read_to_end(&client, &[&lane.topic("order")]).unwrap()
+    client
+}
+
+/// What is in the route's topic, committed or not.
+fn uncommitted(lane: &Lane) -> Vec<Record> {
+    consume::read_to_end(&of_everything(lane), &[&lane.topic("order")]).unwrap()
+}
+
+/// Counts it.
+fn meter(lane: &Lane) -> Meter {
+    Meter::new(&of_everything(lane), &[lane.topic("order")]).unwrap()
 }
 
 /// Every row from 1 to `last` is there once, in order for each key.
@@ -49,10 +60,7 @@ fn a_relay_killed_before_the_commit_repeats_nothing_for_consumers_of_what_is_com
     insert(&lane, 1, 500);
     lane.wait_confirmed();
     let mut last = 500;
-    // The end of what is written, committed or not.
-    let mut everything = lane.client.clone();
-    everything.set("isolation.level", "read_uncommitted");
-    let meter = consume::Meter::new(&everything, &[lane.topic("order")]).unwrap();
+    let meter = meter(&lane);
     for _ in 0..3 {
         let before = meter.count().unwrap();
         insert(&lane, last + 1, last + 60_000);
@@ -81,9 +89,7 @@ fn a_transaction_that_is_interrupted_goes_on_where_it_was() {
     let mut relay = lane.streaming(&[EXACTLY_ONCE]);
     insert(&lane, 1, 10);
     lane.wait_confirmed();
-    let mut everything = lane.client.clone();
-    everything.set("isolation.level", "read_uncommitted");
-    let meter = consume::Meter::new(&everything, &[lane.topic("order")]).unwrap();
+    let meter = meter(&lane);
     insert(&lane, 11, 200_000);
     // So many that they are to be committed as soon as their transaction ends.
     wait_until(LONG, "a part of the transaction to be written", || Ok(meter.count()? > 20_000))
