@@ -2,7 +2,9 @@
 //!
 //! In: [`Settings`], and the name of the relay's transactions. Out: plain values. Changes nothing, and disturbs no relay that works under
 //! that name: the broker looks at the right to a transactional id first and at the length of its transactions next, and a producer that
-//! asks for transactions of 24 days is refused before the one that has the name is fenced. The topic of progress is made for trial only.
+//! asks for transactions of 24 days is refused before the one that has the name is fenced. A broker that admits even those is not asked;
+//! where its settings may not be seen either, it is taken for one that keeps a bound, as all do that were not told otherwise. The topic
+//! of progress is made for trial only.
 //! Specification: KIP-98, "InitProducerIdRequest"; Kafka's `TransactionCoordinator.handleInitProducerId`.
 
 use super::examine::Cluster;
