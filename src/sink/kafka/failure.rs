@@ -57,12 +57,15 @@ pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
     }
 }
 
-/// The cluster's word on a topic.
-pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode) -> Failure {
+/// The word on a topic of the cluster at `brokers`.
+pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Failure {
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
-            format!("topic {topic} does not exist; to make it: kafka-topics.sh --create --topic {topic}")
+            format!(
+                "topic {topic} does not exist; to make it: \
+                 kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
+            )
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {

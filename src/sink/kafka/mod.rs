@@ -159,13 +159,14 @@ impl KafkaSink {
             self.metadata_failure(&error)
         })?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
+        let refused = |code| failure::of_topic(topic, code, self.settings.brokers());
         match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {
             Some((None, false)) => {
                 self.producer.context().recovered();
-                self.topics.add(&self.producer, topic).map_err(|code| failure::of_topic(topic, code))
+                self.topics.add(&self.producer, topic).map_err(refused)
             }
-            Some((Some(error), _)) => Err(failure::of_topic(topic, RDKafkaErrorCode::from(error))),
-            Some((None, true)) | None => Err(failure::of_topic(topic, RDKafkaErrorCode::UnknownTopicOrPartition)),
+            Some((Some(error), _)) => Err(refused(RDKafkaErrorCode::from(error))),
+            Some((None, true)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
         }
     }
 

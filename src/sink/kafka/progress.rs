@@ -163,8 +163,9 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
         reason: "progress_topic",
         text: format!(
             "topic {TOPIC} is not there and cannot be made ({error}): \
-             kafka-topics.sh --create --topic {TOPIC} --partitions 1 \
-             --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}"
+             kafka-topics.sh --bootstrap-server {} --create --topic {TOPIC} --partitions 1 \
+             --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}",
+            settings.brokers()
         ),
     };
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
@@ -184,7 +185,7 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
         }
         Some(code) => return Err(forbidden(code)),
     }
-    see_that_it_is_compacted(&runtime, &admin, &options)
+    see_that_it_is_compacted(&runtime, &admin, &options, settings.brokers())
 }
 
 fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
@@ -200,6 +201,7 @@ fn see_that_it_is_compacted(
     runtime: &tokio::runtime::Runtime,
     admin: &AdminClient<DefaultClientContext>,
     options: &AdminOptions,
+    brokers: &str,
 ) -> Result<(), Failure> {
     let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(TOPIC)], options));
     let config = described.ok().and_then(|configs| configs.into_iter().next()?.ok());
@@ -216,7 +218,7 @@ fn see_that_it_is_compacted(
         reason: "progress_topic",
         text: format!(
             "topic {TOPIC} has cleanup.policy={policy}, and would forget how far the relay has come: \
-             kafka-configs.sh --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
+             kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
         ),
     })
 }
