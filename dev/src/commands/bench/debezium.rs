@@ -75,7 +75,9 @@ pub(super) fn look(folder: Option<&Path>, java: Option<&Path>) -> Result<String,
     let home = home(folder);
     runner(&home).map_err(|error| format!("{error:#}"))?;
     let java = java_21(java).map_err(|error| format!("{error:#}"))?;
-    Ok(format!("Debezium Server {VERSION} on {}", java.display()))
+    let release = java.parent().and_then(Path::parent).and_then(release);
+    let java = release.map_or_else(|| "a Java that was named".to_owned(), |release| format!("Java {release}"));
+    Ok(format!("Debezium Server {VERSION} on {java}"))
 }
 
 /// Its command, in a folder of its own with its configuration.

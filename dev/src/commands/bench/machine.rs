@@ -17,9 +17,14 @@ pub(super) fn describe() -> Value {
         "processor": field("model name").unwrap_or_else(|| "unknown".to_owned()),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "memory_gib": kib.unwrap_or_default() / (1 << 20),
-        "kernel": fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
+        "kernel": kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
         "load_before": fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or_default(),
     })
+}
+
+/// The version without what its builder added.
+fn kernel(release: &str) -> String {
+    release.trim().split(['.', '-']).take(2).collect::<Vec<_>>().join(".")
 }
 
 /// The same in one line.
