@@ -41,7 +41,7 @@
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`cli`], [`config`] | what was typed | what it means, validated once | contacts anything |
 //! | [`debezium`] | an old set-up's files | the same as settings, and what has no counterpart | contacts anything |
-//! | [`commands`] | a configuration | `run`, `setup`, `check`, `status`, `republish`, `prune`, `teardown` | - |
+//! | [`commands`] | a configuration | `run`, `setup`, `check`, `status`, `republish`, `prune`, `bench`, `teardown` | - |
 
 pub mod cli;
 pub mod commands;
