@@ -2,7 +2,7 @@
 
 use super::EXIT_SETTINGS;
 use super::output::session;
-use crate::pg::{self, catalog, sqlstate};
+use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::route::TopicError;
 use crate::sink::kafka::SettingsError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
@@ -107,6 +107,36 @@ pub enum CommandError {
         /// Why.
         why: &'static str,
     },
+    /// Since when the slot has carried everything is not known.
+    #[error(
+        "no row is deleted: since when slot \"{slot}\" has carried every row of publication \"{publication}\" is not known: {why}"
+    )]
+    NoProof {
+        /// Its name.
+        slot: String,
+        /// Its name.
+        publication: String,
+        /// Why.
+        why: String,
+    },
+    /// Archived rows would be published.
+    #[error("publication \"{publication}\" has {archive}: what is archived would be published again")]
+    ArchivePublished {
+        /// `schema.table`.
+        archive: String,
+        /// Its name.
+        publication: String,
+    },
+    /// There is no such archive.
+    #[error("table {archive} does not exist in database \"{database}\"")]
+    NoArchive {
+        /// As SQL names it.
+        archive: String,
+        /// The table whose rows it is to have, as SQL names it.
+        table: String,
+        /// The database that was looked at.
+        database: String,
+    },
     /// Rows would lose a value.
     #[error("archive {archive} has no column \"{column}\", which {table} has")]
     ArchiveLacks {
@@ -151,6 +181,17 @@ impl From<pg::Error> for CommandError {
 }
 
 impl CommandError {
+    /// The same; where a right is missing that `mend` gives, with that.
+    pub(super) fn with_mend(self, step: String, mend: String) -> Self {
+        if let Self::Run(RunError::Postgres(source)) = self {
+            return match source.code() {
+                Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Self::Refused { step, mend, source: Box::new(source) },
+                _ => Self::Run(RunError::Postgres(source)),
+            };
+        }
+        self
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -160,6 +201,7 @@ impl CommandError {
             | Self::NobodyToAsk { .. }
             | Self::NoPartitions { .. }
             | Self::ArchiveLacks { .. }
+            | Self::ArchivePublished { .. }
             | Self::Topic(_)
             | Self::Kafka(_) => EXIT_SETTINGS,
             Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
@@ -168,6 +210,8 @@ impl CommandError {
             | Self::NotMarkable { .. }
             | Self::SlotInUse { .. }
             | Self::NotProven { .. }
+            | Self::NoProof { .. }
+            | Self::NoArchive { .. }
             | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::Interrupted | Self::NotReady { .. } | Self::NoRelay { .. } | Self::Output(_) => EXIT_RESTART,
@@ -194,7 +238,14 @@ impl CommandError {
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
             Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Kafka(_) => return None,
             Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
-            Self::ArchiveLacks { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
+            Self::NoProof { .. } => {
+                "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
+            }
+            Self::ArchivePublished { .. } => "an archive that the publication does not have".to_owned(),
+            Self::NoArchive { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
+            Self::ArchiveLacks { archive, column, .. } => {
+                format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
+            }
             Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
             Self::CheckFailed { .. } => "each line above says what mends it".to_owned(),
             Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),

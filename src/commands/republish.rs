@@ -71,7 +71,8 @@ pub fn republish(
         return Err(CommandError::Fires { table: target.name.to_string(), reasons });
     }
     let total = listed::open(&mut connection, &target.sql_name(), &target.id, &condition, &order)?;
-    let moved = move_all(&mut connection, request, &target, &order, total, stop)?;
+    let moved = move_all(&mut connection, request, &target, &order, total, stop)
+        .map_err(|error| target.refused("republish", "SELECT, INSERT, UPDATE, DELETE", error))?;
     listed::close(&mut connection)?;
     let left = total - moved;
     let changed = if left > 0 {
@@ -217,7 +218,13 @@ mod tests {
     fn target(columns: &[&str]) -> Target {
         let column = |name: &&str| ShapeColumn { name: (*name).to_owned(), type_id: 25, generated: false };
         let shape = Shape { columns: columns.iter().map(column).collect(), ..Shape::default() };
-        Target { name: TableName::parse("outbox").unwrap(), shape, id: "id".to_owned(), filtered: false }
+        Target {
+            name: TableName::parse("outbox").unwrap(),
+            shape,
+            id: "id".to_owned(),
+            filtered: false,
+            partial: false,
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn setup(
     if !request.apply {
         let facts = look(&mut connection, request)?;
         let plan = plan(request, &facts)?;
-        let rows = rows_before(&mut connection, request, &plan)?;
+        let rows = rows_before(&mut connection, request, &facts, &plan)?;
         out.write_all(plan::script(request, &facts, &plan, &rows).as_bytes())?;
         return Ok(());
     }
@@ -252,7 +252,8 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
 fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option<PublicationFacts>, pg::Error> {
     let Some(row) = server::publication(connection, name)? else { return Ok(None) };
     let mark = catalog::publication_mark(connection, name)?;
-    Ok(Some(PublicationFacts { row, mark }))
+    let members = catalog::membership(connection, name)?;
+    Ok(Some(PublicationFacts { row, mark, members }))
 }
 
 /// Does what is needed. The connection carries the lock and ends with it.
@@ -278,17 +279,14 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
     for step in plan.steps.iter().filter(|step| step.kind.is_transactional()) {
         (voice.say)(&step.done())?;
     }
-    let rows = rows_before(&mut connection, request, &plan)?;
-    let mut since = None;
+    let rows = rows_before(&mut connection, request, &facts, &plan)?;
     if let Some(step) = plan.step(Kind::Slot) {
         let (back, lsn) = slot::make(connection, &request.source, step, voice)?;
         connection = back;
-        since = catalog::next_transaction(&mut connection)?;
         (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
     }
     if let Some(step) = plan.step(Kind::Mark) {
-        let sql = since.map(|xid| plan::mark_since_sql(request, &facts, xid));
-        connection.query(sql.as_ref().unwrap_or(&step.sql)).map_err(|error| step.refused(error))?;
+        execute(&mut connection, step)?;
         (voice.say)(&step.done())?;
     }
     if plan.steps.is_empty() {
@@ -333,30 +331,41 @@ fn execute(connection: &mut Connection, step: &Step) -> Result<(), CommandError>
     connection.query(&step.sql).map(drop).map_err(|error| step.refused(error))
 }
 
-/// What rows there are already that a slot made now will not carry; nothing when the slot is there.
-fn rows_before(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<Vec<String>, CommandError> {
-    if plan.step(Kind::Slot).is_none() {
-        return Ok(Vec::new());
-    }
-    let mut tables = request.tables.clone();
-    if tables.is_empty() {
+/// What rows there are already that the slot will not carry: it is made now, or their table joins the publication.
+fn rows_before(
+    connection: &mut Connection,
+    request: &Request,
+    facts: &Facts,
+    plan: &Plan,
+) -> Result<Vec<String>, CommandError> {
+    let makes_slot = plan.step(Kind::Slot).is_some();
+    let mut tables = if makes_slot || plan.step(Kind::Publication).is_some() {
+        request.tables.clone()
+    } else {
+        plan::lacking(facts).map(|table| table.filter.clone()).collect()
+    };
+    if makes_slot && tables.is_empty() {
         let published = server::published_tables(connection, &request.publication)?;
         tables.extend(published.into_iter().map(|table| {
             let (schema, name) = table.relation.full_name();
             TableName { schema, name }
         }));
     }
+    if tables.is_empty() {
+        return Ok(Vec::new());
+    }
+    let before = if makes_slot { "the slot" } else { "it was in the publication" };
     // Dead rows can make even a bounded count slow.
     connection.query("SET statement_timeout = '10s'")?;
-    let lines = tables.iter().map(|table| count(connection, table, plan)).collect::<Result<_, _>>();
+    let lines = tables.iter().map(|table| count(connection, table, before, plan)).collect::<Result<_, _>>();
     connection.query("SET statement_timeout = 0")?;
     lines
 }
 
-fn count(connection: &mut Connection, table: &TableName, plan: &Plan) -> Result<String, CommandError> {
+fn count(connection: &mut Connection, table: &TableName, before: &str, plan: &Plan) -> Result<String, CommandError> {
     match catalog::count_rows(connection, &table.schema, &table.name, COUNT_LIMIT + 1) {
-        Ok(rows) => Ok(rows_line(table, rows)),
-        Err(pg::Error::Server { .. }) if plan.step(Kind::Table).is_some() => Ok(rows_line(table, 0)),
+        Ok(rows) => Ok(rows_line(table, before, rows)),
+        Err(pg::Error::Server { .. }) if plan.step(Kind::Table).is_some() => Ok(rows_line(table, before, 0)),
         Err(pg::Error::Server { error, .. }) => Ok(format!(
             "{table}: rows that are there already could not be counted ({error}); they will not be published"
         )),
@@ -364,16 +373,16 @@ fn count(connection: &mut Connection, table: &TableName, plan: &Plan) -> Result<
     }
 }
 
-fn rows_line(table: &TableName, rows: u64) -> String {
+fn rows_line(table: &TableName, before: &str, rows: u64) -> String {
     match rows {
-        0 => format!("{table} is empty: nothing from before the slot"),
-        1 => format!("{table} holds 1 row already, from before the slot: it will not be published"),
+        0 => format!("{table} is empty: nothing from before {before}"),
+        1 => format!("{table} holds 1 row already, from before {before}: it will not be published"),
         more if more > COUNT_LIMIT => format!(
-            "{table} holds more than {} rows already, from before the slot: they will not be published",
+            "{table} holds more than {} rows already, from before {before}: they will not be published",
             number(COUNT_LIMIT)
         ),
         rows => {
-            format!("{table} holds {} rows already, from before the slot: they will not be published", number(rows))
+            format!("{table} holds {} rows already, from before {before}: they will not be published", number(rows))
         }
     }
 }
@@ -390,9 +399,9 @@ mod tests {
     #[test]
     fn rows_from_before_the_slot_are_counted_no_further_than_the_limit() {
         let table = TableName::parse("shop.outbox").unwrap();
-        assert_eq!(rows_line(&table, 0), "shop.outbox is empty: nothing from before the slot");
-        assert!(rows_line(&table, 12).starts_with("shop.outbox holds 12 rows already"));
-        assert!(rows_line(&table, 100_000).contains("holds 100,000 rows"));
-        assert!(rows_line(&table, 100_001).contains("more than 100,000 rows"));
+        assert_eq!(rows_line(&table, "the slot", 0), "shop.outbox is empty: nothing from before the slot");
+        assert!(rows_line(&table, "the slot", 12).starts_with("shop.outbox holds 12 rows already"));
+        assert!(rows_line(&table, "the slot", 100_000).contains("holds 100,000 rows"));
+        assert!(rows_line(&table, "the slot", 100_001).contains("more than 100,000 rows"));
     }
 }

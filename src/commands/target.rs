@@ -33,12 +33,21 @@ pub(super) struct Target {
     pub(super) id: String,
     /// Rows of it that the publication leaves out.
     pub(super) filtered: bool,
+    /// Partitions of it that the publication leaves out.
+    pub(super) partial: bool,
 }
 
 impl Target {
     /// As SQL names it.
     pub(super) fn sql_name(&self) -> String {
         super::output::table(&self.name)
+    }
+
+    /// An error of `command`, which needs those rights on the table: with the mend for their want.
+    pub(super) fn refused(&self, command: &'static str, rights: &str, error: CommandError) -> CommandError {
+        let step = format!("{command} {}", self.name);
+        let mend = format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name());
+        error.with_mend(step, mend)
     }
 }
 
@@ -99,12 +108,13 @@ fn target(
         );
     }
     let filtered = has_filter(connection, &place.publication, shape.oid)?;
+    let partial = lacks_partitions(connection, published, shape.oid)?;
     let id = id_column(&shape, place.id_column.as_deref()).ok_or_else(|| CommandError::FlagNeeded {
         flag: "--id-column",
         why: format!("{name} has no column {}", place.id_column.as_deref().unwrap_or("id or event_id")),
         example: "--id-column COLUMN".to_owned(),
     })?;
-    Ok(Target { name, shape, id, filtered })
+    Ok(Target { name, shape, id, filtered, partial })
 }
 
 fn id_column(shape: &Shape, flag: Option<&str>) -> Option<String> {
@@ -113,6 +123,19 @@ fn id_column(shape: &Shape, flag: Option<&str>) -> Option<String> {
         Some(name) => Some(name).filter(has).map(str::to_owned),
         None => Role::Id.names().iter().copied().find(has).map(str::to_owned),
     }
+}
+
+/// Whether a table has partitions with rows that neither themselves nor by a table above them are published.
+fn lacks_partitions(connection: &mut Connection, published: &[PublishedTable], table: u32) -> Result<bool, pg::Error> {
+    let oids: Vec<String> = published.iter().map(|table| table.relation.id.to_string()).collect();
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_partition_tree({table}) AS t
+          WHERE t.isleaf AND NOT EXISTS (
+                SELECT FROM pg_catalog.pg_partition_ancestors(t.relid) AS up (relid)
+                 WHERE up.relid = ANY ('{{{}}}'::oid[])) LIMIT 1",
+        oids.join(",")
+    ))?;
+    Ok(!rows.is_empty())
 }
 
 /// Whether the publication leaves rows of a table out.

@@ -93,12 +93,14 @@ pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: 
 /// # Errors
 /// The role may not read the table, or the connection broke.
 pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u64) -> Result<Option<u64>, Error> {
+    if !next_transaction(connection)?.is_some_and(|next| can_be_told(xid, next)) {
+        return Ok(None);
+    }
     let rows = connection.query(&format!(
-        "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint - {xid} < 2000000000,
-                (SELECT count(*) FROM (SELECT FROM {table} WHERE {} LIMIT {limit}) AS counted)",
+        "SELECT count(*) FROM (SELECT FROM {table} WHERE {} LIMIT {limit}) AS counted",
         older_than(xid)
     ))?;
-    Ok(rows.first().filter(|row| row.is_true(0)).and_then(|row| row.parse(1)))
+    Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
 /// The oldest transaction that runs, or the next one (64 bits: with its epoch): all before it have ended.
@@ -119,9 +121,38 @@ pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Erro
     Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
-/// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch).
+/// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch). It may be asked as long as
+/// [`can_be_told`]; a row whose transaction is further away than 32 bits reach looks as if it came from the future.
 pub(crate) fn older_than(xid: u64) -> String {
-    format!("age(xmin) > age('{}'::xid)", xid & 0xFFFF_FFFF)
+    format!("(age(xmin) > age('{}'::xid) OR age(xmin) < 0)", xid & 0xFFFF_FFFF)
+}
+
+/// Whether rows can be told from those before `xid`, so that the 32 bits in a row suffice; `next`: the next transaction.
+pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
+    next.saturating_sub(xid) < 2_000_000_000
+}
+
+/// What a publication has: [`membership_sql`]. `None` when there is no such publication.
+///
+/// # Errors
+/// The connection broke.
+pub fn membership(connection: &mut Connection, publication: &str) -> Result<Option<String>, Error> {
+    let rows = connection.query(&membership_sql(publication))?;
+    Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
+}
+
+/// As SQL, what a publication has: one word that is another after any change to it but its comment: made anew, other parameters, a table
+/// or schema added, taken away, or with another filter.
+pub(crate) fn membership_sql(publication: &str) -> String {
+    // Each table and schema is a row that depends on the publication; pg_publication_namespace came with 15.
+    format!(
+        "SELECT pg_catalog.md5(p.oid::text || ' ' || p.xmin::text || COALESCE((
+                    SELECT pg_catalog.string_agg(' ' || d.classid::text || ' ' || d.objid::text, '' ORDER BY d.classid, d.objid)
+                      FROM pg_catalog.pg_depend AS d
+                     WHERE d.refclassid = 'pg_catalog.pg_publication'::regclass AND d.refobjid = p.oid), ''))
+           FROM pg_catalog.pg_publication AS p WHERE p.pubname = {}",
+        literal(publication)
+    )
 }
 
 /// The comment on a publication, and whether our role may change it.

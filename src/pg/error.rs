@@ -152,6 +152,8 @@ pub mod sqlstate {
     pub const OBJECT_IN_USE: &str = "55006";
     /// `undefined_object`: no such slot, publication.
     pub const UNDEFINED_OBJECT: &str = "42704";
+    /// `lock_not_available`: `lock_timeout` is over.
+    pub const LOCK_NOT_AVAILABLE: &str = "55P03";
     /// `insufficient_privilege`.
     pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
     /// `object_not_in_prerequisite_state`: `wal_level` is not logical, the slot is invalid.

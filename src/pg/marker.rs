@@ -3,12 +3,28 @@
 //! In and out: the comment's text. Other lines, a user's own or other slots' marks, are kept. The comment lives in the
 //! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost. A second line says which
 //! transaction was the next one then: what it and later ones leave is in the slot, and of what earlier ones left, little or nothing is.
+//! A third says since when the slot has carried every row of every table that the publication has now: later than the second where tables
+//! were added, or where the slot was there before anybody marked it.
 
 /// What a mark's line begins with.
 const PREFIX: &str = "walrelay slot: ";
 
 /// What a line begins with that says since when a slot is there.
 const SINCE: &str = "walrelay since: ";
+
+/// What a line begins with that says since when a slot has carried all of its publication.
+const WHOLE: &str = "walrelay whole since: ";
+
+/// Since when a slot has carried all that the publication has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Whole {
+    /// The first transaction (64 bits: with its epoch) that had not begun.
+    pub(crate) xid: u64,
+    /// When that was, in seconds since 1970.
+    pub(crate) seconds: u64,
+    /// What the publication had then, in the words of [`super::catalog::membership`]: no blank is in it.
+    pub(crate) members: String,
+}
 
 /// Whether `slot` is marked.
 pub(crate) fn is_set(comment: Option<&str>, slot: &str) -> bool {
@@ -30,12 +46,6 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
     }
 }
 
-/// The comment with `slot` marked as made when `xid` (64 bits: with its epoch) was the next transaction.
-pub(crate) fn set_since(comment: Option<&str>, slot: &str, xid: u64) -> String {
-    let text = removed(comment, slot);
-    format!("{}\n{SINCE}{slot} {xid}", set(text.as_deref(), slot))
-}
-
 /// The first transaction (64 bits: with its epoch) that began after `slot` was made, so that the slot carries its rows; `None`: that was
 /// not written down.
 pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
@@ -43,17 +53,51 @@ pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix(SINCE)?.strip_prefix(slot)?.strip_prefix(' ')?.parse().ok())
 }
 
+/// Since when `slot` has carried all that the publication had when that was written down; `None`: it was not.
+pub(crate) fn whole(comment: Option<&str>, slot: &str) -> Option<Whole> {
+    let mut lines = comment.unwrap_or_default().lines();
+    lines.find_map(|line| {
+        let mut words = line.strip_prefix(WHOLE)?.strip_prefix(slot)?.strip_prefix(' ')?.split(' ');
+        let (xid, seconds, members) =
+            (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.to_owned());
+        words.next().is_none().then_some(Whole { xid, seconds, members })
+    })
+}
+
+/// The lines that say since when, for SQL's `format`, which fills in the next transaction, the time, and what the publication has; `made`:
+/// the slot was made just now.
+pub(crate) fn since_format(slot: &str, made: bool) -> String {
+    let since = if made { format!("\n{SINCE}{slot} %1$s") } else { String::new() };
+    format!("{since}\n{WHOLE}{slot} %1$s %2$s %3$s")
+}
+
+/// The comment without the line that says since when `slot` has carried everything; `None` when nothing is left of it.
+pub(crate) fn without_whole(comment: Option<&str>, slot: &str) -> Option<String> {
+    without(comment, |line| whole(Some(line), slot).is_some())
+}
+
 /// The comment without the mark of `slot`; `None` when nothing is left of it.
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
-    let of_slot = |line: &str| line == mark || since(Some(line), slot).is_some();
-    let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| !of_slot(line)).collect();
+    without(comment, |line| line == mark || since(Some(line), slot).is_some() || whole(Some(line), slot).is_some())
+}
+
+/// The comment without such lines; `None` when nothing is left of it.
+fn without(comment: Option<&str>, goes: impl Fn(&str) -> bool) -> Option<String> {
+    let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| !goes(line)).collect();
     (!kept.is_empty()).then(|| kept.join("\n"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the server fills it in.
+    fn marked(comment: Option<&str>, slot: &str, made: bool, xid: &str) -> String {
+        let filled =
+            since_format(slot, made).replace("%1$s", xid).replace("%2$s", "1700000000").replace("%3$s", "a1b2");
+        set(comment, slot) + &filled
+    }
 
     #[test]
     fn a_users_own_comment_and_other_slots_marks_are_kept() {
@@ -73,14 +117,27 @@ mod tests {
 
     #[test]
     fn since_when_a_slot_is_there_goes_with_its_mark() {
-        let comment = set_since(Some("events"), "orders", 781);
-        let comment = set_since(Some(&comment), "orders_2", 4_294_967_300);
+        let comment = marked(Some("events"), "orders", true, "781");
+        let comment = marked(Some(&comment), "orders_2", true, "4294967300");
         assert!(is_set(Some(&comment), "orders"));
         assert_eq!(
             [since(Some(&comment), "orders"), since(Some(&comment), "orders_2"), since(Some(&comment), "order")],
             [Some(781), Some(4_294_967_300), None]
         );
-        assert_eq!(set_since(Some(&comment), "orders", 900).matches("orders ").count(), 1);
+        let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
+        assert_eq!(left.as_deref(), Some("events"));
+    }
+
+    #[test]
+    fn since_when_all_is_carried_is_written_once_and_goes_with_the_mark() {
+        let at = |xid| Whole { xid, seconds: 1_700_000_000, members: "a1b2".to_owned() };
+        let comment = marked(Some("events"), "orders", true, "781");
+        let comment = marked(Some(&comment), "orders_2", false, "800");
+        let comment = marked(without_whole(Some(&comment), "orders").as_deref(), "orders", false, "900");
+        assert_eq!(whole(Some(&comment), "orders"), Some(at(900)));
+        assert_eq!((whole(Some(&comment), "orders_2"), whole(Some(&comment), "order")), (Some(at(800)), None));
+        assert_eq!(since(Some(&comment), "orders"), Some(781));
+        assert_eq!(whole(Some("walrelay whole since: orders 5 6"), "orders"), None, "cut off");
         let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
         assert_eq!(left.as_deref(), Some("events"));
     }

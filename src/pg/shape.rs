@@ -65,7 +65,8 @@ pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Op
     let referenced_by = names(format!(
         "SELECT conname || ' of ' || conrelid::regclass || CASE confdeltype WHEN 'c' THEN ' (ON DELETE CASCADE)'
                 WHEN 'n' THEN ' (ON DELETE SET NULL)' WHEN 'd' THEN ' (ON DELETE SET DEFAULT)' ELSE '' END
-           FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = {oid} AND conrelid <> {oid} ORDER BY 1"
+           FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = {oid}
+            AND (conrelid <> {oid} OR confdeltype IN ('c', 'n', 'd')) ORDER BY 1"
     ))?;
     let references = names(format!(
         "SELECT conname || ' to ' || confrelid::regclass FROM pg_catalog.pg_constraint

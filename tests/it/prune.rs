@@ -18,6 +18,31 @@ fn old(ids: &[&str]) -> String {
     format!("INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES {}", rows.join(", "))
 }
 
+/// Lets `setup` say since when the slot carries everything, and sets that back to 1970: the tests' rows make themselves old.
+#[track_caller]
+fn proven(lane: Lane) -> Lane {
+    set_up(&lane, &[]);
+    back_in_time(lane)
+}
+
+fn back_in_time(lane: Lane) -> Lane {
+    lane.sql(&format!(
+        "DO $$ BEGIN EXECUTE (
+            SELECT format('COMMENT ON PUBLICATION %I IS %L', pubname,
+                          regexp_replace(obj_description(oid), '(whole since: \\S+ \\d+) \\d+', '\\1 0'))
+              FROM pg_publication WHERE pubname = '{}'); END $$",
+        lane.name
+    ));
+    lane
+}
+
+#[track_caller]
+fn set_up(lane: &Lane, more: &[&str]) {
+    let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+    let output = Command::new(binary()).args(["setup", "--apply"]).args(place).args(more).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn command(lane: &Lane, more: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(["prune", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name]);
@@ -64,7 +89,7 @@ fn finished(child: Child) -> String {
 
 #[test]
 fn old_rows_go_once_the_relay_has_delivered_them_and_young_ones_stay() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1", "2", "3"]));
     lane.sql("INSERT INTO outbox VALUES ('young', 'order', 'k', 'p', now())");
     let child = waiting(&lane, &["--older-than", "1h", "--chunk", "2"]);
@@ -83,7 +108,7 @@ fn old_rows_go_once_the_relay_has_delivered_them_and_young_ones_stay() {
 fn asynchronous_commits_that_are_visible_and_not_yet_in_the_log_stay() {
     let settings = vec![("wal_writer_delay".to_owned(), "10s".to_owned())];
     let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
-    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(AGED, "outbox");
+    let lane = proven(Lane::on(&server, shared_kafka().unwrap()).furnish(AGED, "outbox"));
     let mut relay = lane.streaming(&[]);
     lane.wait_confirmed();
     relay.kill9().unwrap();
@@ -107,7 +132,7 @@ fn asynchronous_commits_that_are_visible_and_not_yet_in_the_log_stay() {
 
 #[test]
 fn rows_of_savepoints_whose_transaction_still_runs_stay() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     let mut writer = lane.connect();
     writer.batch_execute(&format!("BEGIN; SAVEPOINT s; {}; RELEASE s", old(&["open"]))).unwrap();
     lane.sql(&old(&["1"]));
@@ -126,7 +151,7 @@ fn rows_of_savepoints_whose_transaction_still_runs_stay() {
 
 #[test]
 fn a_row_that_took_the_place_of_a_listed_one_stays() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql("ALTER TABLE outbox SET (autovacuum_enabled = off)");
     lane.sql(&old(&["1", "2"]));
     let child = waiting(&lane, &["--older-than", "1h"]);
@@ -145,7 +170,7 @@ fn a_row_that_took_the_place_of_a_listed_one_stays() {
 
 #[test]
 fn a_locked_row_is_passed_over_and_goes_the_next_time() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1", "2"]));
     let _relay = lane.streaming(&[]);
     let mut holder = lane.connect();
@@ -159,7 +184,7 @@ fn a_locked_row_is_passed_over_and_goes_the_next_time() {
 
 #[test]
 fn what_cannot_be_proven_or_told_is_refused() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1"]));
     for (more, code, words) in [
         (&["--older-than", "59s"][..], 64, "below a minute"),
@@ -185,9 +210,8 @@ fn what_cannot_be_proven_or_told_is_refused() {
 fn rows_from_before_the_slot_stay_and_are_told() {
     let lane = Lane::empty();
     lane.sql(&format!("{AGED}; {}", old(&["before"])));
-    let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--table", "outbox"];
-    let made = Command::new(binary()).args(["setup", "--apply"]).args(place).output().unwrap();
-    assert!(made.status.success());
+    set_up(&lane, &["--table", "outbox"]);
+    let lane = back_in_time(lane);
     lane.sql(&old(&["after"]));
     let _relay = lane.streaming(&[]);
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
@@ -199,8 +223,93 @@ fn rows_from_before_the_slot_stay_and_are_told() {
 }
 
 #[test]
-fn a_dry_run_counts_and_an_archive_keeps_every_value() {
+fn a_row_from_before_the_slot_stays_although_it_was_updated_since() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{AGED}; {}", old(&["before"])));
+    lane.publish("outbox");
+    lane.make_slot();
+    set_up(&lane, &[]);
+    lane.sql("UPDATE outbox SET payload = 'tried'; ALTER TABLE outbox ALTER payload TYPE varchar(99)");
+    let _relay = lane.streaming(&["--on-update=skip"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("0 rows deleted") && text.contains("from before the slot stay"), "{text}");
+    assert_eq!(left(&lane), ["before"]);
+}
+
+#[test]
+fn rows_of_a_table_that_joined_later_stay_and_a_change_by_hand_is_noticed() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let other = AGED.replace("TABLE outbox", "TABLE other");
+    lane.sql(&format!("{other}; {}", old(&["before"]).replace("INTO outbox", "INTO other")));
+    lane.sql(&format!("ALTER PUBLICATION {} ADD TABLE other", lane.name));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("was changed after") && text.contains("walrelay setup --apply"), "{text}");
+    let lane = proven(lane);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("public.other: 0 rows deleted"), "{text}");
+    let left = lane.connect().query("SELECT id FROM other", &[]).unwrap();
+    assert_eq!(left.len(), 1);
+}
+
+#[test]
+fn a_slot_that_nobody_marked_proves_nothing() {
     let lane = Lane::with(AGED, "outbox");
+    lane.sql(&old(&["1"]));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("it was not written down") && text.contains("walrelay setup --apply"), "{text}");
+    assert_eq!(left(&lane), ["1"]);
+}
+
+#[test]
+fn partitions_that_are_not_published_stay() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{} PARTITION BY LIST (id)", AGED.replace("text PRIMARY KEY", "text")));
+    lane.sql(
+        "CREATE TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a'); CREATE TABLE outbox_b PARTITION OF outbox FOR VALUES IN ('b')",
+    );
+    lane.publish("outbox_a");
+    lane.make_slot();
+    let lane = proven(lane);
+    lane.sql(&old(&["a", "b"]));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("does not have all of its partitions"), "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--table", "outbox_a"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
+    assert_eq!(left(&lane), ["b"]);
+}
+
+#[test]
+fn an_archive_that_would_be_published_is_refused() {
+    let lane = proven(Lane::with(&format!("{AGED}; CREATE TABLE kept (LIKE outbox)"), "outbox, kept"));
+    lane.sql(&old(&["1"]));
+    let _relay = lane.streaming(&[]);
+    for archive in ["kept", "outbox"] {
+        let (code, text) = pruned(&lane, &["--older-than", "1h", "--table", "outbox", "--archive-to", archive]);
+        assert!(code == 64 && text.contains("would be published again"), "{text}");
+    }
+    assert_eq!(left(&lane), ["1"]);
+}
+
+#[test]
+fn a_role_without_rights_on_the_table_is_told_which() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["1"]));
+    let role = format!("{}_pruner", lane.name);
+    lane.sql(&format!("CREATE ROLE {role} LOGIN; GRANT SELECT ON outbox TO {role}; GRANT pg_monitor TO {role}"));
+    let source = lane.source.replace("postgres@", &format!("{role}@"));
+    let _relay = lane.streaming(&[]);
+    let output = command(&lane, &["--older-than", "1h", "--source", &source]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("GRANT SELECT, UPDATE, DELETE ON"), "{text}");
+    lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn a_dry_run_counts_and_an_archive_keeps_every_value() {
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1", "2"]));
     let _relay = lane.streaming(&[]);
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
@@ -220,8 +329,8 @@ fn a_dry_run_counts_and_an_archive_keeps_every_value() {
 fn age_is_taken_from_milliseconds_or_from_the_commit_where_the_server_tracks_it() {
     let settings = vec![("track_commit_timestamp".to_owned(), "on".to_owned())];
     let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
-    let lane = Lane::on(&server, shared_kafka().unwrap())
-        .furnish("CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, payload text, ts bigint)", "outbox");
+    let table = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, payload text, ts bigint)";
+    let lane = proven(Lane::on(&server, shared_kafka().unwrap()).furnish(table, "outbox"));
     let _relay = lane.streaming(&[]);
     lane.sql(
         "INSERT INTO outbox VALUES ('old', 'order', 'p', 1000), ('new', 'order', 'p', extract(epoch FROM now()) * 1000)",
@@ -247,6 +356,7 @@ fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
     );
     lane.publish("outbox");
     lane.make_slot();
+    let lane = proven(lane);
     lane.sql(&old(&["1", "2"]));
     let child = waiting(&lane, &["--older-than", "1h", "--partitions"]);
     let there = |name: &str| -> bool {
@@ -268,7 +378,7 @@ fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
 
 #[test]
 fn every_goes_on_with_rows_that_come_later() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     let _relay = lane.streaming(&[]);
     let mut child = command(&lane, &["--older-than", "1h", "--every", "200ms"]).stdout(Stdio::null()).spawn().unwrap();
     for id in ["1", "2"] {

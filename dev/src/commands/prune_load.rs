@@ -138,7 +138,7 @@ fn prune(stage: &Stage, arguments: &Arguments) -> Result<()> {
     let started = Instant::now();
     let output = std::process::Command::new(&stage.binary)
         .args(["prune", "--source", &stage.source, "--publication", &stage.name, "--slot", &stage.name])
-        .args(["--table", "outbox", "--older-than", "1h", "--chunk", &arguments.chunk.to_string()])
+        .args(["--table", "outbox", "--older-than", "1h", "--force", "--chunk", &arguments.chunk.to_string()])
         .output()?;
     ensure!(output.status.success(), "prune failed: {}", String::from_utf8_lossy(&output.stderr));
     line(String::from_utf8_lossy(&output.stdout).trim_end());
@@ -154,7 +154,9 @@ fn churn(stage: &Stage, arguments: &Arguments) -> Result<()> {
     }
     let mut command = std::process::Command::new(&stage.binary);
     command.args(["prune", "--source", &stage.source, "--publication", &stage.name, "--slot", &stage.name]);
-    command.args(["--table", "outbox", "--older-than", "1min", "--every", "5s"]).stdout(std::process::Stdio::null());
+    command
+        .args(["--table", "outbox", "--older-than", "1min", "--force", "--every", "5s"])
+        .stdout(std::process::Stdio::null());
     let mut prune = Guarded::spawn("prune", &mut command, &LastWill::default())?;
     let mut client = stage.connect()?;
     let (started, mut looked, mut written) = (Instant::now(), Instant::now(), 0);

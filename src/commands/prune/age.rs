@@ -67,7 +67,11 @@ impl Age {
 
     /// As SQL, whether a row is older.
     pub(super) fn older_than(&self, age: Duration) -> String {
-        let limit = format!("pg_catalog.now() - interval '{} ms'", age.as_millis());
+        self.before(&format!("pg_catalog.now() - interval '{} ms'", age.as_millis()))
+    }
+
+    /// As SQL, whether a row is from before `limit`, a timestamptz in SQL.
+    pub(super) fn before(&self, limit: &str) -> String {
         match self {
             Self::Column(name, BIGINT) => {
                 format!("{} < (extract(epoch FROM {limit}) * 1000)::bigint", identifier(name))

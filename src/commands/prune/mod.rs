@@ -11,11 +11,13 @@
 //! `pg_visible_in_snapshot(xmin)` does not know the savepoints of transactions that still run. The message needs neither: whatever a
 //! snapshot shows has put its commit into the log before, and the log has one order.
 //!
-//! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows from before the slot pass through no
-//! slot and stay, unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one short transaction.
+//! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows that may not have come through the slot
+//! at all stay ([`proof`]), unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one
+//! short transaction.
 
 mod age;
 mod partitions;
+mod proof;
 
 use super::error::CommandError;
 use super::output::{duration, number, shell_quoted, typed as sql_typed};
@@ -25,9 +27,10 @@ use super::{TypedFlags, listed};
 use crate::config::TableName;
 use crate::lsn::Lsn;
 use crate::pg::shape::shape;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server, sqlstate};
 use crate::supervise::RunError;
 use age::Age;
+use proof::Proof;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -96,7 +99,8 @@ pub fn prune(
         match (once(request, typed, out, notes, stop), request.every) {
             // What passes by itself is tried again with the next round.
             (Err(CommandError::Run(RunError::Postgres(error))), Some(_))
-                if error.recovery() == pg::Recovery::Reconnect =>
+                if error.recovery() == pg::Recovery::Reconnect
+                    || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) =>
             {
                 tracing::warn!(%error, "this round was not finished");
             }
@@ -124,14 +128,13 @@ fn once(
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
     target::confirmed(&mut connection, &request.place)?;
     let tables = tables(&mut connection, request)?;
+    let proof = if request.force { None } else { Some(Proof::find(&mut connection, &request.place)?) };
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, typed, notes, stop };
+    let mut round = Round { connection, request, proof, typed, notes, stop };
     for table in &tables {
-        if request.partitions {
-            partitions::prune(&mut round, table, out)?;
-        } else {
-            round.table(table, out)?;
-        }
+        let pruned =
+            if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
+        pruned.map_err(|error| table.target.refused("prune", "SELECT, UPDATE, DELETE", error))?;
     }
     if request.dry_run {
         writeln!(out, "nothing was deleted")?;
@@ -155,7 +158,19 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
                 why: "the publication has a row filter on it: rows that it leaves out are never delivered",
             });
         }
+        if target.partial && !request.force {
+            return Err(CommandError::NotProven {
+                table: target.name.to_string(),
+                why: "the publication does not have all of its partitions: rows of the others are never delivered by it",
+            });
+        }
         let age = Age::find(request.age_column.as_deref(), &target.name, &target.shape, tracks)?;
+        if age == Age::Commit && !request.force && proof::has_updates(connection, target.shape.oid)? {
+            return Err(CommandError::NotProven {
+                table: target.name.to_string(),
+                why: "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
+            });
+        }
         Ok(Table { target, age })
     };
     targets.into_iter().map(table).collect()
@@ -165,6 +180,8 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
 struct Round<'a> {
     connection: Connection,
     request: &'a Request,
+    /// `None`: whatever has come through the slot.
+    proof: Option<Proof>,
     typed: &'a TypedFlags,
     notes: &'a mut dyn Write,
     stop: &'a dyn Fn() -> bool,
@@ -174,7 +191,7 @@ impl Round<'_> {
     fn table(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
         let started = Instant::now();
         let since = self.since()?;
-        let condition = self.condition(table, since);
+        let condition = self.condition(table);
         if self.request.dry_run {
             return self.count(table, &condition, out);
         }
@@ -191,14 +208,14 @@ impl Round<'_> {
         let changed = if left > 0 { format!(", {} were locked or had changed", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
         writeln!(out, "{}: {} rows deleted{changed} ({took})", table.target.name, number(deleted))?;
-        self.older(table, since, out)
+        self.unproven(table, out)
     }
 
-    /// The rows that may go; without those from before the slot.
-    fn condition(&self, table: &Table, since: Option<u64>) -> String {
+    /// The rows that may go.
+    fn condition(&self, table: &Table) -> String {
         let older = table.age.older_than(self.request.older_than);
-        match since.filter(|_| !self.request.force) {
-            Some(xid) => format!("{older} AND NOT ({})", catalog::older_than(xid)),
+        match &self.proof {
+            Some(proof) => format!("{older} AND NOT ({})", proof.lacks(&table.age)),
             None => older,
         }
     }
@@ -215,15 +232,14 @@ impl Round<'_> {
         let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
         let age = duration(self.request.older_than);
         writeln!(out, "{}: {} rows are older than {age} by {}", table.target.name, number(count), table.age.name())?;
-        let since = self.since()?;
-        self.older(table, since, out)
+        self.unproven(table, out)
     }
 
-    /// Says what stays because no slot has carried it.
-    fn older(&mut self, table: &Table, since: Option<u64>, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Some(xid) = since.filter(|_| !self.request.force) else { return Ok(()) };
+    /// Says what stays because it may be from before the slot.
+    fn unproven(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(proof) = &self.proof else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
-        let clause = catalog::older_than(xid);
+        let clause = proof.lacks(&table.age);
         let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.sql_name());
         if self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
             return Ok(());
@@ -235,7 +251,7 @@ impl Round<'_> {
         );
         writeln!(
             out,
-            "{}: rows from before the slot stay: none has carried them. To publish them: {}; to delete them all the same: --force",
+            "{}: rows from before the slot stay, published or not. To publish what never was: {}; to delete what was, by that or otherwise: --force",
             table.target.name,
             self.typed.complete(&publish)
         )?;
@@ -306,16 +322,24 @@ impl Round<'_> {
     fn archive(&mut self, table: &Table) -> Result<Option<String>, CommandError> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
-            return Err(CommandError::NoTable {
-                table: into.to_string(),
+            return Err(CommandError::NoArchive {
+                archive: super::output::table(into),
+                table: table.target.sql_name(),
                 database: self.request.place.source.dbname.clone(),
             });
         };
+        let published = server::published_tables(&mut self.connection, &self.request.place.publication)?;
+        if *into == table.target.name || published.iter().any(|table| into.covers(table)) {
+            return Err(CommandError::ArchivePublished {
+                archive: into.to_string(),
+                publication: self.request.place.publication.clone(),
+            });
+        }
         let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
         let names: Vec<String> = table.target.shape.columns.iter().map(|column| column.name.clone()).collect();
         if let Some(column) = names.into_iter().find(lacks) {
             return Err(CommandError::ArchiveLacks {
-                archive: into.to_string(),
+                archive: super::output::table(into),
                 column,
                 table: table.target.name.to_string(),
             });

@@ -8,7 +8,7 @@ use super::{Round, Table};
 use crate::commands::error::CommandError;
 use crate::commands::listed;
 use crate::commands::output::duration;
-use crate::pg::{self, catalog, identifier};
+use crate::pg::{self, catalog, identifier, sqlstate};
 use std::io::Write;
 
 /// How many days ahead partitions are made, today not counted.
@@ -17,8 +17,10 @@ const DAYS_AHEAD: u32 = 7;
 /// `duplicate_table`, `invalid_object_definition` (it would overlap): that day has its place.
 const IS_THERE: [&str; 2] = ["42P07", "42P17"];
 
-/// `lock_not_available`: others use it, and the next round comes.
-const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// The bounds of a partition `c` as times, as SQL; null where it has none.
+const FROM: &str =
+    "substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM 'FROM \\(''([^'']+)''\\)')::timestamptz";
+const UPTO: &str = "substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM 'TO \\(''([^'']+)''\\)')::timestamptz";
 
 /// Makes, detaches, drops.
 pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -31,9 +33,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
         }
         return Ok(());
     }
-    for day in 0..=DAYS_AHEAD {
-        make(round, table, day, out)?;
-    }
+    make(round, table, out)?;
     if old.is_empty() {
         writeln!(out, "{}: no partition is older than {age} by {key}", table.target.name)?;
         return Ok(());
@@ -66,54 +66,62 @@ fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
     Err(refused(format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
 }
 
-/// The partition of the day that is so many days ahead, if nothing is there yet.
-fn make(round: &mut Round<'_>, table: &Table, day: u32, out: &mut dyn Write) -> Result<(), CommandError> {
-    let rows = round.connection.query(&format!(
-        "SELECT to_char(current_date + {day}, 'YYYYMMDD'), (current_date + {day})::text, (current_date + {day} + 1)::text"
+/// Makes the days that have no place yet, today and ahead. Each takes a lock that writers wait for, so those that have are not tried.
+fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+    // A day that partitions of other bounds cover in part begins where they end.
+    let days = round.connection.query(&format!(
+        "SELECT to_char(day, 'YYYYMMDD'), greatest(day::timestamptz, max(upto) FILTER (WHERE upto < day + 1))::text, (day + 1)::text
+           FROM (SELECT current_date + n FROM generate_series(0, {DAYS_AHEAD}) AS n) AS days (day)
+           LEFT JOIN (SELECT {FROM}, {UPTO} FROM pg_catalog.pg_inherits AS i
+                        JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+                       WHERE i.inhparent = {} AND NOT i.inhdetachpending) AS there (since, upto)
+             ON COALESCE(since < day + 1, true) AND upto > day
+          GROUP BY day HAVING NOT COALESCE(bool_or(upto >= day + 1), false) ORDER BY day",
+        table.target.shape.oid
     ))?;
-    let text = |at| rows.first().and_then(|row| row.text(at)).unwrap_or_default().to_owned();
-    let (suffix, from, to) = (text(0), text(1), text(2));
-    let schema = identifier(&table.target.name.schema);
-    let name = format!("{schema}.{}", identifier(&format!("{}_p{suffix}", table.target.name.name)));
-    let made = round.connection.query(&format!(
-        "CREATE TABLE {name} PARTITION OF {} FOR VALUES FROM ('{from}') TO ('{to}')",
-        table.target.sql_name()
-    ));
-    match made {
-        Ok(_) => writeln!(out, "{}: made partition {name}", table.target.name)?,
-        Err(error) if error.code().is_some_and(|code| IS_THERE.contains(&code)) => {}
-        Err(error) => return Err(error.into()),
+    for day in &days {
+        let text = |at| day.text(at).unwrap_or_default();
+        let schema = identifier(&table.target.name.schema);
+        let name = format!("{schema}.{}", identifier(&format!("{}_p{}", table.target.name.name, text(0))));
+        let made = round.connection.query(&format!(
+            "CREATE TABLE {name} PARTITION OF {} FOR VALUES FROM ('{}') TO ('{}')",
+            table.target.sql_name(),
+            text(1),
+            text(2)
+        ));
+        match made {
+            Ok(_) => writeln!(out, "{}: made partition {name}", table.target.name)?,
+            Err(error) if error.code().is_some_and(|code| IS_THERE.contains(&code)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }
 
-/// Partitions whose last moment is old enough, without those with rows from before the slot.
+/// Partitions whose last moment is old enough, without those with rows that may be from before the slot.
 fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError> {
     let rows = round.connection.query(&format!(
         "SELECT format('%I.%I', n.nspname, c.relname)
            FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE i.inhparent = {} AND c.relkind = 'r' AND NOT i.inhdetachpending
-            AND substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM 'TO \\(''([^'']+)''\\)')::timestamptz
+            AND {UPTO}
                 < pg_catalog.now() - interval '{} ms'
           ORDER BY c.relname",
         table.target.shape.oid,
         round.request.older_than.as_millis()
     ))?;
     let mut names: Vec<String> = rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect();
-    if let Some(xid) = round.since()?.filter(|_| !round.request.force) {
-        let connection = &mut round.connection;
-        let mut carried = |name: &String| -> Result<bool, pg::Error> {
-            let older = catalog::older_than(xid);
-            Ok(connection.query(&format!("SELECT FROM {name} WHERE {older} LIMIT 1"))?.is_empty())
-        };
-        let mut kept = Vec::new();
+    if let Some(proof) = &round.proof {
+        let lacks = proof.lacks(&table.age);
+        let mut proven = Vec::new();
         for name in names {
-            if carried(&name)? {
-                kept.push(name);
+            let one = format!("SELECT FROM {name} WHERE {lacks} LIMIT 1");
+            if round.connection.query_within(&one, listed::PATIENCE)?.is_empty() {
+                proven.push(name);
             }
         }
-        names = kept;
+        names = proven;
     }
     Ok(names)
 }
@@ -135,7 +143,9 @@ fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64)
     };
     match outcome {
         Ok("dropped") => Ok("dropped"),
-        Err(error) if error.code() == Some(LOCK_NOT_AVAILABLE) => connection.query("ROLLBACK").map(|_| "somebody uses"),
+        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
+            connection.query("ROLLBACK").map(|_| "somebody uses")
+        }
         Err(error) => Err(error),
         Ok(other) => connection.query("ROLLBACK").map(|_| other),
     }

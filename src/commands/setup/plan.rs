@@ -10,7 +10,7 @@ use crate::config::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::marker;
 use crate::pg::server::{Publication, Slot};
-use crate::pg::{self, identifier, literal};
+use crate::pg::{self, catalog, identifier, literal};
 use crate::supervise::{RunError, check_slot};
 
 /// The outbox table as its own file shows it to people.
@@ -43,6 +43,8 @@ pub(super) struct Facts {
 pub(super) struct PublicationFacts {
     pub(super) row: Publication,
     pub(super) mark: PublicationMark,
+    /// What it has now ([`crate::pg::catalog::membership`]).
+    pub(super) members: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -238,10 +240,14 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
     })
 }
 
+/// Tables that a publication which is there does not have.
+pub(super) fn lacking(facts: &Facts) -> impl Iterator<Item = &TableFacts> {
+    let listed = facts.publication.as_ref().is_some_and(|publication| !publication.row.puballtables);
+    facts.tables.iter().filter(move |table| listed && !table.covered)
+}
+
 fn members(request: &Request, facts: &Facts) -> Vec<Step> {
-    let Some(publication) = &facts.publication else { return Vec::new() };
-    let missing = facts.tables.iter().filter(|table| !table.covered && !publication.row.puballtables);
-    missing
+    lacking(facts)
         .map(|missing| Step {
             kind: Kind::Member,
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
@@ -315,26 +321,46 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
 
-/// The same, with the first transaction that began after the slot was made.
-pub(super) fn mark_since_sql(request: &Request, facts: &Facts, xid: u64) -> String {
-    let comment = marker::set_since(comment(facts), &request.slot, xid);
-    format!("COMMENT ON PUBLICATION {} IS {}", identifier(&request.publication), literal(&comment))
+/// The same, with since when: asked as it is written down.
+fn mark_now_sql(publication: &str, text: &str, since: &str) -> String {
+    let body = format!(
+        "BEGIN EXECUTE (
+    SELECT format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || format({since}, xid, seconds, members))
+      FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS xid, ceil(extract(epoch FROM clock_timestamp()))::bigint AS seconds,
+                   ({members}) AS members) AS now); END",
+        name = literal(publication),
+        text = literal(text),
+        since = literal(since),
+        members = catalog::membership_sql(publication)
+    );
+    format!("DO {}", literal(&body))
 }
 
 fn mark(request: &Request, facts: &Facts) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
-    if !owned || (marker::is_set(comment, &request.slot) && facts.slot.is_some()) {
+    let made = facts.slot.is_none() || !marker::is_set(comment, &request.slot);
+    if !owned || (!made && is_whole(request, facts)) {
         return None;
     }
+    let Request { publication, slot, .. } = request;
+    // Since when an earlier slot was there means nothing for this one.
+    let kept = if made { marker::removed(comment, slot) } else { marker::without_whole(comment, slot) };
+    let what = if made { format!("slot \"{slot}\" was made") } else { format!("slot \"{slot}\" carries all of it") };
     Some(Step {
         kind: Kind::Mark,
-        what: format!("publication \"{}\": slot \"{}\" was made", request.publication, request.slot),
-        // Since when an earlier slot was there means nothing for this one.
-        sql: mark_sql(&request.publication, marker::removed(comment, &request.slot).as_deref(), &request.slot),
-        comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.".to_owned(),
+        what: format!("publication \"{publication}\": {what}"),
+        sql: mark_now_sql(publication, &marker::set(kept.as_deref(), slot), &marker::since_format(slot, made)),
+        comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
         mend: "run it as the owner of the publication".to_owned(),
     })
+}
+
+/// Whether the mark tells since when the slot has carried what the publication will have.
+fn is_whole(request: &Request, facts: &Facts) -> bool {
+    let whole = marker::whole(comment(facts), &request.slot);
+    let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
+    whole.is_some_and(|whole| Some(&whole.members) == members) && lacking(facts).next().is_none()
 }
 
 fn comment(facts: &Facts) -> Option<&str> {

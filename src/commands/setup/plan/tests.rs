@@ -4,6 +4,9 @@ use crate::lsn::Lsn;
 use crate::pg::source::{Environment, Source};
 use serde_json::{Value, json};
 
+/// The comment where everything was done.
+const WHOLE: &str = "walrelay slot: walrelay\nwalrelay whole since: walrelay 790 1700000000 a1b2";
+
 const EXISTING: TableRow = TableRow { partitioned: false, member: false };
 
 fn request(tables: &[&str]) -> Request {
@@ -43,7 +46,8 @@ fn facts(request: &Request) -> Facts {
 fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
     let row =
         Publication { puballtables: false, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
-    PublicationFacts { row, mark: PublicationMark { comment: comment.map(str::to_owned), owned } }
+    let mark = PublicationMark { comment: comment.map(str::to_owned), owned };
+    PublicationFacts { row, mark, members: Some("a1b2".to_owned()) }
 }
 
 fn slot_of(row: Value) -> Slot {
@@ -63,7 +67,7 @@ fn good_slot() -> Slot {
 /// A server on which everything was done for `request`.
 fn complete(request: &Request) -> Facts {
     let mut facts = facts(request);
-    facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
+    facts.publication = Some(publication(Some(WHOLE), true));
     facts.slot = Some(good_slot());
     facts.tables.iter_mut().for_each(|table| table.covered = true);
     facts
@@ -76,14 +80,38 @@ fn statements(request: &Request, facts: &Facts) -> Vec<String> {
 #[test]
 fn a_bare_database_gets_publication_then_slot_then_mark() {
     let request = request(&["outbox", r#""Shop"."Out""box""#]);
+    let statements = statements(&request, &facts(&request));
     assert_eq!(
-        statements(&request, &facts(&request)),
+        statements[..2],
         [
             r#"CREATE PUBLICATION "walrelay" FOR TABLE "public"."outbox", "Shop"."Out""box" WITH (publish = 'insert')"#,
             "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')",
-            r#"COMMENT ON PUBLICATION "walrelay" IS 'walrelay slot: walrelay'"#,
         ]
     );
+    let mark = &statements[2];
+    assert!(mark.contains("COMMENT ON PUBLICATION") && mark.contains("walrelay slot: walrelay"), "{mark}");
+    assert!(
+        mark.contains("walrelay since: walrelay %1$s") && mark.contains("walrelay whole since: walrelay %1$s"),
+        "{mark}"
+    );
+}
+
+#[test]
+fn since_when_a_slot_carries_everything_is_written_anew_where_that_has_changed() {
+    let request = request(&["outbox", "other"]);
+    let kinds = |facts: &Facts| plan(&request, facts).unwrap().steps.iter().map(|step| step.kind).collect::<Vec<_>>();
+    let mut facts = complete(&request);
+    facts.tables[1].covered = false;
+    assert_eq!(kinds(&facts), [Kind::Member, Kind::Mark], "a table is added");
+    let mut facts = complete(&request);
+    facts.publication.as_mut().unwrap().members = Some("c3d4".to_owned());
+    assert_eq!(kinds(&facts), [Kind::Mark], "somebody changed the publication");
+    let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781";
+    facts.publication = Some(publication(Some(old), true));
+    let mark = plan(&request, &facts).unwrap().steps.remove(0).sql;
+    assert!(mark.contains("since: walrelay 781") && !mark.contains("walrelay since: walrelay %1$s"), "{mark}");
+    facts.publication = Some(publication(Some(old), false));
+    assert_eq!(kinds(&facts), [], "it is another role's");
 }
 
 #[test]
@@ -109,7 +137,7 @@ fn a_table_that_the_publication_lacks_is_added() {
     let request = request(&["outbox", "other"]);
     let mut facts = complete(&request);
     facts.tables[1].covered = false;
-    assert_eq!(statements(&request, &facts), [r#"ALTER PUBLICATION "walrelay" ADD TABLE "public"."other""#]);
+    assert_eq!(statements(&request, &facts)[0], r#"ALTER PUBLICATION "walrelay" ADD TABLE "public"."other""#);
     facts.publication.as_mut().unwrap().row.puballtables = true;
     assert!(statements(&request, &facts).is_empty());
 }
@@ -248,7 +276,7 @@ fn a_script_is_sql_and_comments_and_says_what_comes_next() {
         )
     );
     let sql: String = text.lines().filter(|line| !line.starts_with("--")).collect();
-    assert!(sql.starts_with("ALTER SYSTEM") && sql.ends_with("walrelay slot: orders';"));
+    assert!(sql.starts_with("ALTER SYSTEM") && sql.contains("walrelay slot: orders"));
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! Which rows are proven to have come through the slot at all.
+//!
+//! In: the mark that `setup --apply` left, and what the publication has now. Out: a condition in SQL.
+//!
+//! Invariant: a row that this lets through was inserted while the slot was there and the publication had its table. Two things have to
+//! say so. Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
+//! And its age must be: but applications may write any time into a column. A publication that was changed since proves nothing.
+
+use super::age::Age;
+use crate::commands::error::CommandError;
+use crate::commands::target::OutboxPlace;
+use crate::pg::{self, Connection, catalog, marker};
+
+/// Since when everything has come through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Proof {
+    /// In seconds since 1970.
+    seconds: u64,
+    /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
+    xid: Option<u64>,
+}
+
+impl Proof {
+    /// Reads the mark.
+    pub(super) fn find(connection: &mut Connection, place: &OutboxPlace) -> Result<Self, CommandError> {
+        let mark = catalog::publication_mark(connection, &place.publication)?;
+        let missing = |why: &str| CommandError::NoProof {
+            slot: place.slot.clone(),
+            publication: place.publication.clone(),
+            why: why.to_owned(),
+        };
+        let whole =
+            marker::whole(mark.comment.as_deref(), &place.slot).ok_or_else(|| missing("it was not written down"))?;
+        if catalog::membership(connection, &place.publication)?.as_ref() != Some(&whole.members) {
+            return Err(missing("the publication was changed after it was written down"));
+        }
+        let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
+        let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
+        Ok(Self { seconds: whole.seconds, xid })
+    }
+
+    /// As SQL, whether that is not proven of a row.
+    pub(super) fn lacks(&self, age: &Age) -> String {
+        let before = age.before(&format!("pg_catalog.to_timestamp({})", self.seconds));
+        match self.xid {
+            Some(xid) => format!("({before} OR {})", catalog::older_than(xid)),
+            None => before,
+        }
+    }
+}
+
+/// Whether rows of a table, or of its partitions, have been updated since the server began to count.
+pub(super) fn has_updates(connection: &mut Connection, oid: u32) -> Result<bool, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_stat_all_tables WHERE n_tup_upd > 0
+            AND relid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid})) LIMIT 1"
+    ))?;
+    Ok(!rows.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_to_be_younger_by_its_age_and_by_its_transaction() {
+        let age = Age::Column("at".to_owned(), 1184);
+        let proof = Proof { seconds: 1000, xid: Some(4_294_967_300) };
+        assert_eq!(
+            proof.lacks(&age),
+            "(\"at\" < pg_catalog.to_timestamp(1000) OR (age(xmin) > age('4'::xid) OR age(xmin) < 0))"
+        );
+        assert_eq!(Proof { xid: None, ..proof }.lacks(&age), "\"at\" < pg_catalog.to_timestamp(1000)");
+    }
+}
