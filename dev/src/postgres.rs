@@ -31,11 +31,13 @@ pub const SOURCE_VARIABLE: &str = "WALRELAY_TEST_SOURCE";
 /// Names the major version of servers of our own that none is said for, so that the same tests run on each.
 pub const MAJOR_VARIABLE: &str = "WALRELAY_TEST_POSTGRES";
 
-/// What logical replication needs, and room for many tests at once.
-const SETTINGS: [(&str, &str); 5] = [
+/// What logical replication needs, and room for as many tests at once as a large machine has cores: each has a slot or two, a
+/// walsender for each relay, and a handful of sessions.
+const SETTINGS: [(&str, &str); 6] = [
     ("wal_level", "logical"),
-    ("max_wal_senders", "20"),
-    ("max_replication_slots", "20"),
+    ("max_wal_senders", "200"),
+    ("max_replication_slots", "200"),
+    ("max_connections", "500"),
     ("listen_addresses", "127.0.0.1"),
     ("log_line_prefix", "%m [%p] %a "),
 ];
