@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+/// How long a connection, and each read of the answer, may take: on a machine that has much else to do, seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// An answer: its status code and its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
@@ -18,11 +21,11 @@ pub struct Answer {
 /// Asks 127.0.0.1:`port` for `path`.
 ///
 /// # Errors
-/// Nobody answers within a second, or it is no HTTP.
+/// Nobody answers within 10 s, or it is no HTTP.
 pub fn get(port: u16, path: &str) -> Result<Answer> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     // HTTP/1.0: the body ends with the connection, never in chunks.
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
