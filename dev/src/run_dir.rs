@@ -3,10 +3,12 @@
 //! In: where services run. Out: an empty folder whose name says which process it belongs to, and free loopback ports.
 //! Folders that a crashed machine left behind are swept when the next one is made.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -15,6 +17,9 @@ use crate::{account, process};
 /// Below the range that Linux takes for outgoing connections (32768 and up), so that the port is still free when a
 /// service comes back to it.
 const PORTS: std::ops::Range<u16> = 10_240..32_000;
+
+/// Ports that are remembered at most, so that enough are left to draw from.
+const REMEMBERED: usize = 10_000;
 
 /// Makes the folder `kind-PID-N` in `run`.
 ///
@@ -29,15 +34,24 @@ pub(crate) fn make(run: &Path, kind: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A loopback port that nobody listens on.
+/// A loopback port that nobody listens on, and that nobody in this process was given before: who has it may not listen
+/// yet, or just not while it starts again.
 ///
 /// # Errors
 /// None of a hundred tried is free.
 pub fn free_port() -> Result<u16> {
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = |port: &u16| !given.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let found = (0..100).map(|_| rand::random_range(PORTS)).find(free);
     match found {
-        Some(port) => Ok(port),
+        Some(port) => {
+            if given.len() >= REMEMBERED {
+                given.clear();
+            }
+            given.insert(port);
+            Ok(port)
+        }
         None => bail!("no free port on 127.0.0.1 between {} and {}", PORTS.start, PORTS.end),
     }
 }
@@ -83,6 +97,12 @@ mod tests {
         for others in ["kafka-4711-data", "kafka-tool-4711-0", "other-4711-0", "lost+found"] {
             assert_eq!(owner(others, "kafka"), None, "{others}");
         }
+    }
+
+    #[test]
+    fn no_port_is_given_twice() {
+        let ports: BTreeSet<u16> = (0..500).map(|_| free_port().unwrap()).collect();
+        assert_eq!(ports.len(), 500);
     }
 
     #[test]
