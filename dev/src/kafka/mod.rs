@@ -34,7 +34,7 @@ pub const BROKERS_VARIABLE: &str = "WALRELAY_TEST_BROKERS";
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST: Duration = Duration::from_mins(1);
 
 /// What the broker is to be.
 #[derive(Debug, Clone)]
