@@ -12,13 +12,15 @@ mod node;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode;
 use rustix::process::Signal;
 
 use crate::process::Guarded;
@@ -35,6 +37,9 @@ const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_mins(1);
+
+/// How long brokers that were frozen or killed may stay fenced: no replica is placed on them so long.
+const FENCED: Duration = Duration::from_mins(1);
 
 /// What the broker is to be.
 #[derive(Debug, Clone)]
@@ -205,16 +210,25 @@ impl Kafka {
         Ok(names.filter(|name| !name.starts_with("__")).collect())
     }
 
-    /// Creates a topic with topic settings such as `max.message.bytes`, and a replica on each broker of ours.
+    /// Creates a topic with topic settings such as `max.message.bytes`, and a replica on each broker of ours, once all of
+    /// them are in service.
     ///
     /// # Errors
-    /// There is one of that name, or it is refused.
+    /// There is one of that name, or it is refused, for a minute where brokers are missing.
     pub fn create_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
         let partitions = i32::try_from(partitions).context("too many partitions")?;
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(self.replicas()));
         let topic = settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value));
-        let results = block_on(self.admin()?.create_topics([&topic], &admin_options()))?;
-        refused(name, results)
+        let deadline = Instant::now() + FENCED;
+        loop {
+            let results = block_on(self.admin()?.create_topics([&topic], &admin_options()))?;
+            let too_few = Some(RDKafkaErrorCode::InvalidReplicationFactor);
+            let fenced = results.iter().any(|result| result.as_ref().err().map(|(_, code)| *code) == too_few);
+            if !fenced || Instant::now() >= deadline {
+                return refused(name, results);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Gives a topic these settings, and the defaults for all others.
