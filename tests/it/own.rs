@@ -34,6 +34,9 @@ pub(crate) fn strict_kafka() -> &'static (Kafka, u16) {
         let nobody = run_dir::free_port().unwrap();
         let options =
             kafka::Options { auto_create_topics: false, advertise_through: Some(nobody), ..kafka::Options::default() };
-        (Kafka::start(&options).unwrap(), nobody)
+        let kafka = Kafka::start(&options).unwrap();
+        // `check` waits for ten seconds only.
+        kafka.prepare_transactions().unwrap();
+        (kafka, nobody)
     })
 }

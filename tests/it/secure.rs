@@ -24,6 +24,8 @@ pub(crate) fn kafka() -> &'static SecureKafka {
     SHARED.get_or_init(|| {
         let users = ["scram", "nobody", "passing", "asking"].map(|name| (name, PASSWORD));
         let kafka = SecureKafka::start(&users).unwrap();
+        // `check` waits for ten seconds only.
+        kafka.kafka.prepare_transactions().unwrap();
         for user in ["User:scram", "User:CN=client"] {
             kafka.allow(user, RIGHTS, "lane").unwrap();
         }

@@ -21,6 +21,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceS
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::Signal;
 
 use crate::process::Guarded;
@@ -229,6 +230,16 @@ impl Kafka {
             }
             thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Has it make its own topic of transactions, for which the first to begin one would wait.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn prepare_transactions(&self) -> Result<()> {
+        let mut client = self.client_config();
+        let producer: BaseProducer = client.set("transactional.id", "walrelay-dev").create()?;
+        Ok(producer.init_transactions(REQUEST)?)
     }
 
     /// Gives a topic these settings, and the defaults for all others.
