@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -200,7 +201,7 @@ fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Reco
     // An end is told by the partition's number alone: so many topics have one that is not read.
     let mut unread: BTreeMap<i32, usize> = BTreeMap::new();
     for topic in topics {
-        for partition in partitions(&consumer, topic).unwrap_or_default() {
+        for partition in partitions_if_there(&consumer, topic)? {
             list.add_partition_offset(topic, partition, Offset::Beginning)?;
             *unread.entry(partition).or_default() += 1;
         }
@@ -304,7 +305,10 @@ pub fn write(config: &ClientConfig, topic: &str, key: &str, value: &str) -> Resu
 /// # Errors
 /// The brokers do not answer.
 pub fn count(config: &ClientConfig, topic: &str) -> Result<i64> {
-    Meter::new(config, &[topic.to_owned()]).map_or(Ok(0), |meter| meter.count())
+    if partitions_if_there(&consumer(config, false)?, topic)?.is_empty() {
+        return Ok(0);
+    }
+    Meter::new(config, &[topic.to_owned()])?.count()
 }
 
 fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {
@@ -321,15 +325,23 @@ fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {
 }
 
 fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let partitions: Vec<i32> = found
-        .map(|found| found.partitions().iter().map(rdkafka::metadata::MetadataPartition::id).collect())
-        .unwrap_or_default();
+    let partitions = partitions_if_there(consumer, topic)?;
     if partitions.is_empty() {
         return Err(anyhow!("there is no topic {topic}"));
     }
     Ok(partitions)
+}
+
+/// None when there is no such topic.
+fn partitions_if_there(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
+    let asked = || format!("cannot ask for the partitions of topic {topic}");
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).with_context(asked)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(Vec::new()) };
+    match found.error().map(Code::from) {
+        None => Ok(found.partitions().iter().map(MetadataPartition::id).collect()),
+        Some(Code::UnknownTopicOrPartition) => Ok(Vec::new()),
+        Some(code) => Err(KafkaError::MetadataFetch(code)).with_context(asked),
+    }
 }
 
 fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
@@ -341,7 +353,6 @@ fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
 
 /// Whether an error passes by itself: brokers that come and go, partitions whose leader is being chosen.
 fn is_passing(error: &KafkaError) -> bool {
-    use rdkafka::error::RDKafkaErrorCode as Code;
     matches!(
         error.rdkafka_error_code(),
         Some(
