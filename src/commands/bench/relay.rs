@@ -35,12 +35,14 @@ pub(super) struct Running {
     pub(super) acknowledged: Arc<Acknowledged>,
     stop: Arc<AtomicBool>,
     max_in_flight: u64,
+    /// Just before its thread's start.
+    begun: Moment,
 }
 
 /// What a drain showed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drain {
-    /// Acknowledged between the first look that saw any, and the last.
+    /// Acknowledged between the last look that saw none, and the last of all.
     pub(super) rows: u64,
     /// The same of key and value.
     pub(super) bytes: u64,
@@ -66,6 +68,16 @@ struct Moment {
     bytes: u64,
     cpu: Option<f64>,
     walsender_cpu: Option<f64>,
+}
+
+/// From where a drain is measured.
+struct Start {
+    begun: Instant,
+    /// The last moment at which nothing was acknowledged. From the first at which something was, a drain that one look sees
+    /// whole would have no rate.
+    before: Moment,
+    /// When a look first saw something.
+    first: Option<Instant>,
 }
 
 /// What the looks saw.
@@ -121,10 +133,11 @@ impl Running {
         let sink = Stopwatch::new(sink, Arc::clone(&acknowledged));
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), Arc::clone(&stop), limits);
         let shown = Arc::clone(&metrics);
+        let begun = Moment { at: Instant::now(), rows: 0, bytes: 0, cpu: cpu_seconds("self"), walsender_cpu: None };
         let thread =
             thread::Builder::new().name("relay".to_owned()).spawn(move || Supervisor::new(target, relay, shown).run());
         let thread = thread.map_err(|source| run::Error::Start { what: "start the relay's thread", source })?;
-        Ok(Self { thread, metrics, acknowledged, stop, max_in_flight: request.limits.max_in_flight as u64 })
+        Ok(Self { thread, metrics, acknowledged, stop, max_in_flight: request.limits.max_in_flight as u64, begun })
     }
 
     /// Whether it has ended, which it should not by itself.
@@ -151,19 +164,17 @@ impl Running {
     ) -> Result<Drain, BenchError> {
         let mut control =
             Connection::open(&request.source, Purpose::Control).map_err(RunError::from).map_err(run::Error::from)?;
-        let (started, mut first, mut looks) = (Instant::now(), None, Looks::default());
-        let (mut sampled, mut walsender) = (started, None);
+        let (mut start, mut looks) = (Start::new(self.begun), Looks::default());
+        let (mut sampled, mut walsender) = (Instant::now(), None);
         loop {
             if sampled.elapsed() >= SAMPLE {
                 sampled = Instant::now();
                 looks.take(&mut control, slot, self.is_full(), &mut walsender);
             }
             let now = self.moment(walsender);
-            if first.is_none() && now.rows > 0 {
-                first = Some(now);
-            }
+            start.see(now);
             if !progress(now.rows) || self.has_ended() || now.rows >= rows {
-                return Ok(looks.drain(first.unwrap_or(now), now, started));
+                return Ok(looks.drain(&start, now));
             }
             thread::sleep(LOOK);
         }
@@ -189,6 +200,20 @@ impl Running {
     }
 }
 
+impl Start {
+    fn new(begun: Moment) -> Self {
+        Self { begun: begun.at, before: begun, first: None }
+    }
+
+    fn see(&mut self, now: Moment) {
+        if now.rows == 0 {
+            self.before = now;
+        } else {
+            self.first.get_or_insert(now.at);
+        }
+    }
+}
+
 impl Looks {
     fn take(&mut self, control: &mut Connection, slot: &str, full: bool, walsender: &mut Option<u32>) {
         let sql = format!(
@@ -209,16 +234,17 @@ impl Looks {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "counts of rows and bytes, far below 2^52")]
-    fn drain(&self, first: Moment, last: Moment, started: Instant) -> Drain {
+    fn drain(&self, start: &Start, last: Moment) -> Drain {
+        let before = start.before;
         let share = |count: u32| f64::from(count) / f64::from(self.all.max(1));
-        let between = |first: Option<f64>, last: Option<f64>| Some((last? - first.unwrap_or(0.0)).max(0.0));
+        let between = |before: Option<f64>, last: Option<f64>| Some((last? - before.unwrap_or(0.0)).max(0.0));
         Drain {
-            rows: last.rows.saturating_sub(first.rows),
-            bytes: last.bytes.saturating_sub(first.bytes),
-            seconds: last.at.duration_since(first.at).as_secs_f64(),
-            first_seconds: first.at.duration_since(started).as_secs_f64(),
-            cpu_seconds: between(first.cpu, last.cpu),
-            walsender_cpu_seconds: between(first.walsender_cpu, last.walsender_cpu),
+            rows: last.rows.saturating_sub(before.rows),
+            bytes: last.bytes.saturating_sub(before.bytes),
+            seconds: last.at.duration_since(before.at).as_secs_f64(),
+            first_seconds: start.first.unwrap_or(last.at).duration_since(start.begun).as_secs_f64(),
+            cpu_seconds: between(before.cpu, last.cpu),
+            walsender_cpu_seconds: between(before.walsender_cpu, last.walsender_cpu),
             walsender_works: share(self.works),
             walsender_waits: share(self.waits),
             full: share(self.full),
@@ -246,4 +272,45 @@ pub(super) fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The drain of 5005 rows of 500 bytes, of which each look saw so many, so many milliseconds after the start.
+    #[track_caller]
+    fn check(looks: &[(u64, u64)], expected: (u64, u64, f64, f64)) {
+        let begun = Instant::now();
+        let look = |&(millis, rows): &(u64, u64)| Moment {
+            at: begun + Duration::from_millis(millis),
+            rows,
+            bytes: rows * 500,
+            cpu: None,
+            walsender_cpu: None,
+        };
+        let mut start = Start::new(look(&(0, 0)));
+        looks.iter().map(look).for_each(|now| start.see(now));
+        let drain = Looks::default().drain(&start, look(looks.last().unwrap()));
+        let (rows, bytes, seconds, first_seconds) = expected;
+        assert_eq!((drain.rows, drain.bytes), (rows, bytes));
+        assert!((drain.seconds - seconds).abs() < 1e-6, "{drain:?}");
+        assert!((drain.first_seconds - first_seconds).abs() < 1e-6, "{drain:?}");
+    }
+
+    #[test]
+    fn a_drain_is_measured_from_the_last_look_before_its_first_rows() {
+        check(&[(30, 0), (40, 1000), (50, 3000), (60, 5005)], (5005, 2_502_500, 0.03, 0.04));
+    }
+
+    #[test]
+    fn a_drain_that_one_look_sees_whole_has_a_rate() {
+        check(&[(30, 0), (40, 5005)], (5005, 2_502_500, 0.01, 0.04));
+        check(&[(40, 5005)], (5005, 2_502_500, 0.04, 0.04));
+    }
+
+    #[test]
+    fn a_drain_that_has_not_begun_has_no_rows() {
+        check(&[(30, 0), (40, 0)], (0, 0, 0.0, 0.04));
+    }
 }
