@@ -14,6 +14,16 @@ use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
 use crate::lane::{LONG, Lane, ids, wait_log};
 use crate::own;
 
+/// Waits until the slot's walsender has handed everything that is committed now to its socket.
+#[track_caller]
+fn wait_sent(lane: &Lane) {
+    let mut client = lane.connect();
+    let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
+    let sql = "SELECT r.sent_lsn >= $1::text::pg_lsn FROM pg_stat_replication AS r
+               JOIN pg_replication_slots AS s ON r.pid = s.active_pid WHERE s.slot_name = $2";
+    wait_until(LONG, &format!("{end} to be sent"), || Ok(client.query_one(sql, &[&end, &lane.name])?.get(0))).unwrap();
+}
+
 /// A relay that stood still, woke up, and has rows to send that its successor has sent already.
 #[test]
 fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
@@ -26,10 +36,9 @@ fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
     first.signal(Signal::STOP).unwrap();
     // These wait in the socket of the one that sleeps.
     insert(&lane, 501, 700);
-    lane.sql(&format!(
-        "SELECT pg_sleep(0.5), pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'",
-        lane.name
-    ));
+    wait_sent(&lane);
+    let terminate = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1";
+    lane.connect().execute(terminate, &[&lane.name]).unwrap();
     second.wait_streaming(LONG).unwrap();
     each_once(&lane.records("order"), 700);
     first.signal(Signal::CONT).unwrap();
