@@ -10,7 +10,7 @@ use walrelay::pg::{Connection, Purpose};
 use walrelay::supervise::RunError;
 use walrelay_dev::postgres::{shared_postgres, unique_name};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A database of its own with `public.outbox`, and names that no other test has.
 struct Place {

@@ -12,7 +12,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
 /// A deadline that only a failure reaches, on a machine that others use as well.
-pub(crate) const LONG: Duration = Duration::from_mins(1);
+pub(crate) const LONG: Duration = Duration::from_mins(3);
 
 /// Debezium's outbox table.
 pub(crate) const OUTBOX: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, aggregateid text, \
