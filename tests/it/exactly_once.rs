@@ -139,7 +139,7 @@ fn another_cluster_in_the_place_of_the_one_that_was_read_is_refused_across_resta
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("another cluster") && log.contains("12345"), "{log}");
     assert!(hint(&log).contains("another --slot"), "{log}");
-    lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+    lane.drop_slot(&slot);
     assert!(!ids(&lane.records_now("order")).is_empty());
 }
 
@@ -182,7 +182,7 @@ fn two_clusters_with_the_same_slot_name_share_a_kafka() {
         assert!(!relay.log().contains("starting over"), "{}", relay.log());
         assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     }
-    other.sql(&format!("SELECT pg_drop_replication_slot('{}')", one.name));
+    other.drop_slot(&one.name);
 }
 
 #[test]

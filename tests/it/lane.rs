@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postgres::error::SqlState;
 use postgres::{Client, NoTls};
 use rdkafka::ClientConfig;
 use walrelay_dev::consume::{self, Record};
@@ -74,6 +75,19 @@ impl Lane {
     /// Makes the slot.
     pub(crate) fn make_slot(&self) {
         self.sql(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", self.name));
+    }
+
+    /// Drops a slot, once the server has seen the end of who read it.
+    #[track_caller]
+    pub(crate) fn drop_slot(&self, slot: &str) {
+        let mut client = self.connect();
+        wait_until(LONG, &format!("slot {slot} to be free"), || {
+            match client.execute("SELECT pg_drop_replication_slot($1)", &[&slot]) {
+                Err(error) if error.code() == Some(&SqlState::OBJECT_IN_USE) => Ok(false),
+                outcome => Ok(outcome.map(|_| true)?),
+            }
+        })
+        .unwrap();
     }
 
     /// A new connection.

@@ -288,7 +288,7 @@ fn a_publication_made_after_the_slot_is_told_with_what_mends_it() {
     lane.publish("outbox");
     let hint = refused(&lane, &[], &["publication", &lane.name, "younger"]);
     assert!(hint.contains(&format!("walrelay setup --apply --slot {}", lane.name)), "{hint}");
-    lane.sql(&format!("SELECT pg_drop_replication_slot('{}')", lane.name));
+    lane.drop_slot(&lane.name);
     lane.make_slot();
     assert_flows(&lane, &[]);
 }
