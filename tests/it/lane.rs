@@ -106,11 +106,12 @@ impl Lane {
         format!("{}.{route}", self.name)
     }
 
-    /// Arguments of `walrelay run` for this place; `more` come last.
+    /// Arguments of `walrelay run` for this place, with a clean stop that load does not keep from its end; `more` come last,
+    /// and count.
     pub(crate) fn arguments(&self, more: &[&str]) -> Vec<String> {
         let topic = self.topic("{route}");
         let fixed = ["run", "--source", &self.source, "--publication", &self.name, "--slot", &self.name];
-        let kafka = ["--brokers", &self.brokers, "--topic", &topic];
+        let kafka = ["--brokers", &self.brokers, "--topic", &topic, "--shutdown-timeout=50s"];
         fixed.iter().chain(&kafka).chain(more).map(|&argument| argument.to_owned()).collect()
     }
 

@@ -90,7 +90,7 @@ fn a_clean_stop_in_the_middle_of_a_large_transaction_reads_it_to_its_end() {
     Load::bulk(&mut client, "order-before", 0..100);
     Load::bulk(&mut client, "order-large", 0..50_000);
     Load::bulk(&mut client, "order-after", 0..50_000);
-    let mut relay = load.lane.relay(&["--shutdown-timeout=50s"]);
+    let mut relay = load.lane.relay(&[]);
     wait_events(&relay, 1000);
     let before = load.lane.confirmed();
     stop(&mut relay);
@@ -150,7 +150,7 @@ fn a_stop_that_runs_out_of_time_says_so_and_a_second_signal_ends_at_once() {
     assert!(log.contains("10 records were in flight") && log.contains("hint: "), "{log}");
     kafka.resume().unwrap();
     for (first, second, code) in [(Signal::TERM, Signal::TERM, 143), (Signal::INT, Signal::INT, 130)] {
-        let mut relay = load.lane.streaming(&["--shutdown-timeout=50s"]);
+        let mut relay = load.lane.streaming(&[]);
         load.lane.wait_confirmed();
         kafka.suspend().unwrap();
         Load::bulk(&mut client, &format!("order-{code}"), 0..10);
@@ -169,7 +169,7 @@ fn a_stop_that_runs_out_of_time_says_so_and_a_second_signal_ends_at_once() {
 fn a_clean_stop_waits_for_a_broker_that_comes_back() {
     let mut kafka = own::kafka();
     let load = Load::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka);
-    let mut relay = load.lane.streaming(&["--shutdown-timeout=50s"]);
+    let mut relay = load.lane.streaming(&[]);
     let mut client = load.connect();
     Load::bulk(&mut client, "order-1", 0..10);
     wait_events(&relay, 10);

@@ -189,7 +189,7 @@ fn a_slow_line_to_the_broker_loses_and_repeats_nothing() {
     tap.set_target(kafka.tap_target().unwrap());
     let mut load = Load::on(shared_postgres().unwrap(), &kafka);
     load.lane.brokers = tap.address();
-    let mut relay = load.lane.streaming(&["--max-in-flight=256KiB", "--shutdown-timeout=50s"]);
+    let mut relay = load.lane.streaming(&["--max-in-flight=256KiB"]);
     let mut client = load.connect();
     Load::bulk(&mut client, "order-fast", 0..1000);
     wait_events(&relay, 1000);
