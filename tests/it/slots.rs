@@ -58,13 +58,13 @@ fn a_slot_that_conflicts_with_recovery_on_a_standby_is_a_loud_stop() {
     wait_events(&relay, 1);
     // Rows of catalogues that the slot still needs are removed.
     let sql = "SELECT wal_status = 'lost' OR conflicting FROM pg_replication_slots";
-    let mut asks_standby = standby.connect(None).unwrap();
     wait_until(LONG, "the conflict", || {
         for sql in ["CREATE TABLE passing (n int)", "DROP TABLE passing", "VACUUM pg_class", "VACUUM FULL pg_class"] {
             on_primary.batch_execute(sql)?;
         }
-        // The question, too, may conflict.
-        Ok(asks_standby.query_one(sql, &[]).is_ok_and(|row| row.get::<_, Option<bool>>(0) == Some(true)))
+        // The question, too, may conflict, and lose its session.
+        let answer = standby.connect(None).and_then(|mut client| Ok(client.query_one(sql, &[])?));
+        Ok(answer.is_ok_and(|row| row.get::<_, Option<bool>>(0) == Some(true)))
     })
     .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
     let (code, log) = ended(&mut relay);
