@@ -3,7 +3,7 @@
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{Options, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
-use walrelay_dev::tap::Tap;
+use walrelay_dev::tap::{Direction, Tap};
 
 use crate::lane::{LONG, Lane, OUTBOX, ended, fresh, hint, ids, wait_events, wait_log};
 use crate::load::Load;
@@ -112,6 +112,8 @@ fn a_relay_that_left_half_way_returns_behind_what_another_finished_and_the_slot_
     let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
     let mut client = load.connect();
     Load::bulk(&mut client, "order-large", 0..30_000);
+    // Seconds for the transaction, of some 130 bytes a row.
+    tap.limit(Direction::ToClient, 500_000);
     let source = format!("postgres://postgres@{}/{}", tap.address(), load.lane.name);
     let mut first = load.lane.relay(&["--source", &source]);
     wait_events(&first, 1000);
