@@ -144,7 +144,7 @@ fn postgres_that_shuts_down_while_kafka_hangs_is_let_go_and_nothing_is_lost() {
     Load::bulk(&mut client, "order-2", 0..10);
     drop(client);
     wait_log(&relay, "the replication connection is closed");
-    assert_eq!(relay.status().unwrap()["state"], "blocked");
+    wait_until(LONG, "the state", || Ok(relay.status()?["state"] == "blocked")).unwrap();
     postgres.restart(Mode::Fast).unwrap();
     kafka.resume().unwrap();
     load.assert_exact(&relay);
