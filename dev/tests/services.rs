@@ -106,7 +106,10 @@ fn nothing_outlives_a_process_that_is_killed() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(victim.stdout.take().unwrap()));
     let pids = lines.find_map(|line| line.unwrap().strip_prefix("holding ").map(str::to_owned)).unwrap();
     let pids: Vec<u32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
-    assert!(pids.len() > 3 && pids.iter().all(|pid| process::is_alive(*pid)));
+    let (children, servers) = pids.split_at(pids.len() - 2);
+    // One of the children may have been a worker that has done its work.
+    assert!(servers.iter().all(|pid| process::is_alive(*pid)), "{pids:?}");
+    assert!(children.iter().filter(|pid| process::is_alive(**pid)).count() > 1, "{pids:?}");
     victim.kill().unwrap();
     victim.wait().unwrap();
     process::wait_until(Duration::from_secs(15), "the services to end", || {
@@ -122,6 +125,7 @@ fn hold_services_until_killed() {
     let kafka = kafka::shared_kafka().unwrap();
     let pid = server.pid().unwrap().unwrap();
     let all = process::children_of(pid).into_iter().chain([pid, kafka.pid().unwrap().unwrap()]);
+    // Postgres' children, then the two servers.
     println!("holding {}", all.map(|pid| pid.to_string()).collect::<Vec<_>>().join(" "));
     std::thread::sleep(Duration::from_mins(1));
 }
