@@ -181,7 +181,7 @@ fn the_old_primary_in_the_promoted_ones_place_is_a_loud_stop() {
     let insert = |id: &str| format!("INSERT INTO outbox VALUES ('{id}', 'order', 'k', 't', '1')");
     wait_until(LONG, "the standby to have it all", || {
         Ok(Client::connect(&standby.url(&old.name), NoTls)
-            .is_ok_and(|mut client| client.query("SELECT FROM outbox", &[]).is_ok()))
+            .is_ok_and(|mut client| client.query("SELECT FROM pg_publication", &[]).is_ok_and(|rows| rows.len() == 1)))
     })
     .unwrap();
     standby.promote().unwrap();
