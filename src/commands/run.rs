@@ -14,13 +14,13 @@ use super::{CommandError, setup};
 use crate::config::{Delivery, HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
 use crate::metrics::{HINT, Metrics, SlotFigures, State};
-use crate::outbox::Outbox;
+use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, server};
 use crate::relay::{Limits, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::Sink;
-use crate::sink::kafka::{KafkaSink, Settings, SettingsError};
+use crate::sink::kafka::{self, KafkaSink, Settings, SettingsError};
 use crate::sink::stdout::StdoutSink;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
@@ -186,12 +186,16 @@ impl Control {
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
         let metrics = Arc::new(Metrics::new(&config.slot, &config.publication, Instant::now()));
+        metrics.expect_bad_rows(BadReason::LABELS);
+        metrics.expect_ignored(Ignored::ALL.map(Ignored::label));
         Ok(Self { config, outbox, listen, metrics, stop: Arc::default() })
     }
 
     /// A producer, which begins to connect at once: everything that is wrong with settings has to be known by now.
     fn kafka_sink(&self) -> Result<KafkaSink, Error> {
-        let Self { config, .. } = self;
+        let Self { config, metrics, .. } = self;
+        metrics.expect_bad_rows(kafka::refusals());
+        metrics.expect_publish_failures(kafka::reasons());
         let (kafka, client_id) = (&config.kafka, format!("walrelay/{}", config.slot));
         let in_flight = config.limits.max_in_flight as u64;
         let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, in_flight)?;

@@ -243,10 +243,18 @@ impl Metrics {
     }
 
     /// Makes these reasons appear with 0: an alert on an increase does not see a series that begins with 1.
-    pub fn expect_bad_rows(&self, reasons: &[&str]) {
-        for reason in reasons {
-            self.bad_rows.add(reason, 0);
-        }
+    pub fn expect_bad_rows(&self, reasons: impl IntoIterator<Item = &'static str>) {
+        reasons.into_iter().for_each(|reason| self.bad_rows.add(reason, 0));
+    }
+
+    /// The same for errors of delivery reports.
+    pub fn expect_publish_failures(&self, reasons: impl IntoIterator<Item = &'static str>) {
+        reasons.into_iter().for_each(|reason| self.publish_failures.add(reason, 0));
+    }
+
+    /// The same for what publishes nothing by design.
+    pub fn expect_ignored(&self, kinds: impl IntoIterator<Item = &'static str>) {
+        kinds.into_iter().for_each(|kind| self.ignored.add(kind, 0));
     }
 
     /// A row was not published.
@@ -254,12 +262,12 @@ impl Metrics {
         self.bad_rows.add(reason, 1);
     }
 
-    /// `n` changes published nothing by design. With 0 the kind appears in the metrics, and no more.
+    /// `n` changes published nothing by design.
     pub fn ignored(&self, kind: &str, n: u64) {
         self.ignored.add(kind, n);
     }
 
-    /// `n` delivery reports carried this error. With 0 the reason appears in the metrics, and no more.
+    /// `n` delivery reports carried this error.
     pub fn publish_failure(&self, reason: &str, n: u64) {
         self.publish_failures.add(reason, n);
     }
@@ -586,6 +594,14 @@ mod tests {
         assert_eq!(tally.counts().len(), MAX_LABELS + 1);
         assert_eq!(tally.counts()["other"], 6);
         assert_eq!(tally.counts()["0"], 2);
+    }
+
+    #[test]
+    fn what_is_expected_appears_with_0_and_loses_no_count() {
+        let (metrics, _) = metrics();
+        metrics.bad_row("not_utf8");
+        metrics.expect_bad_rows(["not_utf8", "updated"]);
+        assert_eq!(metrics.bad_row_totals(), BTreeMap::from([("not_utf8".to_owned(), 1), ("updated".to_owned(), 0)]));
     }
 
     #[test]

@@ -157,6 +157,22 @@ pub enum BadReason {
 }
 
 impl BadReason {
+    /// Every label, without those of [`Self::Refused`], which are the destination's.
+    pub const LABELS: [&'static str; 12] = [
+        "null_route",
+        "invalid_topic",
+        "headers_not_object",
+        "invalid_partition",
+        "invalid_timestamp",
+        "unwritable",
+        "not_json",
+        "missing_id",
+        "missing_payload",
+        "updated",
+        "above_max_row",
+        "not_utf8",
+    ];
+
     /// What the topic setting makes of the row, where that is what is wrong.
     pub fn topic(&self) -> Option<&str> {
         if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
@@ -199,4 +215,39 @@ fn escaped(character: char) -> impl Iterator<Item = char> {
     let control = character.is_control();
     let (escape, plain) = if control { (Some(character.escape_default()), None) } else { (None, Some(character)) };
     escape.into_iter().flatten().chain(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use BadReason as Reason;
+
+    /// One of each. The next one after `reason`: a new one does not compile before it has its place here.
+    fn next(reason: &Reason) -> Option<Reason> {
+        let (column, value) = (String::new(), String::new());
+        Some(match reason {
+            Reason::NullRoute { .. } => Reason::InvalidTopic { topic: value, fault: TopicFault::Empty },
+            Reason::InvalidTopic { .. } => Reason::HeadersNotObject { column, value },
+            Reason::HeadersNotObject { .. } => Reason::InvalidPartition { column, value },
+            Reason::InvalidPartition { .. } => Reason::InvalidTimestamp { column, value },
+            Reason::InvalidTimestamp { .. } => Reason::Unwritable { column, value },
+            Reason::Unwritable { .. } => Reason::NotJson { value },
+            Reason::NotJson { .. } => Reason::MissingId { column },
+            Reason::MissingId { .. } => Reason::MissingPayload { column },
+            Reason::MissingPayload { .. } => Reason::Updated,
+            Reason::Updated => Reason::TooLarge { bytes: 2, limit: 1 },
+            Reason::TooLarge { .. } => Reason::NotUtf8 { column, value },
+            Reason::NotUtf8 { .. } => Reason::Refused { label: "too_large", text: value },
+            Reason::Refused { .. } => return None,
+        })
+    }
+
+    #[test]
+    fn every_label_of_our_own_is_listed() {
+        let first = Reason::NullRoute { column: String::new() };
+        let all: Vec<Reason> = std::iter::successors(Some(first), next).collect();
+        let ours = all.iter().filter(|reason| !matches!(reason, Reason::Refused { .. }));
+        let labels: Vec<&str> = ours.map(Reason::label).collect();
+        assert_eq!(labels, Reason::LABELS);
+    }
 }

@@ -102,6 +102,9 @@ pub enum Ignored {
 }
 
 impl Ignored {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::NonTransactionalMessage, Self::Update];
+
     /// A label for metrics, from a closed set.
     pub const fn label(self) -> &'static str {
         match self {

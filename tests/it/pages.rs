@@ -1,6 +1,6 @@
 //! What an operator sees of a running relay.
 
-use crate::lane::{LONG, Lane, wait_events};
+use crate::lane::{LONG, Lane, wait_events, wait_log};
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -8,7 +8,10 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 /// The metrics that dashboards are made of.
-const METRICS: [&str; 16] = [
+const METRICS: [&str; 19] = [
+    "walrelay_bad_rows_total",
+    "walrelay_ignored_total",
+    "walrelay_publish_failures_total",
     "walrelay_event_bytes_total",
     "walrelay_transactions_total",
     "walrelay_reconnects_total",
@@ -27,11 +30,8 @@ const METRICS: [&str; 16] = [
     "walrelay_events_total",
 ];
 
-/// Those that have samples once something has happened, or the slot has been looked at.
-const DECLARED: [&str; 8] = [
-    "walrelay_bad_rows",
-    "walrelay_ignored",
-    "walrelay_publish_failures",
+/// Those that have samples once the slot has been looked at.
+const DECLARED: [&str; 5] = [
     "walrelay_slot_lag_bytes",
     "walrelay_slot_retained_wal_bytes",
     "walrelay_slot_wal_status",
@@ -97,6 +97,24 @@ fn a_running_relay_tells_what_it_does() {
     .unwrap();
     for (path, code) in [("/livez", 200), ("/healthz", 200), ("/readyz", 200), ("/", 200), ("/nothing", 404)] {
         assert_eq!(relay.get(path).unwrap().status, code, "{path}");
+    }
+}
+
+#[test]
+fn counters_of_trouble_begin_with_0_and_not_with_the_first_trouble() {
+    let lane = Lane::debezium();
+    let relay = lane.relay(&["--source", "postgres://postgres@127.0.0.1:1/x"]);
+    wait_log(&relay, "no connection to Postgres");
+    let metrics = relay.get("/metrics").unwrap().body;
+    for (name, label, values) in [
+        ("walrelay_bad_rows_total", "reason", &["invalid_topic", "updated", "above_max_row", "too_large"][..]),
+        ("walrelay_publish_failures_total", "reason", &["too_large", "unknown_topic", "timed_out", "other"]),
+        ("walrelay_ignored_total", "kind", &["update", "non_transactional_message"]),
+    ] {
+        for value in values {
+            let sample = format!("{name}{{slot=\"{}\",{label}=\"{value}\"}} 0\n", lane.name);
+            assert!(metrics.contains(&sample), "{sample} in {metrics}");
+        }
     }
 }
 

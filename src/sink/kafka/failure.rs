@@ -36,25 +36,45 @@ fn class(code: RDKafkaErrorCode) -> FailureClass {
     }
 }
 
-/// A label for metrics, from a closed set.
-pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
+/// The labels for metrics, and which codes each stands for.
+const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
     use RDKafkaErrorCode as Code;
-    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
-    match code {
-        Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize) => "too_large",
-        Some(Code::InvalidTopic) => "invalid_topic",
-        Some(Code::InvalidTimestamp) => "invalid_timestamp",
-        Some(Code::InvalidRecord | Code::InvalidMessage) => "invalid_record",
-        Some(Code::UnknownPartition) => "unknown_partition",
-        Some(Code::UnknownTopic | Code::UnknownTopicOrPartition) => "unknown_topic",
-        Some(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed) => "authorization",
-        Some(Code::Authentication | Code::SaslAuthenticationFailed) => "authentication",
-        Some(Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend) => "not_enough_replicas",
-        Some(Code::BrokerTransportFailure | Code::AllBrokersDown | Code::Resolve) => "unreachable",
-        Some(Code::Fatal | Code::GaplessGuarantee | Code::PurgeQueue | Code::PurgeInflight) => "client",
-        Some(_) => "other",
-        None => "timed_out",
-    }
+    [
+        ("too_large", &[Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidMessageSize]),
+        ("invalid_topic", &[Code::InvalidTopic]),
+        ("invalid_timestamp", &[Code::InvalidTimestamp]),
+        ("invalid_record", &[Code::InvalidRecord, Code::InvalidMessage]),
+        ("unknown_partition", &[Code::UnknownPartition]),
+        ("unknown_topic", &[Code::UnknownTopic, Code::UnknownTopicOrPartition]),
+        ("authorization", &[Code::TopicAuthorizationFailed, Code::ClusterAuthorizationFailed]),
+        ("authentication", &[Code::Authentication, Code::SaslAuthenticationFailed]),
+        ("not_enough_replicas", &[Code::NotEnoughReplicas, Code::NotEnoughReplicasAfterAppend]),
+        ("unreachable", &[Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Resolve]),
+        ("client", &[Code::Fatal, Code::GaplessGuarantee, Code::PurgeQueue, Code::PurgeInflight]),
+    ]
+};
+
+/// The label of every other code.
+const OTHER: &str = "other";
+
+/// The label of an error without a code.
+const TIMED_OUT: &str = "timed_out";
+
+/// A label for metrics, one of [`reasons`].
+pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
+    let Some(code) = code else { return TIMED_OUT };
+    REASONS.iter().find(|(_, codes)| codes.contains(&code)).map_or(OTHER, |(reason, _)| *reason)
+}
+
+/// Every label that a delivery report's error may have.
+pub fn reasons() -> impl Iterator<Item = &'static str> {
+    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT])
+}
+
+/// Those of them that a row may be bad for: the refusals of records, and of topics.
+pub fn refusals() -> impl Iterator<Item = &'static str> {
+    let of_rows = |code: &RDKafkaErrorCode| matches!(class(*code), FailureClass::Row | FailureClass::Topic);
+    REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
 }
 
 /// The word on a topic of the cluster at `brokers`.
@@ -104,5 +124,32 @@ pub(super) fn of_send(record: &Record<'_>, error: &KafkaError) -> Enqueue {
         }
         code if class(code) == FailureClass::Row => Enqueue::Bad(failure(format!("topic {}: {code}", record.topic))),
         code => Enqueue::Blocked(failure(format!("topic {}: {code}", record.topic))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_has_the_label_that_lists_it() {
+        assert_eq!(reason(Some(RDKafkaErrorCode::MessageBatchTooLarge)), "too_large");
+        assert_eq!(reason(Some(RDKafkaErrorCode::MessageTimedOut)), "other");
+        assert_eq!(reason(None), "timed_out");
+    }
+
+    #[test]
+    fn rows_are_refused_for_what_would_be_so_again_or_for_their_topics_sake() {
+        let refusals: Vec<&str> = refusals().collect();
+        let expected = [
+            "too_large",
+            "invalid_topic",
+            "invalid_timestamp",
+            "invalid_record",
+            "unknown_partition",
+            "unknown_topic",
+            "authorization",
+        ];
+        assert_eq!(refusals, expected);
     }
 }

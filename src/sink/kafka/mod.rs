@@ -21,6 +21,7 @@ mod topics;
 mod transactions;
 
 pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+pub use failure::{reasons, refusals};
 pub use progress::{TOPIC as PROGRESS_TOPIC, keeps_the_last};
 pub use rights::{ExactlyOnce, Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 pub use scratch::{ScratchError, ScratchTopic};
