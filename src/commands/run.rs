@@ -253,6 +253,7 @@ impl Control {
                         tokio::select! {
                             _ = signals.next() => {}
                             () = &mut http => {}
+                            () = &mut tending => {}
                         }
                         return Err(error);
                     }

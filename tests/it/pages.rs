@@ -210,8 +210,30 @@ fn a_service_manager_hears_of_start_life_and_stop() {
     assert_eq!(ended.code, 0);
 }
 
+#[test]
+fn a_relay_that_holds_after_its_stop_is_alive_to_its_service_manager() {
+    let lane = Lane::debezium();
+    lane.sql(&format!("DROP PUBLICATION {}", lane.name));
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let environment = [("NOTIFY_SOCKET", socket.to_str().unwrap()), ("WATCHDOG_USEC", "600000")];
+    let mut relay = Relay::start(&crate::lane::binary(), &lane.arguments(&["--on-stop=hold"]), &environment).unwrap();
+    assert_eq!(told(&manager), "READY=1");
+    let mut fed = 0;
+    while fed < 3 {
+        let sign = told(&manager);
+        assert!(sign.starts_with("STATUS=") && sign.ends_with("\nWATCHDOG=1"), "{sign}");
+        fed += u32::from(sign.starts_with("STATUS=Stopped. "));
+    }
+    assert_eq!(relay.get("/livez").unwrap().status, 200);
+    assert_eq!(relay.get("/readyz").unwrap().status, 503);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 2);
+}
+
 fn told(manager: &UnixDatagram) -> String {
-    let mut buffer = [0; 1024];
+    let mut buffer = [0; 4096];
     let length = manager.recv(&mut buffer).unwrap();
     String::from_utf8_lossy(&buffer[..length]).into_owned()
 }
