@@ -337,9 +337,8 @@ impl Control {
     /// What `setup --apply` does, once Postgres is there.
     fn set_up(&self) -> Result<(), Error> {
         let RunConfig { source, publication, slot, tables, .. } = &self.config;
-        let stop = || self.stop.load(Ordering::Relaxed);
+        let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
         loop {
-            self.metrics.turned(Instant::now());
             if stop() {
                 return Ok(());
             }
@@ -353,6 +352,12 @@ impl Control {
             }
         }
     }
+}
+
+/// Whether a wait is to end. To ask is a sign of life: making a slot waits for the oldest transaction, however long that is.
+fn may_stop(stop: &AtomicBool, metrics: &Metrics, now: Instant) -> bool {
+    metrics.turned(now);
+    stop.load(Ordering::Relaxed)
 }
 
 fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
@@ -418,4 +423,21 @@ fn figures(source: &Source, slot: &str) -> Result<SlotFigures, crate::pg::Error>
         active: Some(slot.row.active),
         wal_status: slot.row.wal_status,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_up_that_waits_for_hours_is_alive_as_long_as_it_asks_whether_to_stop() {
+        let start = Instant::now();
+        let (stop, metrics) = (AtomicBool::new(false), Metrics::new("orders", "p", start));
+        let hours = start + Duration::from_hours(3);
+        assert!(metrics.live(hours).is_err());
+        assert!(!may_stop(&stop, &metrics, hours));
+        assert_eq!(metrics.live(hours), Ok(()));
+        stop.store(true, Ordering::Relaxed);
+        assert!(may_stop(&stop, &metrics, hours));
+    }
 }

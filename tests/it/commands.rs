@@ -1,7 +1,7 @@
 //! `setup`, `status` and `teardown` against a real server.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use walrelay::commands::{CommandError, setup, status, teardown};
 use walrelay::config::TableName;
@@ -276,6 +276,30 @@ fn a_stop_while_the_slot_is_held_up_leaves_no_half_made_slot() {
     assert_eq!(place.slots(), "0");
     // And the way is free for another attempt.
     assert!(done(&place.setup()).contains("made slot"));
+}
+
+#[test]
+fn a_run_that_waits_for_its_slot_asks_over_and_over_whether_to_stop() {
+    let place = Place::new();
+    let mut holder = place.connection();
+    holder.query("BEGIN").unwrap();
+    holder.query("INSERT INTO public.outbox VALUES (1)").unwrap();
+    let (asked, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    let ask = || {
+        asked.fetch_add(1, Ordering::Relaxed);
+        stop.load(Ordering::Relaxed)
+    };
+    let outcome = std::thread::scope(|scope| {
+        let running = scope.spawn(|| setup::once(&place.source(), "walrelay", &place.slot, &[outbox()], &ask));
+        let deadline = Instant::now() + PATIENCE;
+        while asked.load(Ordering::Relaxed) < 10 && Instant::now() < deadline && !running.is_finished() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::Relaxed);
+        running.join().unwrap()
+    });
+    assert!(asked.load(Ordering::Relaxed) >= 10, "each is a sign of life");
+    assert!(matches!(outcome, Err(CommandError::Interrupted)), "{outcome:?}");
 }
 
 #[test]
