@@ -48,22 +48,76 @@ def check_dashboard(path: pathlib.Path) -> None:
     print(f"{'ok':<10} {path}: {len(identifiers)} panels on one screen")
 
 
-def check_overlay(folder: pathlib.Path) -> None:
-    """What a kustomization names is there, and its patches fit."""
+def render(folder: pathlib.Path) -> list[dict]:
+    """The objects that Kustomize makes of a folder: its resources, patched, then labelled."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    objects = []
     for resource in kustomization["resources"]:
-        if not (folder / resource).exists():
+        place = folder / resource
+        if not place.exists():
             fail(f"{folder}: there is no {resource}")
+        objects += render(place) if place.is_dir() else list(yaml.safe_load_all(place.read_text()))
     for patch in kustomization.get("patches", []):
-        deployment = yaml.safe_load((folder / "../base/deployment.yaml").read_text())
-        for change in yaml.safe_load(patch["patch"]):
-            *way, last = change["path"].strip("/").split("/")
-            place = deployment
-            for part in way:
-                place = place[int(part) if isinstance(place, list) else part]
-            if change["op"] == "replace" and last not in place:
-                fail(f"{folder}: {change['path']} is not in the base")
-    print(f"{'ok':<10} {folder}: its resources are there, its patches fit")
+        target = patch["target"]
+        chosen = [thing for thing in objects if (thing["kind"], thing["metadata"]["name"]) == (target["kind"], target["name"])]
+        if not chosen:
+            fail(f"{folder}: there is no {target['kind']} {target['name']} to patch")
+        for thing in chosen:
+            for change in yaml.safe_load(patch["patch"]):
+                apply(change, thing, folder)
+    for labels in kustomization.get("labels", []):
+        for thing in objects:
+            label(thing, labels)
+    return objects
+
+
+def apply(change: dict, thing: dict, folder: pathlib.Path) -> None:
+    """One step of a JSON patch."""
+    *way, last = (part.replace("~1", "/").replace("~0", "~") for part in change["path"].strip("/").split("/"))
+    place = thing
+    for part in way:
+        place = place[int(part) if isinstance(place, list) else part]
+    if change["op"] not in ("add", "replace") or isinstance(place, list):
+        fail(f"{folder}: {change['op']} of {change['path']} is more than this check knows")
+    if change["op"] == "replace" and last not in place:
+        fail(f"{folder}: {change['path']} is not in the base")
+    place[last] = change["value"]
+
+
+def label(thing: dict, labels: dict) -> None:
+    """Objects get the labels, templates of pods only where that is said."""
+    if labels.get("includeSelectors"):
+        fail("labels with includeSelectors are more than this check knows")
+    places = [thing["metadata"]]
+    if labels.get("includeTemplates") and "template" in thing.get("spec", {}):
+        places.append(thing["spec"]["template"]["metadata"])
+    for place in places:
+        place.setdefault("labels", {}).update(labels["pairs"])
+
+
+def selectors(part: object) -> list[dict]:
+    """The labels by which an object, or a part of one, chooses pods."""
+    if isinstance(part, list):
+        return [found for value in part for found in selectors(value)]
+    if not isinstance(part, dict):
+        return []
+    own = [part["spec"]["selector"]] if part.get("kind") == "Service" else []
+    for key, value in part.items():
+        own += [value] if key == "matchLabels" else selectors(value)
+    return own
+
+
+def check_overlay(folder: pathlib.Path) -> None:
+    """What a kustomization names is there, its patches fit, and whatever chooses pods chooses ours."""
+    objects = render(folder)
+    pods = [thing["spec"]["template"]["metadata"]["labels"] for thing in objects if "template" in thing.get("spec", {})]
+    count = 0
+    for thing in objects:
+        for selector in selectors(thing):
+            count += 1
+            if not any(selector.items() <= labels.items() for labels in pods):
+                fail(f"{folder}: {thing['kind']} {thing['metadata']['name']} chooses pods by {selector}, and there are {pods}")
+    print(f"{'ok':<10} {folder}: its resources are there, its patches fit, its {count} selectors find the pods")
 
 
 if __name__ == "__main__":
