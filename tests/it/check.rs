@@ -412,7 +412,8 @@ fn a_managed_service_gets_its_own_mend() {
     let mend = found.level("wal_level", "fail", &[]);
     assert!(mend.contains("ParameterName=rds.logical_replication,ParameterValue=1"), "{mend}");
     assert_eq!(found.level("replication", "fail", &[]), "GRANT rds_replication TO \"app\";");
-    assert!(found.level("slot_wal_limit", "warn", &[]).starts_with("aws rds modify-db-parameter-group"));
+    let mend = found.level("slot_wal_limit", "warn", &[]);
+    assert!(mend.starts_with("aws rds modify-db-parameter-group") && mend.contains("ParameterValue=51200,"), "{mend}");
 }
 
 #[test]

@@ -234,14 +234,15 @@ fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
     let row = catalog::server(connection)?;
     let settings = connection.query("SELECT name, setting FROM pg_catalog.pg_settings")?;
     let text = |row: &pg::Row, at| row.text(at).unwrap_or_default().to_owned();
-    let settings = settings.iter().map(|row| (text(row, 0), text(row, 1))).collect();
+    let settings: BTreeMap<String, String> = settings.iter().map(|row| (text(row, 0), text(row, 1))).collect();
     let names: Vec<String> = MARKS.iter().map(|(name, _)| literal(name)).collect();
     let marks = connection.query(&format!(
         "SELECT name FROM pg_catalog.unnest(ARRAY[{}]) AS name
           WHERE current_setting(name, true) <> '' OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = name)",
         names.join(", ")
     ))?;
-    let service = Service::recognise(marks.iter().filter_map(|row| row.text(0)));
+    let marks = marks.iter().filter_map(|row| row.text(0));
+    let service = Service::recognise(marks.chain(settings.keys().map(String::as_str)));
     let counts = connection.query(
         "SELECT pg_catalog.pg_is_in_recovery(), (SELECT count(*) FROM pg_catalog.pg_replication_slots),
                 (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'walsender'),

@@ -4,7 +4,7 @@
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::report::{Finding, Side};
-use super::service::{Pooler, replication_mend};
+use super::service::{Pooler, Quantity, replication_mend};
 use crate::commands::output::{bytes, duration, session};
 use crate::config::RunConfig;
 use crate::config::mapping::OnUpdate;
@@ -273,8 +273,8 @@ fn behind(config: &RunConfig, facts: &Facts, found: &SlotFacts) -> Finding {
 
 /// Twice as much, or something that is not nothing.
 fn room(facts: &Facts) -> String {
-    let now = facts.server.number("max_slot_wal_keep_size").unwrap_or(0).max(8 * 1024);
-    facts.server.service.parameter("max_slot_wal_keep_size", &format!("{}MB", now * 2), false)
+    let now = facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).unwrap_or(0);
+    facts.server.service.wal_limit(Quantity::Megabytes(now.max(8 * 1024) * 2))
 }
 
 fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
@@ -302,7 +302,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
     match server.number("max_slot_wal_keep_size") {
         Some(-1) | None => warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or Kafka is away, WAL fills the server's disk")
-            .mend(server.service.parameter("max_slot_wal_keep_size", "50GB", false)),
+            .mend(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
             ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
@@ -312,7 +312,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
 }
 
 fn sender_timeout(server: &ServerFacts) -> Finding {
-    let mend = || server.service.parameter("wal_sender_timeout", "60s", false);
+    let mend = || server.service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
     match server.number("wal_sender_timeout") {
         Some(0) => warn("sender_timeout", "wal_sender_timeout is off")
             .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
@@ -339,7 +339,7 @@ fn decoding_memory(facts: &Facts) -> Finding {
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
-            .mend(facts.server.service.parameter("logical_decoding_work_mem", "256MB", false));
+            .mend(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
     }
     found
 }

@@ -11,8 +11,10 @@ pub(super) enum Service {
     /// Whoever may change its configuration.
     #[default]
     Own,
-    /// Amazon RDS or Aurora.
+    /// Amazon RDS.
     Rds,
+    /// Amazon Aurora, whose parameters belong to a cluster of instances.
+    Aurora,
     /// Google Cloud SQL.
     CloudSql,
     /// Azure Database for PostgreSQL, Flexible Server.
@@ -38,18 +40,59 @@ pub(super) const MARKS: [(&str, Service); 13] = [
     ("supabase_auth_admin", Service::Supabase),
 ];
 
+/// How settings begin that Aurora has and RDS has not: its planner's.
+const OF_AURORA: &str = "apg_";
+
+/// How much a parameter is to be, in the unit in which Postgres counts it (`pg_settings.unit`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quantity {
+    /// `kB`.
+    Kilobytes(u64),
+    /// `MB`.
+    Megabytes(u64),
+    /// `ms`.
+    Milliseconds(u64),
+}
+
+impl Quantity {
+    /// As a configuration file takes it.
+    fn with_unit(self) -> String {
+        match self {
+            Self::Kilobytes(number) if number.is_multiple_of(1024) => Self::Megabytes(number / 1024).with_unit(),
+            Self::Kilobytes(number) => format!("{number}kB"),
+            Self::Megabytes(number) if number.is_multiple_of(1024) => format!("{}GB", number / 1024),
+            Self::Megabytes(number) => format!("{number}MB"),
+            Self::Milliseconds(number) if number.is_multiple_of(1000) => format!("{}s", number / 1000),
+            Self::Milliseconds(number) => format!("{number}ms"),
+        }
+    }
+
+    const fn number(self) -> u64 {
+        match self {
+            Self::Kilobytes(number) | Self::Megabytes(number) | Self::Milliseconds(number) => number,
+        }
+    }
+}
+
 impl Service {
     /// By the names of settings and roles that are there.
     pub(super) fn recognise<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let known = |name: &str| MARKS.iter().find(|(mark, _)| *mark == name).map(|(_, service)| *service);
-        names.into_iter().find_map(known).unwrap_or_default()
+        let (mut found, mut of_aurora) = (None, false);
+        for name in names {
+            found = found.or_else(|| known(name));
+            of_aurora |= name.starts_with(OF_AURORA);
+        }
+        let found = found.unwrap_or_default();
+        if found == Self::Rds && of_aurora { Self::Aurora } else { found }
     }
 
     /// For people.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Own => "Postgres",
-            Self::Rds => "Amazon RDS or Aurora",
+            Self::Rds => "Amazon RDS",
+            Self::Aurora => "Amazon Aurora",
             Self::CloudSql => "Google Cloud SQL",
             Self::Azure => "Azure Database for PostgreSQL",
             Self::Supabase => "Supabase",
@@ -60,25 +103,48 @@ impl Service {
     pub(super) fn wal_level(self) -> String {
         match self {
             Self::Own => "ALTER SYSTEM SET wal_level = logical; -- then restart Postgres".to_owned(),
-            Self::Rds => self.parameter("rds.logical_replication", "1", true),
+            Self::Rds | Self::Aurora => self.parameter("rds.logical_replication", "1", true),
             Self::CloudSql => self.parameter("cloudsql.logical_decoding", "on", true),
             Self::Azure | Self::Supabase => self.parameter("wal_level", "logical", true),
         }
     }
 
-    /// Sets a parameter. `restart`: it takes one.
+    /// Limits the log that slots keep.
+    pub(super) fn wal_limit(self, limit: Quantity) -> String {
+        let instead = "# max_slot_wal_keep_size cannot be set there: alert on walrelay_slot_retained_wal_bytes";
+        match self {
+            Self::Own | Self::Rds | Self::Aurora | Self::Supabase => self.quantity("max_slot_wal_keep_size", limit),
+            Self::CloudSql => format!("gcloud sql instances patch INSTANCE --storage-auto-increase {instead}"),
+            Self::Azure => format!(
+                "az postgres flexible-server update --resource-group GROUP --name SERVER --storage-auto-grow Enabled {instead}"
+            ),
+        }
+    }
+
+    /// Sets a parameter that has a unit. The services' own tools take it in the parameter's unit alone, but for Supabase's,
+    /// which writes it into a configuration file.
+    pub(super) fn quantity(self, name: &str, value: Quantity) -> String {
+        let value = match self {
+            Self::Own | Self::Supabase => value.with_unit(),
+            Self::Rds | Self::Aurora | Self::CloudSql | Self::Azure => value.number().to_string(),
+        };
+        self.parameter(name, &value, false)
+    }
+
+    /// Sets a parameter without a unit. `restart`: it takes one.
     pub(super) fn parameter(self, name: &str, value: &str, restart: bool) -> String {
         match self {
             Self::Own if restart => format!("ALTER SYSTEM SET {name} = '{value}'; -- then restart Postgres"),
             Self::Own => format!("ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf();"),
-            Self::Rds => {
+            Self::Rds | Self::Aurora => {
+                let group = if self == Self::Aurora { "db-cluster-parameter-group" } else { "db-parameter-group" };
                 let (apply, then) = if restart {
                     ("pending-reboot", " && aws rds reboot-db-instance --db-instance-identifier INSTANCE")
                 } else {
                     ("immediate", "")
                 };
                 format!(
-                    "aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters \"ParameterName={name},ParameterValue={value},ApplyMethod={apply}\"{then}"
+                    "aws rds modify-{group} --{group}-name GROUP --parameters \"ParameterName={name},ParameterValue={value},ApplyMethod={apply}\"{then}"
                 )
             }
             Self::CloudSql => {
@@ -106,7 +172,7 @@ impl Service {
     pub(super) fn replication_right(self, role: &str) -> String {
         let role = identifier(role);
         match self {
-            Self::Rds => format!("GRANT rds_replication TO {role};"),
+            Self::Rds | Self::Aurora => format!("GRANT rds_replication TO {role};"),
             Self::CloudSql => format!("ALTER USER {role} WITH REPLICATION; -- as a member of cloudsqlsuperuser"),
             Self::Own | Self::Azure | Self::Supabase => format!("ALTER ROLE {role} REPLICATION;"),
         }
@@ -206,6 +272,8 @@ mod tests {
             assert_eq!(Service::recognise(["plpgsql", name]), service, "{name}");
         }
         assert_eq!(Service::recognise(["postgres", "pg_read_all_stats"]), Service::Own);
+        assert_eq!(Service::recognise(["rds_superuser", "apg_enable_semijoin_push_down"]), Service::Aurora);
+        assert_eq!(Service::recognise(["apg_of_somebody"]), Service::Own);
     }
 
     #[test]
@@ -216,6 +284,41 @@ mod tests {
         assert_eq!(Service::Rds.replication_right("app"), "GRANT rds_replication TO \"app\";");
         assert!(Service::CloudSql.replication_right("app").starts_with("ALTER USER \"app\" WITH REPLICATION;"));
         assert_eq!(Service::Own.replication_right("app"), "ALTER ROLE \"app\" REPLICATION;");
+    }
+
+    #[test]
+    fn a_quantity_is_written_as_the_services_tool_takes_it() {
+        let timeout = |service: Service| service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
+        assert!(timeout(Service::Own).contains("SET wal_sender_timeout = '60s'"));
+        assert!(timeout(Service::Rds).contains("wal_sender_timeout,ParameterValue=60000,ApplyMethod=immediate"));
+        assert!(timeout(Service::CloudSql).contains("--database-flags=wal_sender_timeout=60000 "));
+        assert!(timeout(Service::Azure).ends_with("--name wal_sender_timeout --value 60000"));
+        assert!(timeout(Service::Supabase).ends_with("--config wal_sender_timeout=60s"));
+        for (quantity, text, number) in [
+            (Quantity::Kilobytes(100), "100kB", 100),
+            (Quantity::Kilobytes(262_144), "256MB", 262_144),
+            (Quantity::Megabytes(1000), "1000MB", 1000),
+            (Quantity::Megabytes(51_200), "50GB", 51_200),
+            (Quantity::Milliseconds(1_500), "1500ms", 1_500),
+        ] {
+            assert_eq!((quantity.with_unit().as_str(), quantity.number()), (text, number));
+        }
+    }
+
+    #[test]
+    fn auroras_parameters_are_its_clusters() {
+        let group = "aws rds modify-db-cluster-parameter-group --db-cluster-parameter-group-name GROUP --parameters ";
+        assert!(Service::Aurora.wal_level().starts_with(group));
+        assert!(Service::Aurora.wal_limit(Quantity::Megabytes(51_200)).contains("ParameterValue=51200,"));
+        assert_eq!(Service::Aurora.replication_right("app"), Service::Rds.replication_right("app"));
+    }
+
+    #[test]
+    fn where_the_log_of_slots_cannot_be_limited_the_disk_is_to_grow() {
+        let limit = |service: Service| service.wal_limit(Quantity::Megabytes(51_200));
+        assert!(limit(Service::Own).contains("SET max_slot_wal_keep_size = '50GB'"));
+        assert!(limit(Service::Azure).contains("--storage-auto-grow Enabled # max_slot_wal_keep_size cannot"));
+        assert!(limit(Service::CloudSql).contains("--storage-auto-increase # max_slot_wal_keep_size cannot"));
     }
 
     #[test]

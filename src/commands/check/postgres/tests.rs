@@ -1,5 +1,6 @@
 use super::super::facts::{AsyncCommit, PublicationFacts};
 use super::super::report::Level;
+use super::super::service::Service;
 use super::*;
 use crate::config::{self, Task};
 use crate::pg::ServerError;
@@ -119,6 +120,14 @@ fn each_setting_that_bites_has_its_mend() {
     check(set("logical_decoding_work_mem", "64"), "decoding_memory", Warn, "'256MB'");
     check(set("idle_replication_slot_timeout", "7200"), "idle_timeout", Warn, "= '0'");
     check(set("synchronous_commit", "off"), "sync_commit", Warn, "= 'on'");
+    let at = |service| {
+        move |facts: &mut Facts| {
+            facts.server.service = service;
+            set("logical_decoding_work_mem", "64")(facts);
+        }
+    };
+    check(at(Service::Rds), "decoding_memory", Warn, "ParameterValue=262144,");
+    check(at(Service::Aurora), "decoding_memory", Warn, "modify-db-cluster-parameter-group");
     check(|facts| facts.server.walsenders = 10, "free_walsenders", Warn, "max_wal_senders = '20'");
     check(|facts| facts.server.in_recovery = true, "standby", Fail, "target_session_attrs=read-write");
     check(|facts| facts.server.row.as_mut().unwrap().version = 130_000, "version", Fail, "upgrade");
@@ -202,7 +211,7 @@ fn a_refusal_to_replicate_is_never_taken_from_the_roles_attributes() {
     let pooler = answer("08P01", "unsupported startup parameter: replication");
     check(refused(pooler), "replication", Level::Fail, "use the direct port");
     let of_amazon = |facts: &mut Facts| {
-        facts.server.service = super::super::service::Service::Rds;
+        facts.server.service = Service::Rds;
         facts.replication = Err(answer("42501", "permission denied"));
     };
     check(of_amazon, "replication", Level::Fail, "GRANT rds_replication TO \"app\";");
