@@ -369,7 +369,7 @@ pub struct SetupArgs {
     #[arg(long, value_name = "NAME")]
     pub role: Option<String>,
 
-    /// Also make the tables named by --table, if they do not exist
+    /// Also make the table named by the first --table, if it does not exist
     #[arg(long)]
     pub create_table: bool,
 

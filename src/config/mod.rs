@@ -183,7 +183,7 @@ pub struct SetupConfig {
     pub failover: bool,
     /// A role to make.
     pub role: Option<String>,
-    /// Make the tables, too.
+    /// Make the first table, too.
     pub create_table: bool,
     /// `--source` as it was typed; `None` when it came from elsewhere. May hold a password.
     pub typed_source: Option<String>,
