@@ -65,7 +65,7 @@ fn perform(invocation: Invocation) -> ExitCode {
 
 /// The first signal ends the measurement, and what it made is removed; a second one ends the process.
 fn measure(config: &BenchConfig) -> Result<(), BenchError> {
-    let stop = bench::stop_on_signal()?;
+    let stop = commands::stop_on_signal()?;
     bench::bench(config, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 

@@ -15,6 +15,7 @@ pub mod prune;
 pub mod republish;
 pub mod run;
 pub mod setup;
+mod signals;
 pub mod status;
 mod target;
 pub mod teardown;
@@ -22,6 +23,7 @@ mod typed;
 
 pub use error::CommandError;
 pub use output::shown_source;
+pub use signals::stop_on_signal;
 pub use target::OutboxPlace;
 pub use typed::TypedFlags;
 

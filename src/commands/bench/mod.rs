@@ -12,11 +12,9 @@ mod load;
 mod relay;
 mod report;
 mod scratch;
-mod signals;
 mod stopwatch;
 
 pub use scratch::PREFIX;
-pub use signals::stop_on_signal;
 
 use super::{CommandError, run};
 use crate::config::{BenchConfig as Request, Destination};

@@ -1,7 +1,6 @@
-//! The first signal ends a measurement, so that what it made is removed; the second ends the process.
+//! The first signal ends work in an orderly way, so that what was made for it is removed; the second ends the process.
 
-use super::BenchError;
-use crate::commands::run;
+use super::run::Error;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 ///
 /// # Errors
 /// Signals cannot be listened for.
-pub fn stop_on_signal() -> Result<Arc<AtomicBool>, BenchError> {
-    let failed = |source| run::Error::Start { what: "listen for signals", source };
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Error> {
+    let failed = |source| Error::Start { what: "listen for signals", source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     let flag = Arc::clone(&stop);
