@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
@@ -34,6 +35,11 @@ fn main() -> ExitCode {
 fn perform(invocation: Invocation) -> ExitCode {
     let typed = invocation.typed;
     let hint = |hint: Option<String>| hint.map(|hint| typed.complete(&hint));
+    let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
+        Ok(stop) => stop.unwrap_or_default(),
+        Err(error) => return fail(&error, error.hint(), error.exit_code()),
+    };
+    let stop = || stop.load(Ordering::Relaxed);
     let ended = match invocation.task {
         Task::Run(config) => match commands::run::run(*config) {
             Ok(()) => return ExitCode::SUCCESS,
@@ -41,9 +47,12 @@ fn perform(invocation: Invocation) -> ExitCode {
         },
         Task::CheckDebezium(config) => return end_check(commands::check::debezium::check(*config)),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &|mend| typed.complete(mend)),
-        Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &|| false),
-        // A signal ends the process: each chunk is a transaction of its own.
-        Task::Prune(request) => prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &|| false),
+        Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
+        Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
+            // It goes on until it is asked to stop, whatever it waits for then.
+            Err(CommandError::Interrupted) if request.every.is_some() => Ok(()),
+            ended => ended,
+        },
         Task::Setup(config) => set_up(*config),
         Task::Status(config) => show_status(*config),
         Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
@@ -58,9 +67,16 @@ fn perform(invocation: Invocation) -> ExitCode {
     match ended {
         // Whoever read the output has seen enough, as `head` does.
         Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // Whoever stopped it knows what for.
+        Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_code()),
         Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
         Ok(()) => ExitCode::SUCCESS,
     }
+}
+
+/// Whether a task changes rows chunk by chunk, so that a signal should end it between two of them.
+fn in_chunks(task: &Task) -> bool {
+    matches!(task, Task::Prune(_)) || matches!(task, Task::Republish(request) if request.apply)
 }
 
 /// The first signal ends the measurement, and what it made is removed; a second one ends the process.

@@ -1,4 +1,7 @@
-//! The first signal ends work in an orderly way, so that what was made for it is removed; the second ends the process.
+//! The first signal ends work in an orderly way, so that what was made for it is removed, or a chunk is finished; the second ends
+//! the process.
+//!
+//! A process that a container runs as its first one takes no notice of a signal that it does not listen for.
 
 use super::run::Error;
 use std::process;
@@ -34,5 +37,6 @@ async fn listen(stop: &AtomicBool) {
         if stop.swap(true, Ordering::Relaxed) {
             process::exit(128 + number);
         }
+        tracing::info!(signal = number, "stopping; a second signal stops at once");
     }
 }

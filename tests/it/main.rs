@@ -34,6 +34,7 @@ mod rights;
 mod role;
 mod secure;
 mod shapes;
+mod signals;
 mod silent;
 mod slots;
 mod standby;
