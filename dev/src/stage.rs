@@ -187,6 +187,6 @@ impl Stage {
         let drop_slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
         client.execute(drop_slot, &[&self.name])?;
         client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?;
-        self.topics().iter().try_for_each(|topic| kafka.delete_topic(topic))
+        kafka.delete_topics(&self.topics().iter().map(String::as_str).collect::<Vec<_>>())
     }
 }

@@ -92,7 +92,7 @@ fn kafka_answers_creates_topics_and_comes_back_after_a_crash() {
         Ok(metadata.topics().iter().any(|topic| topic.partitions().len() == 5))
     })
     .unwrap();
-    kafka.delete_topic("made").unwrap();
+    kafka.delete_topics(&["made"]).unwrap();
     kafka.restart().unwrap();
 }
 

@@ -77,7 +77,7 @@ fn a_topic_deleted_under_way_holds_the_slot_and_comes_back() {
     let mut relay = lane.streaming(&[]);
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     lane.wait_confirmed();
-    kafka.delete_topic(&topic).unwrap();
+    kafka.delete_topics(&[&topic]).unwrap();
     wait_until(LONG, "the topic to go", || Ok(!kafka.topics()?.contains(&topic))).unwrap();
     lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', '1' FROM generate_series(2, 50) AS n");
     wait_until(LONG, "the topic in /readyz", || Ok(relay.get("/readyz")?.body.contains(&topic)))

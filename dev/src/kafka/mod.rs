@@ -217,16 +217,25 @@ impl Kafka {
     /// # Errors
     /// There is one of that name, or it is refused, for a minute where brokers are missing.
     pub fn create_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
+        self.create_topics(&[name], partitions, settings)
+    }
+
+    /// The same for many that are alike, in one request.
+    ///
+    /// # Errors
+    /// As there, for the first that is refused.
+    pub fn create_topics(&self, names: &[&str], partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
         let partitions = i32::try_from(partitions).context("too many partitions")?;
-        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(self.replicas()));
-        let topic = settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value));
+        let plain = names.iter().map(|name| NewTopic::new(name, partitions, TopicReplication::Fixed(self.replicas())));
+        let topics: Vec<_> =
+            plain.map(|topic| settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value))).collect();
         let deadline = Instant::now() + FENCED;
         loop {
-            let results = block_on(self.admin()?.create_topics([&topic], &admin_options()))?;
+            let results = block_on(self.admin()?.create_topics(&topics, &admin_options()))?;
             let too_few = Some(RDKafkaErrorCode::InvalidReplicationFactor);
             let fenced = results.iter().any(|result| result.as_ref().err().map(|(_, code)| *code) == too_few);
             if !fenced || Instant::now() >= deadline {
-                return refused(name, results);
+                return refused(results);
             }
             thread::sleep(Duration::from_millis(100));
         }
@@ -255,13 +264,12 @@ impl Kafka {
         Ok(())
     }
 
-    /// Deletes a topic with its records.
+    /// Deletes topics with their records.
     ///
     /// # Errors
-    /// There is none, or it is refused.
-    pub fn delete_topic(&self, name: &str) -> Result<()> {
-        let results = block_on(self.admin()?.delete_topics(&[name], &admin_options()))?;
-        refused(name, results)
+    /// One is not there, or it is refused.
+    pub fn delete_topics(&self, names: &[&str]) -> Result<()> {
+        refused(block_on(self.admin()?.delete_topics(names, &admin_options()))?)
     }
 
     /// Stops it cleanly; waits for at most 60 s.
@@ -387,9 +395,9 @@ fn admin_options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(REQUEST)).operation_timeout(Some(REQUEST))
 }
 
-fn refused(name: &str, results: Vec<rdkafka::admin::TopicResult>) -> Result<()> {
+fn refused(results: Vec<rdkafka::admin::TopicResult>) -> Result<()> {
     for result in results {
-        result.map_err(|(_, code)| anyhow!("Kafka refuses that for topic {name}: {code}"))?;
+        result.map_err(|(name, code)| anyhow!("Kafka refuses that for topic {name}: {code}"))?;
     }
     Ok(())
 }

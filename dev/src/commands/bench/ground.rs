@@ -165,7 +165,7 @@ impl Ground {
             }
         }
         producer.flush(Duration::from_mins(1))?;
-        self.kafka.delete_topic("warm-up")?;
+        self.kafka.delete_topics(&["warm-up"])?;
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
     }

@@ -82,11 +82,12 @@ pub(super) fn measure(
     let slot = format!("run_{number}");
     let topic = format!("bench-{number}");
     let topics = topics(&topic, loaded.load.topics);
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let mut client = ground.postgres.connect(Some(&loaded.database))?;
     client.execute("SELECT pg_copy_logical_replication_slot('base', $1)", &[&slot])?;
     if name.writes() {
         let settings = [("max.message.bytes", "2000000")];
-        topics.iter().try_for_each(|topic| ground.kafka.create_topic(topic, reading.partitions, &settings))?;
+        ground.kafka.create_topics(&names, reading.partitions, &settings)?;
     }
     let folder = ground.folder.join("run");
     empty(&folder)?;
@@ -100,7 +101,7 @@ pub(super) fn measure(
     });
     drop_slot(&mut client, &slot)?;
     if name.writes() {
-        topics.iter().try_for_each(|topic| ground.kafka.delete_topic(topic))?;
+        ground.kafka.delete_topics(&names)?;
     }
     measured
 }

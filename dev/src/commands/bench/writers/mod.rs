@@ -161,7 +161,7 @@ fn run(ground: &Ground, subjects: &Subjects, beside: Beside, rate: u32, seconds:
     }
     drop(client);
     ground.drop_database(&database)?;
-    ground.kafka.delete_topic(&topic)?;
+    ground.kafka.delete_topics(&[&topic])?;
     Ok(run)
 }
 
