@@ -205,7 +205,8 @@ impl Round<'_> {
         }
         listed::close(&mut self.connection)?;
         let left = total - deleted;
-        let changed = if left > 0 { format!(", {} were locked or had changed", number(left)) } else { String::new() };
+        let why = if (self.stop)() { "were not reached" } else { "were locked or had changed" };
+        let changed = if left > 0 { format!(", {} {why}", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
         writeln!(out, "{}: {} rows deleted{changed} ({took})", table.target.name, number(deleted))?;
         self.unproven(table, out)
