@@ -7,6 +7,8 @@
 //!
 //! In: begin, enqueued, commit, delivered, keepalive. Out: `flush_lsn`, the one position that may be confirmed: the
 //! `end_lsn` of the last transaction of the fully delivered prefix. Reports may come in any order. Reads no clock.
+//! Where a report says less than that (the destination's transaction may yet be aborted), it is taken in two steps: by
+//! [`Tracker::reported`] a record is no longer in flight, by [`Tracker::counted`] it is delivered.
 //! Every operation is O(1), amortised; the ring holds only transactions that are open or have records in flight (an empty
 //! one raises its predecessor's end). One record that stays in flight holds everything behind it in the ring, delivered or
 //! not, so the ring has a bound of its own: [`Tracker::is_full`].
@@ -54,7 +56,7 @@ pub struct Tracker {
 struct Transaction {
     final_lsn: Lsn,
     commit_time: PgTime,
-    /// Records enqueued and not reported.
+    /// Records enqueued and not delivered.
     undelivered: u32,
     /// Records enqueued.
     records: u32,
@@ -67,7 +69,8 @@ struct Age {
     since: Instant,
     /// Where its first record stands.
     from: Position,
-    undelivered: u32,
+    /// Records enqueued and not reported.
+    in_flight: u32,
 }
 
 /// A row's place in the stream: rises from row to row.
@@ -152,9 +155,9 @@ impl Tracker {
     pub fn tick(&mut self, now: Instant, from: Position) {
         let full = self.ages.len() >= MOST_TICKS;
         match self.ages.back_mut() {
-            Some(age) if age.undelivered == 0 => *age = Age { since: now, from, undelivered: 0 },
+            Some(age) if age.in_flight == 0 => *age = Age { since: now, from, in_flight: 0 },
             Some(age) if full || now.saturating_duration_since(age.since) < TICK => {}
-            Some(_) | None => self.ages.push_back(Age { since: now, from, undelivered: 0 }),
+            Some(_) | None => self.ages.push_back(Age { since: now, from, in_flight: 0 }),
         }
     }
 
@@ -181,7 +184,7 @@ impl Tracker {
         assert!(transaction.end_lsn.is_none(), "a record was enqueued after its transaction's commit");
         transaction.undelivered += 1;
         transaction.records += 1;
-        age.undelivered += 1;
+        age.in_flight += 1;
     }
 
     /// The open transaction ends.
@@ -209,11 +212,28 @@ impl Tracker {
     /// # Panics
     /// When that many are not in flight.
     pub fn delivered(&mut self, token: Token, records: u32) {
+        self.reported(token, records);
+        self.counted(token, records);
+    }
+
+    /// `records` reports came for `token` that count only once [`Tracker::counted`] says so: until then the position does not
+    /// pass them.
+    ///
+    /// # Panics
+    /// When that many are not in flight.
+    pub fn reported(&mut self, token: Token, records: u32) {
         let age = usize::from(token.tick.wrapping_sub(self.first_tick));
-        let Some(age) = self.ages.get_mut(age).filter(|age| age.undelivered >= records) else {
+        let Some(age) = self.ages.get_mut(age).filter(|age| age.in_flight >= records) else {
             panic!("more reports than records of that age");
         };
-        age.undelivered -= records;
+        age.in_flight -= records;
+    }
+
+    /// `records` that were reported for `token` count. Its tick means nothing any more.
+    ///
+    /// # Panics
+    /// When more count than were enqueued.
+    pub fn counted(&mut self, token: Token, records: u32) {
         let index = token.transaction.wrapping_sub(self.first) as usize;
         if let Some(transaction) = self.ring.get_mut(index) {
             assert!(transaction.undelivered >= records, "more reports than records");
@@ -246,7 +266,7 @@ impl Tracker {
             self.advance(end_lsn);
             each(Settled { commit_time, records });
         }
-        while self.ages.len() > 1 && self.ages.front().is_some_and(|age| age.undelivered == 0) {
+        while self.ages.len() > 1 && self.ages.front().is_some_and(|age| age.in_flight == 0) {
             self.ages.pop_front();
             self.first_tick = self.first_tick.wrapping_add(1);
         }
@@ -282,6 +302,11 @@ impl Tracker {
         first
     }
 
+    /// Forgets what was reported as well, where nothing of that counts. The position stays.
+    pub fn forget_all(&mut self) {
+        *self = Self::new(self.flush_lsn);
+    }
+
     /// Transactions that are open or in flight.
     pub fn transactions(&self) -> usize {
         self.ring.len()
@@ -298,7 +323,7 @@ impl Tracker {
     }
 
     fn oldest_age(&self) -> Option<&Age> {
-        self.ages.iter().find(|age| age.undelivered > 0)
+        self.ages.iter().find(|age| age.in_flight > 0)
     }
 
     /// When the oldest transaction that is not fully delivered was committed.
@@ -408,6 +433,24 @@ mod tests {
         expect(&mut tracker, 100);
         tracker.commit(Lsn::new(208));
         expect(&mut tracker, 208);
+    }
+
+    #[test]
+    fn what_was_reported_and_does_not_count_yet_is_not_in_flight_and_holds_the_position() {
+        let mut tracker = tracker();
+        let tokens = transaction(&mut tracker, 200, 2);
+        tracker.reported(tokens[0], 2);
+        expect(&mut tracker, 100);
+        assert_eq!((tracker.oldest_in_flight(), tracker.transactions()), (None, 1));
+        // The age is another's by now.
+        tracker.tick(Instant::now(), at(300));
+        let later = transaction(&mut tracker, 300, 1);
+        tracker.counted(tokens[0], 2);
+        expect(&mut tracker, 208);
+        assert_eq!(tracker.first_in_flight(), Some(at(300)));
+        tracker.reported(later[0], 1);
+        tracker.forget_all();
+        assert_eq!((tracker.flush_lsn(), tracker.transactions()), (Lsn::new(208), 0));
     }
 
     #[test]

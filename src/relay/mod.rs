@@ -75,7 +75,8 @@ pub enum Ended {
     },
     /// The connection broke, or the server ended it.
     Disconnected(pg::Error),
-    /// The sink has acknowledged nothing for long: the server should be free of us meanwhile.
+    /// The sink has owed an answer for long (to a record, to a commit, to what it is asked before it takes either): the server
+    /// should be free of us meanwhile.
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
@@ -251,13 +252,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Begins again behind what is delivered, with a new sink. The stream begins at what is confirmed; of the first transaction
-    /// behind that the rows before the first one in flight are in hand.
+    /// behind that the rows before the first one in flight are in hand, unless they are in a transaction of the destination's.
     ///
     /// # Errors
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
-        let delivered = self.tracker.forget();
+        let delivered = if self.group.is_on() {
+            // What was reported is aborted with the destination's transaction.
+            self.tracker.forget_all();
+            None
+        } else {
+            self.tracker.forget()
+        };
         self.resume.forget(self.tracker.flush_lsn(), delivered);
         Ok(())
     }
@@ -330,6 +337,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.in_flight().records
     }
 
+    /// Since when the sink owes an answer: the report of the oldest record in flight, or the word on a commit. Reports that are
+    /// held back until a commit are answers.
+    fn oldest_unanswered(&self) -> Option<Instant> {
+        self.tracker.oldest_in_flight().into_iter().chain(self.group.sealing_since()).min()
+    }
+
+    /// Whether the sink owes an answer.
+    pub fn awaits_sink(&self) -> bool {
+        self.in_flight() > 0 || self.group.sealing_since().is_some()
+    }
+
     /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
     pub fn is_unfinished(&self) -> bool {
         self.tracker.transactions() > 0 || self.heard < self.resume.whole()
@@ -346,15 +364,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
-            Ok(()) if group.is_on() => {
-                careful.delivered();
-                group.hold(token, records, bytes, *now.get_or_insert_with(|| clock.now()));
-            }
             // After a failure nothing counts: what follows is replayed.
             Ok(()) if failed.is_none() => {
-                tracker.delivered(token, records);
+                let now = *now.get_or_insert_with(|| clock.now());
                 careful.delivered();
-                metrics.acknowledged(token.topic, records.into(), bytes, *now.get_or_insert_with(|| clock.now()));
+                if group.is_on() {
+                    tracker.reported(token, records);
+                    group.hold(token, records, bytes, now);
+                } else {
+                    tracker.delivered(token, records);
+                    metrics.acknowledged(token.topic, records.into(), bytes, now);
+                }
             }
             Ok(()) => {}
             Err(failure) => {
@@ -442,7 +462,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.careful.confirmed(flush_lsn);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
-        self.metrics.oldest_in_flight(self.tracker.oldest_in_flight());
+        self.metrics.oldest_in_flight(self.oldest_unanswered());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
         self.show_trouble(session.and_then(Session::obstacle));
         if let Some(session) = session {
@@ -481,7 +501,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn state(&self, session: &Session, now: Instant) -> State {
-        let old = self.tracker.oldest_in_flight().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
+        let old = self.oldest_unanswered().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
         if self.stopping_since.is_some() {
             State::Stopping
         } else if old || session.obstacle().is_some() {

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
-//! are held back from the tracker, so that no position passes what may yet be aborted. A transaction of Postgres is never split.
+//! do not count in the tracker, so that no position passes what may yet be aborted: they only say that the destination moves. A
+//! transaction of Postgres is never split.
 //! Without transactions nothing here costs more than a look at one field.
 
 use super::progress::Identity;
@@ -34,12 +35,14 @@ pub(super) struct Group {
     /// Since when it is open.
     since: Option<Instant>,
     records: u64,
-    /// Reports of it, records and bytes by token: of a transaction as large as may be there are as many as topics in each tenth
-    /// of a second.
+    /// Reports of it, records and bytes by transaction and topic: their tokens have no tick.
     held: HashMap<Token, (u32, u64)>,
+    /// When the last report came.
     acknowledged: Option<Instant>,
     /// No further transaction begins before it is committed.
     closing: bool,
+    /// Since when the commit is asked for. Nothing is in flight then.
+    sealing: Option<Instant>,
 }
 
 impl Group {
@@ -71,8 +74,13 @@ impl Group {
     /// Reports came that count later.
     pub(super) fn hold(&mut self, token: Token, records: u32, bytes: u64, now: Instant) {
         self.acknowledged = Some(now);
-        let (count, sum) = self.held.entry(token).or_default();
+        let (count, sum) = self.held.entry(Token { tick: 0, ..token }).or_default();
         (*count, *sum) = (*count + records, *sum + bytes);
+    }
+
+    /// Since when its commit is asked for.
+    pub(super) fn sealing_since(&self) -> Option<Instant> {
+        self.sealing
     }
 
     /// Everything uncommitted is given up with the sink, and that has to be taken over again.
@@ -147,6 +155,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.sink.ran_dry();
             return Ok(());
         }
+        self.group.sealing.get_or_insert(now);
         let (key, value) = (self.group.identity.key(), self.group.identity.value(self.resume.whole()));
         if self.sink.seal(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
             self.release(now);
@@ -157,10 +166,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// It is committed: what was reported counts.
     fn release(&mut self, now: Instant) {
         for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
-            self.tracker.delivered(token, records);
+            self.tracker.counted(token, records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
-        (self.group.since, self.group.records, self.group.closing) = (None, 0, false);
+        (self.group.since, self.group.sealing) = (None, None);
+        (self.group.records, self.group.closing) = (0, false);
         self.settle();
     }
 

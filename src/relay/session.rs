@@ -383,7 +383,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Frees the server of us when the sink has not moved for long.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
         let waiting = session.blocked.as_ref().map(|blocked| blocked.since);
-        let oldest = self.tracker.oldest_in_flight().into_iter().chain(waiting).min();
+        let oldest = self.oldest_unanswered().into_iter().chain(waiting).min();
         let old =
             oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
         if old { Err(Box::new(Ended::Stalled)) } else { Ok(()) }

@@ -3,7 +3,11 @@
 use super::*;
 use crate::config::mapping::Mapping;
 use crate::pg::frame::ReadBuffer;
-use crate::sink::{Enqueue, InFlight, Pace, Record, Token};
+use crate::pgoutput::PgTime;
+use crate::sink::{Enqueue, InFlight, Own, Owner, Pace, Record, Token};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// Bytes of the largest frame that is read.
 const LIMIT: usize = 1000;
@@ -19,13 +23,19 @@ impl Script {
     fn of(copy_data: &[Vec<u8>]) -> Self {
         let mut buffer = ReadBuffer::new(LIMIT);
         for body in copy_data {
-            let length = u32::try_from(body.len() + 4).unwrap();
-            let frame = [&b"d"[..], &length.to_be_bytes(), body].concat();
-            buffer.space()[..frame.len()].copy_from_slice(&frame);
-            buffer.filled(frame.len());
+            arrives(&mut buffer, body);
         }
         Self { buffer, got: Vec::new() }
     }
+}
+
+/// A CopyData message comes; the length of its frame.
+fn arrives(buffer: &mut ReadBuffer, body: &[u8]) -> usize {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    let frame = [&b"d"[..], &length.to_be_bytes(), body].concat();
+    buffer.space()[..frame.len()].copy_from_slice(&frame);
+    buffer.filled(frame.len());
+    frame.len()
 }
 
 impl Upstream for Script {
@@ -157,4 +167,216 @@ fn what_came_before_a_row_above_the_limit_is_delivered_and_told_first() {
     assert!(matches!(ended, Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))), "{ended:?}");
     assert_eq!(relay.in_flight(), 0);
     assert_eq!(script.got.last().unwrap()[6..14], 3000_u64.to_be_bytes());
+}
+
+/// A clock that moves when somebody waits.
+#[derive(Clone)]
+struct Hands(Rc<Cell<Instant>>);
+
+impl Clock for Hands {
+    fn now(&self) -> Instant {
+        self.0.get()
+    }
+
+    fn wall(&self) -> PgTime {
+        PgTime(0)
+    }
+
+    fn pause(&self, duration: Duration) {
+        self.0.set(self.0.get() + duration);
+    }
+}
+
+/// A destination with transactions, as it stands.
+struct Ledger {
+    /// It can be taken over.
+    yields: bool,
+    /// It reports what it has taken.
+    reports: bool,
+    /// It commits what it is asked to.
+    commits: bool,
+    in_flight: Vec<Token>,
+    /// The progress of each commit.
+    committed: Vec<String>,
+}
+
+struct Transactional(Rc<RefCell<Ledger>>);
+
+impl Sink for Transactional {
+    fn try_enqueue(&mut self, _record: &Record<'_>, token: Token) -> Enqueue {
+        self.0.borrow_mut().in_flight.push(token);
+        Enqueue::Taken
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+        let mut ledger = self.0.borrow_mut();
+        if ledger.reports {
+            let reported = ledger.in_flight.drain(..);
+            reported.for_each(|token| each(Delivered { token, records: 1, bytes: 1, outcome: Ok(()) }));
+        }
+    }
+
+    fn in_flight(&self) -> InFlight {
+        InFlight { records: self.0.borrow().in_flight.len() as u64, bytes: 0 }
+    }
+
+    fn ran_dry(&mut self) {}
+
+    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+        self.0.borrow_mut().in_flight.clear();
+        Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        Some(KAFKAS_PATIENCE)
+    }
+
+    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
+        Ok(if self.0.borrow().yields { Own::Ready(Vec::new()) } else { Own::Pending(None) })
+    }
+
+    fn seal(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {
+        let mut ledger = self.0.borrow_mut();
+        if ledger.commits {
+            ledger.committed.push(value.to_owned());
+        }
+        Ok(ledger.commits)
+    }
+}
+
+/// How long the destination's transactions may take.
+const KAFKAS_PATIENCE: Duration = Duration::from_mins(2);
+
+/// A relay that delivers exactly once, its slot at 1000, between a server and a destination under a clock of their own.
+struct Stage {
+    relay: Relay<Transactional, Hands>,
+    ledger: Rc<RefCell<Ledger>>,
+    clock: Hands,
+    /// What the server sends: after so much of the connection's time this.
+    sends: Vec<(Duration, Vec<u8>)>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (in_flight, committed) = (Vec::new(), Vec::new());
+        let ledger = Ledger { yields: true, reports: true, commits: true, in_flight, committed };
+        let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(Instant::now()))));
+        let limits = Limits {
+            coalesce: Duration::ZERO,
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+        };
+        let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
+        let outbox = Outbox::new(mapping, Vec::new()).unwrap();
+        let metrics = Arc::new(Metrics::new("s", "p", clock.now()));
+        let sink = Transactional(Rc::clone(&ledger));
+        let mut relay = Relay::new(outbox, sink, clock.clone(), metrics, Arc::default(), limits);
+        relay.acquired(Lsn::new(1000));
+        Self { relay, ledger, clock, sends: Vec::new() }
+    }
+
+    /// One connection, on which the server says no more after `until`: how it ended, and after what time.
+    fn stream(&mut self, until: Duration) -> (Ended, Duration) {
+        let began = self.clock.now();
+        let (buffer, clock, sends) = (ReadBuffer::new(LIMIT), self.clock.clone(), self.sends.clone().into());
+        let mut server = Server { buffer, clock, began, until, sends };
+        (self.relay.stream(&mut server, None), self.clock.now() - began)
+    }
+}
+
+/// A server that sends by the clock.
+struct Server {
+    buffer: ReadBuffer,
+    clock: Hands,
+    began: Instant,
+    until: Duration,
+    sends: VecDeque<(Duration, Vec<u8>)>,
+}
+
+impl Upstream for Server {
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
+    }
+
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
+    }
+
+    fn read(&mut self, patience: Duration) -> Result<usize, pg::Error> {
+        self.clock.pause(patience);
+        let now = self.clock.now() - self.began;
+        if now >= self.until {
+            return Err(pg::Error::Ended);
+        }
+        let mut length = 0;
+        while let Some((_, body)) = self.sends.pop_front_if(|(at, _)| *at <= now) {
+            length += arrives(&mut self.buffer, &body);
+        }
+        Ok(length)
+    }
+
+    fn send(&mut self, _message: &[u8]) -> Result<(), pg::Error> {
+        Ok(())
+    }
+}
+
+/// A row, as a message; without a route it is a bad one.
+fn row(route: &str) -> Vec<u8> {
+    let content =
+        format!(r#"{{"id": "1", "aggregatetype": {route}, "aggregateid": "k", "type": "t", "payload": {{}}}}"#);
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// A transaction that goes on for so many seconds, with a row in each.
+fn rows_for(duration: u64) -> Vec<(Duration, Vec<u8>)> {
+    let rows = (0..duration).map(|second| (seconds(second), row("\"order\"")));
+    [(Duration::ZERO, begin(2000))].into_iter().chain(rows).collect()
+}
+
+#[test]
+fn a_transaction_whose_records_are_reported_stalls_nothing_however_long_it_takes() {
+    let mut stage = Stage::new();
+    stage.sends = rows_for(100);
+    stage.sends.push((seconds(100), commit(2000, 2040)));
+    let (ended, _) = stage.stream(seconds(110));
+    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert_eq!(stage.ledger.borrow().committed.len(), 1);
+    assert_eq!(stage.relay.flush_lsn(), Lsn::new(2040));
+}
+
+#[test]
+fn a_record_that_is_not_reported_stalls_it_though_others_were() {
+    let mut stage = Stage::new();
+    stage.sends = rows_for(100);
+    let (ended, _) = stage.stream(seconds(20));
+    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    stage.ledger.borrow_mut().reports = false;
+    let (ended, after) = stage.stream(seconds(100));
+    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(after >= seconds(49) && after < seconds(52), "the rows before it are in hand: {after:?}");
+}
+
+#[test]
+fn a_commit_that_is_not_answered_stalls_it_and_is_waited_for() {
+    let mut stage = Stage::new();
+    stage.ledger.borrow_mut().commits = false;
+    stage.sends = rows_for(1);
+    stage.sends.push((seconds(1), commit(2000, 2040)));
+    let (ended, after) = stage.stream(seconds(100));
+    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(after >= seconds(31) && after < seconds(33), "{after:?}");
+    assert!(stage.relay.awaits_sink() && stage.relay.in_flight() == 0);
+    stage.ledger.borrow_mut().commits = true;
+    stage.relay.idle(seconds(1)).unwrap();
+    assert!(!stage.relay.awaits_sink());
+    assert_eq!(stage.relay.flush_lsn(), Lsn::new(2040));
 }

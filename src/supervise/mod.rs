@@ -270,11 +270,11 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             "nothing acknowledged for long: the replication connection is closed, the slot keeps its place"
         );
         self.metrics.set_state(State::Blocked);
-        if waiting == 0 {
+        if !self.relay.awaits_sink() {
             // A topic is waited for, and only a row tells which: look again now and then.
             return self.idle(BLOCKED_LOOK);
         }
-        while self.relay.in_flight() > 0 && !self.relay.may_stop() {
+        while self.relay.awaits_sink() && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
         }
         Ok(())

@@ -230,3 +230,24 @@ fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
     let records = lane.records("order");
     each_once(&records, 20_000);
 }
+
+/// A line to the shared Postgres, and the lane's source over it.
+fn over_a_line(lane: &Lane) -> (Tap, String) {
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
+    (tap, source)
+}
+
+#[test]
+fn a_transaction_that_is_read_for_longer_than_kafka_may_be_silent_is_committed_once() {
+    let lane = Lane::with(TABLE, "outbox");
+    let (tap, source) = over_a_line(&lane);
+    let arguments = [EXACTLY_ONCE, "--source", &source, "--disconnect-after=2s", "--max-in-flight=1MiB"];
+    let mut relay = lane.streaming(&arguments);
+    // Some seven seconds for some 60 MB.
+    tap.limit(Direction::ToClient, 8_000_000);
+    insert(&lane, 1, 200_000);
+    each_once(&lane.records("order"), 200_000);
+    assert!(!relay.log().contains("nothing acknowledged"), "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}

@@ -199,11 +199,10 @@ impl Process {
     }
 
     fn wait_for_sink(&mut self) -> Outcome {
-        let waiting = self.relay.in_flight();
-        if waiting == 0 {
+        if !self.relay.awaits_sink() {
             return self.wait(BACKOFF);
         }
-        while self.relay.in_flight() > 0 && !self.relay.may_stop() {
+        while self.relay.awaits_sink() && !self.relay.may_stop() {
             match self.wait(STALLED_LOOK) {
                 Outcome::Lost => {}
                 outcome @ (Outcome::Stopped | Outcome::Failed { .. } | Outcome::BadRow(_) | Outcome::Killed) => {
