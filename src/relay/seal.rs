@@ -115,7 +115,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.sink.own(&self.group.identity.owner()).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
         match own {
             Own::Pending(reason) => {
-                session.taking_over = reason;
+                session.takes_over(reason, self.clock.now());
                 Ok(false)
             }
             Own::Ready(kept) => {

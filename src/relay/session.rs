@@ -51,8 +51,16 @@ pub(super) struct Session {
     pausing: bool,
     /// Records enqueued since the sink was told to let them go.
     pub(super) gathered: Gathered,
-    /// What taking the sink over waits for.
-    pub(super) taking_over: Option<String>,
+    /// The sink is being taken over.
+    pub(super) taking_over: Option<TakingOver>,
+}
+
+/// The sink is not ours yet.
+pub(super) struct TakingOver {
+    /// When it was first asked for on this connection.
+    since: Instant,
+    /// What that waits for, where it is known.
+    reason: Option<String>,
 }
 
 /// A topic that the sink does not take.
@@ -130,7 +138,19 @@ impl Session {
     /// What stands in the way for long enough to be told.
     pub(super) fn obstacle(&self) -> Option<&str> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
-        blocked.or(self.taking_over.as_deref())
+        blocked.or_else(|| self.taking_over.as_ref()?.reason.as_deref())
+    }
+
+    /// The sink is asked for, and waits for this.
+    pub(super) fn takes_over(&mut self, reason: Option<String>, now: Instant) {
+        let since = self.taking_over.take().map_or(now, |before| before.since);
+        self.taking_over = Some(TakingOver { since, reason });
+    }
+
+    /// Since when no record can be enqueued: the sink does not take the next one's topic, or is not ours.
+    fn held_up_since(&self) -> Option<Instant> {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.since);
+        blocked.into_iter().chain(self.taking_over.as_ref().map(|taking_over| taking_over.since)).min()
     }
 
     /// Since when the sink takes nothing, for this kind of reason.
@@ -382,8 +402,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Frees the server of us when the sink has not moved for long.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
-        let waiting = session.blocked.as_ref().map(|blocked| blocked.since);
-        let oldest = self.oldest_unanswered().into_iter().chain(waiting).min();
+        let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
         let old =
             oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
         if old { Err(Box::new(Ended::Stalled)) } else { Ok(()) }

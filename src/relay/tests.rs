@@ -380,3 +380,12 @@ fn a_commit_that_is_not_answered_stalls_it_and_is_waited_for() {
     assert!(!stage.relay.awaits_sink());
     assert_eq!(stage.relay.flush_lsn(), Lsn::new(2040));
 }
+
+#[test]
+fn a_destination_that_cannot_be_taken_over_stalls_it() {
+    let mut stage = Stage::new();
+    stage.ledger.borrow_mut().yields = false;
+    let (ended, after) = stage.stream(seconds(100));
+    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(after >= seconds(30) && after < seconds(32), "{after:?}");
+}

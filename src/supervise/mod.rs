@@ -30,7 +30,7 @@ const FINISH: Duration = Duration::from_millis(300);
 /// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the server is free of us when a topic is missing for long.
+/// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
 /// How often the sink is looked at while the connection is closed because it does not move.
@@ -271,7 +271,8 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.set_state(State::Blocked);
         if !self.relay.awaits_sink() {
-            // A topic is waited for, and only a row tells which: look again now and then.
+            // A topic is waited for, and only a row tells which; or the sink itself, which is taken over only with the slot in
+            // hand: look again now and then.
             return self.idle(BLOCKED_LOOK);
         }
         while self.relay.awaits_sink() && !self.relay.may_stop() {

@@ -3,7 +3,7 @@
 use rdkafka::ClientConfig;
 use walrelay_dev::consume::{self, Meter, Record};
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{Options, Postgres, shared_postgres};
+use walrelay_dev::postgres::{Mode, Options, Postgres, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::{Direction, Tap};
@@ -250,4 +250,19 @@ fn a_transaction_that_is_read_for_longer_than_kafka_may_be_silent_is_committed_o
     each_once(&lane.records("order"), 200_000);
     assert!(!relay.log().contains("nothing acknowledged"), "{}", relay.log());
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn postgres_that_shuts_down_before_kafka_could_be_taken_over_is_let_go() {
+    let (mut postgres, mut kafka) = (own::postgres(), own::kafka());
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    insert(&lane, 1, 100);
+    kafka.suspend().unwrap();
+    let mut relay = lane.relay(&[EXACTLY_ONCE, "--disconnect-after=1s"]);
+    wait_log(&relay, "the replication connection is closed");
+    assert_eq!(relay.status().unwrap()["state"], "blocked");
+    postgres.restart(Mode::Fast).unwrap();
+    kafka.resume().unwrap();
+    each_once(&lane.records("order"), 100);
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
 }
