@@ -80,10 +80,11 @@ pub enum Ended {
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
-    /// A row will never be published. Everything before it is delivered. Nothing after it was enqueued since the stream began
-    /// again to find it; in other partitions, rows behind it may have been delivered before, and will be again.
+    /// A row will never be published. Everything before it is delivered; exactly once, everything before its transaction, which
+    /// is left out whole. Nothing after it was enqueued since the stream began again to find it; in other partitions, rows behind
+    /// it may have been delivered before, and will be again.
     BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped. Everything before it is delivered, and the last status update says so.
+    /// A table has come that cannot be mapped. What is delivered is as with a bad row, and the last status update says so.
     Unmappable(Box<PlanError>),
     /// A table has come that is not known, or a type has changed: the publication must be looked at again.
     PublicationChanged,

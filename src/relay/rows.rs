@@ -356,7 +356,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         position: Position,
         session: &mut Session,
     ) -> Step {
-        self.metrics.bad_row(row.reason.label());
         let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         session.bad_row =
             Some(Box::new(BadRowAt { position, confirmed: self.tracker.flush_lsn(), row, letter_refused }));

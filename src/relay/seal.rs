@@ -12,6 +12,7 @@
 use super::progress::Identity;
 use super::session::{Session, Turn};
 use super::{Clock, Ended, Relay};
+use crate::lsn::Lsn;
 use crate::sink::{Failure, FailureClass, Own, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(super) struct Group {
     closing: bool,
     /// Since when the commit is asked for. Nothing is in flight then.
     sealing: Option<Instant>,
+    /// `final_lsn` of the transaction before which everything is committed, so that what becomes of it is its own affair.
+    apart: Option<Lsn>,
 }
 
 impl Group {
@@ -86,7 +89,7 @@ impl Group {
     /// Everything uncommitted is given up with the sink, and that has to be taken over again.
     pub(super) fn forget(&mut self) {
         let identity = std::mem::take(&mut self.identity);
-        *self = Self { timeout: self.timeout, identity, ..Self::default() };
+        *self = Self { timeout: self.timeout, identity, apart: self.apart, ..Self::default() };
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -132,11 +135,25 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Whether the destination's transaction is to be committed before another of Postgres begins. One that was interrupted
-    /// with its connection has to come again and end first, and with it those before it that are in hand.
+    /// Whether the destination's transaction is to be committed before the one of Postgres begins that commits at `next`. One that
+    /// was interrupted with its connection has to come again and end first, and with it those before it that are in hand.
     #[inline]
-    pub(super) fn must_seal_first(&self) -> bool {
+    pub(super) fn must_seal_first(&mut self, next: Lsn) -> bool {
+        self.group.closing |= self.group.is_open() && self.group.apart == Some(next);
         self.group.closing && !self.tracker.is_open()
+    }
+
+    /// The stream is about to end in the middle of a transaction, and the destination's would be given up. Where that holds whole
+    /// ones as well, it begins again, and commits those before this one begins: then it holds no other.
+    pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
+        // What is whole and not committed is in the tracker, with at least one record each.
+        let open = self.tracker.open_transaction().filter(|_| self.group.is_open() && self.tracker.transactions() > 1);
+        if open.is_none() {
+            return Ok(());
+        }
+        self.group.apart = open;
+        let text = "what comes before the transaction of a row that cannot be published is committed first".to_owned();
+        Err(Box::new(Ended::SinkFailed(Failure { class: FailureClass::Row, reason: "client", text })))
     }
 
     /// Commits what has gathered, where that is due. `ending`: nothing more will come.

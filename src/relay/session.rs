@@ -295,7 +295,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
                 }
             }
-            Message::Begin(_) if self.tracker.is_full() || self.must_seal_first() => {
+            Message::Begin(begin) if self.tracker.is_full() || self.must_seal_first(begin.final_lsn) => {
                 return Ok(Step::Wait(Wait::ForRoom));
             }
             Message::Begin(begin) => self.take_begin(&begin, session)?,
@@ -386,7 +386,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let in_flight = self.sink.in_flight().records;
         let unsealed = self.group.is_open() && !self.tracker.is_open();
         if matches!(wait, Wait::ForEnd) && in_flight == 0 && !unsealed {
+            self.keep_what_is_whole()?;
             if let Some(mut row) = session.bad_row.take() {
+                self.metrics.bad_row(row.row.reason.label());
                 row.confirmed = self.tracker.flush_lsn();
                 return Err(Box::new(Ended::BadRow(row)));
             }

@@ -389,3 +389,31 @@ fn a_destination_that_cannot_be_taken_over_stalls_it() {
     assert!(matches!(ended, Ended::Stalled), "{ended:?}");
     assert!(after >= seconds(30) && after < seconds(32), "{after:?}");
 }
+
+#[test]
+fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
+    let mut stage = Stage::new();
+    let order = row("\"order\"");
+    let backlog = [
+        begin(2000),
+        order.clone(),
+        commit(2000, 2040),
+        begin(3000),
+        order.clone(),
+        commit(3000, 3040),
+        begin(4000),
+        order,
+        row("null"),
+        commit(4000, 4040),
+    ];
+    stage.sends = backlog.map(|message| (Duration::ZERO, message)).into();
+    let (ended, _) = stage.stream(seconds(10));
+    assert!(matches!(ended, Ended::SinkFailed(_)), "{ended:?}");
+    assert_eq!(stage.ledger.borrow().committed.len(), 0, "all of them were in one");
+    stage.relay.start_over().unwrap();
+    let (ended, _) = stage.stream(seconds(10));
+    let Ended::BadRow(bad) = &ended else { panic!("{ended:?}") };
+    assert_eq!((bad.position.final_lsn, bad.position.ordinal), (Lsn::new(4000), 1));
+    assert_eq!(bad.confirmed, Lsn::new(3040));
+    assert!(stage.ledger.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
+}

@@ -266,3 +266,43 @@ fn postgres_that_shuts_down_before_kafka_could_be_taken_over_is_let_go() {
     each_once(&lane.records("order"), 100);
     assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
 }
+
+/// Two good transactions, of rows 1 to 10 and 11 to 20, and then this one.
+fn two_good_ones_and(lane: &Lane, transaction: &str) {
+    insert(lane, 1, 10);
+    insert(lane, 11, 20);
+    lane.sql(transaction);
+}
+
+#[test]
+fn good_transactions_before_a_bad_row_are_committed_though_they_gathered_with_it() {
+    let lane = Lane::with(TABLE, "outbox");
+    two_good_ones_and(&lane, "INSERT INTO outbox VALUES (21, 'order', 'k', 't', 'p'), (22, NULL, 'k', 't', 'p')");
+    let mut relay = lane.relay(&[EXACTLY_ONCE]);
+    for _ in 0..2 {
+        let (code, log) = ended(&mut relay);
+        assert_eq!(code, 2, "{log}");
+        assert!(hint(&log).contains("id 22 ") && hint(&log).contains(&format!(" at {}", lane.confirmed())), "{log}");
+        each_once(&lane.records_now("order"), 20);
+        relay.start_again().unwrap();
+    }
+    drop(relay);
+    let skipped = lane.relay(&[EXACTLY_ONCE, "--on-bad-row=skip"]);
+    each_once(&lane.records("order"), 21);
+    assert!(skipped.log().contains("a row was not published"), "{}", skipped.log());
+}
+
+#[test]
+fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
+    let lane = Lane::with(TABLE, "outbox");
+    // In the log the table lacks a column that it has again when the relay looks at it.
+    two_good_ones_and(
+        &lane,
+        "ALTER TABLE outbox RENAME payload TO note; INSERT INTO outbox VALUES (21, 'order', 'k', 't', 'p');",
+    );
+    lane.sql("ALTER TABLE outbox RENAME note TO payload");
+    let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("payload"), "{log}");
+    each_once(&lane.records_now("order"), 20);
+}
