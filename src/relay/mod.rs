@@ -92,7 +92,8 @@ pub enum Ended {
     Protocol(ProtocolError),
     /// What is kept of the relay's progress belongs to another server.
     Misplaced(Misplaced),
-    /// A transaction takes longer than the destination's transactions may.
+    /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
+    /// and everything before it is delivered.
     TransactionTooLong {
         /// Its records so far.
         records: u64,
@@ -279,9 +280,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Reads the stream until it ends.
     pub fn stream<U: Upstream>(&mut self, upstream: &mut U, wal_sender_timeout: Option<Duration>) -> Ended {
-        let mut session = Session::new(self.clock.now(), wal_sender_timeout, self.flush_lsn());
+        let now = self.clock.now();
+        let mut session = Session::new(now, wal_sender_timeout, self.flush_lsn());
+        self.group.resumed(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
+                self.group.left(self.clock.now());
                 self.show(Some(&session), true);
                 if matches!(
                     *ended,

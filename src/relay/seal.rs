@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 const MOST_AGE: Duration = Duration::from_millis(100);
 const MOST_RECORDS: u64 = 10_000;
 
-/// Acknowledgements that came so lately say that no outage is to blame for a transaction's age.
-const FLOWS_WITHIN: Duration = Duration::from_secs(10);
+/// Nothing reported of what is in flight, or no stream, for so long (at most half of a transaction's time): an outage, and that
+/// is to blame for a transaction's age.
+const OUTAGE: Duration = Duration::from_secs(10);
 
 /// What has gathered.
 #[derive(Debug, Default)]
@@ -46,6 +47,12 @@ pub(super) struct Group {
     sealing: Option<Instant>,
     /// `final_lsn` of the transaction before which everything is committed, so that what becomes of it is its own affair.
     apart: Option<Lsn>,
+    /// There was an outage since it is open.
+    disturbed: bool,
+    /// `final_lsn` of the transaction in whose middle the time ran out last, without an outage.
+    ran_out: Option<Lsn>,
+    /// Since when there is no stream.
+    left: Option<Instant>,
 }
 
 impl Group {
@@ -89,7 +96,24 @@ impl Group {
     /// Everything uncommitted is given up with the sink, and that has to be taken over again.
     pub(super) fn forget(&mut self) {
         let identity = std::mem::take(&mut self.identity);
-        *self = Self { timeout: self.timeout, identity, apart: self.apart, ..Self::default() };
+        let Self { timeout, apart, ran_out, left, .. } = *self;
+        *self = Self { timeout, identity, apart, ran_out, left, ..Self::default() };
+    }
+
+    /// A stream begins.
+    pub(super) fn resumed(&mut self, now: Instant) {
+        let left = self.left.take().filter(|_| self.is_open());
+        self.disturbed |= left.is_some_and(|at| self.is_outage(at, now));
+    }
+
+    /// The stream has ended.
+    pub(super) fn left(&mut self, now: Instant) {
+        self.left = Some(now);
+    }
+
+    fn is_outage(&self, since: Instant, now: Instant) -> bool {
+        let outage = self.timeout.map_or(OUTAGE, |timeout| OUTAGE.min(timeout / 2));
+        now.saturating_duration_since(since) >= outage
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -163,8 +187,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let now = self.clock.now();
         let age = self.group.age(now);
+        let silent = self.tracker.oldest_in_flight().map(|at| self.group.acknowledged.map_or(at, |last| last.max(at)));
+        self.group.disturbed |= silent.is_some_and(|since| self.group.is_outage(since, now));
         self.group.closing |= ending || self.careful.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
-        self.see_that_it_ends_in_time(age, now)?;
+        self.see_that_it_ends_in_time(age)?;
         if !self.group.closing || self.tracker.is_open() {
             return Ok(());
         }
@@ -187,21 +213,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
         (self.group.since, self.group.sealing) = (None, None);
-        (self.group.records, self.group.closing) = (0, false);
+        (self.group.records, self.group.closing, self.group.disturbed) = (0, false, false);
         self.settle();
     }
 
-    /// Older than its timeout it would be aborted by the brokers, and the sink taken for an impostor's.
-    fn see_that_it_ends_in_time(&self, age: Duration, now: Instant) -> Turn<()> {
+    /// Older than its timeout it would be aborted by the brokers, and the sink taken for an impostor's. Begun again, it may end in
+    /// time; but not where one transaction of Postgres runs out of it twice in a row, in no outage, and the second time alone.
+    fn see_that_it_ends_in_time(&mut self, age: Duration) -> Turn<()> {
         let timeout = self.group.timeout.unwrap_or(Duration::MAX);
         if age < timeout / 10 * 9 {
             return Ok(());
         }
-        let lately = FLOWS_WITHIN.min(timeout / 2);
-        let flows = self.group.acknowledged.is_some_and(|at| now.saturating_duration_since(at) < lately);
-        if self.tracker.is_open() && flows {
+        let undisturbed = !self.group.disturbed && self.group.left.is_none();
+        let open = self.tracker.open_transaction().filter(|_| undisturbed);
+        if open.is_some() && self.group.ran_out == open {
             return Err(Box::new(Ended::TransactionTooLong { records: self.group.records, timeout }));
         }
+        self.group.ran_out = open;
+        self.group.apart = open.or(self.group.apart);
         let text = format!("a transaction was open for {} s and was given up", age.as_secs());
         Err(Box::new(Ended::SinkFailed(Failure { class: FailureClass::Client, reason: "client", text })))
     }

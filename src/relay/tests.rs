@@ -7,6 +7,7 @@ use crate::pgoutput::PgTime;
 use crate::sink::{Enqueue, InFlight, Own, Owner, Pace, Record, Token};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Bytes of the largest frame that is read.
@@ -193,6 +194,8 @@ struct Ledger {
     yields: bool,
     /// It reports what it has taken.
     reports: bool,
+    /// But not now.
+    silence: Range<Instant>,
     /// It commits what it is asked to.
     commits: bool,
     in_flight: Vec<Token>,
@@ -200,7 +203,7 @@ struct Ledger {
     committed: Vec<String>,
 }
 
-struct Transactional(Rc<RefCell<Ledger>>);
+struct Transactional(Rc<RefCell<Ledger>>, Hands);
 
 impl Sink for Transactional {
     fn try_enqueue(&mut self, _record: &Record<'_>, token: Token) -> Enqueue {
@@ -210,7 +213,7 @@ impl Sink for Transactional {
 
     fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
         let mut ledger = self.0.borrow_mut();
-        if ledger.reports {
+        if ledger.reports && !ledger.silence.contains(&self.1.now()) {
             let reported = ledger.in_flight.drain(..);
             reported.for_each(|token| each(Delivered { token, records: 1, bytes: 1, outcome: Ok(()) }));
         }
@@ -258,13 +261,15 @@ struct Stage {
     clock: Hands,
     /// What the server sends: after so much of the connection's time this.
     sends: Vec<(Duration, Vec<u8>)>,
+    /// When the destination reports nothing, by the same time.
+    silence: Range<Duration>,
 }
 
 impl Stage {
     fn new() -> Self {
-        let (in_flight, committed) = (Vec::new(), Vec::new());
-        let ledger = Ledger { yields: true, reports: true, commits: true, in_flight, committed };
-        let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(Instant::now()))));
+        let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
+        let ledger = Ledger { yields: true, reports: true, silence: now..now, commits: true, in_flight, committed };
+        let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(now))));
         let limits = Limits {
             coalesce: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(8),
@@ -273,16 +278,17 @@ impl Stage {
         let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
         let outbox = Outbox::new(mapping, Vec::new()).unwrap();
         let metrics = Arc::new(Metrics::new("s", "p", clock.now()));
-        let sink = Transactional(Rc::clone(&ledger));
+        let sink = Transactional(Rc::clone(&ledger), clock.clone());
         let mut relay = Relay::new(outbox, sink, clock.clone(), metrics, Arc::default(), limits);
         relay.acquired(Lsn::new(1000));
-        Self { relay, ledger, clock, sends: Vec::new() }
+        Self { relay, ledger, clock, sends: Vec::new(), silence: Duration::ZERO..Duration::ZERO }
     }
 
     /// One connection, on which the server says no more after `until`: how it ended, and after what time.
     fn stream(&mut self, until: Duration) -> (Ended, Duration) {
         let began = self.clock.now();
         let (buffer, clock, sends) = (ReadBuffer::new(LIMIT), self.clock.clone(), self.sends.clone().into());
+        self.ledger.borrow_mut().silence = began + self.silence.start..began + self.silence.end;
         let mut server = Server { buffer, clock, began, until, sends };
         (self.relay.stream(&mut server, None), self.clock.now() - began)
     }
@@ -416,4 +422,57 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     assert_eq!((bad.position.final_lsn, bad.position.ordinal), (Lsn::new(4000), 1));
     assert_eq!(bad.confirmed, Lsn::new(3040));
     assert!(stage.ledger.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
+}
+
+/// A transaction that outlasts the destination's is given up after nine tenths of those.
+#[track_caller]
+fn runs_out(stage: &mut Stage) {
+    let (ended, after) = stage.stream(seconds(120));
+    assert!(matches!(ended, Ended::SinkFailed(_)), "{ended:?}");
+    assert!(after >= seconds(108) && after < seconds(110), "{after:?}");
+    stage.relay.start_over().unwrap();
+}
+
+#[test]
+fn a_transaction_that_runs_out_of_time_twice_in_a_row_is_too_long_and_what_comes_before_it_is_committed() {
+    let mut stage = Stage::new();
+    stage.sends = [begin(1500), row("\"order\""), commit(1500, 1540)].map(|message| (Duration::ZERO, message)).into();
+    stage.sends.extend(rows_for(120));
+    runs_out(&mut stage);
+    assert_eq!(stage.relay.flush_lsn(), Lsn::new(1000), "they were in one");
+    let (ended, _) = stage.stream(seconds(120));
+    assert!(matches!(ended, Ended::TransactionTooLong { records: 108.., .. }), "{ended:?}");
+    assert_eq!(stage.relay.flush_lsn(), Lsn::new(1540));
+}
+
+#[test]
+fn a_transaction_whose_time_an_outage_took_is_not_too_long() {
+    let mut stage = Stage::new();
+    stage.relay.limits.disconnect_after = seconds(120);
+    stage.sends = rows_for(120);
+    runs_out(&mut stage);
+    // The destination is away, and back long before the time is over.
+    stage.silence = seconds(20)..seconds(80);
+    runs_out(&mut stage);
+    stage.silence = Duration::ZERO..Duration::ZERO;
+    runs_out(&mut stage);
+    let (ended, _) = stage.stream(seconds(120));
+    assert!(matches!(ended, Ended::TransactionTooLong { .. }), "{ended:?}");
+}
+
+#[test]
+fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
+    let mut stage = Stage::new();
+    stage.sends = rows_for(120);
+    runs_out(&mut stage);
+    let (ended, _) = stage.stream(seconds(20));
+    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    stage.relay.idle(seconds(60)).unwrap();
+    let (ended, after) = stage.stream(seconds(120));
+    assert!(matches!(ended, Ended::SinkFailed(_)) && after < seconds(30), "{after:?}: {ended:?}");
+    stage.relay.start_over().unwrap();
+    let (ended, _) = stage.stream(seconds(20));
+    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    let ended = stage.relay.idle(seconds(120)).unwrap_err();
+    assert!(matches!(*ended, Ended::SinkFailed(_)), "{ended:?}");
 }

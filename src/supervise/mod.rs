@@ -309,6 +309,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
     match *ended {
         Ended::SinkFailed(_) => relay.start_over().map_err(RunError::Sink),
         Ended::BadRow(row) => Err(row.into()),
+        // What only a stream comes to.
         Ended::Stopped
         | Ended::StopTimedOut { .. }
         | Ended::Disconnected(_)

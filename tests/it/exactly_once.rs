@@ -306,3 +306,28 @@ fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
     assert!(log.contains("payload"), "{log}");
     each_once(&lane.records_now("order"), 20);
 }
+
+#[test]
+fn an_outage_that_uses_up_a_transactions_time_and_ends_within_it_is_recovered_from() {
+    let mut kafka = own::kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let (tap, source) = over_a_line(&lane);
+    let arguments = [EXACTLY_ONCE, "--source", &source, "-X", "transaction.timeout.ms=12000"];
+    let mut relay = lane.streaming(&arguments);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    // So slow that it would take half a minute.
+    tap.limit(Direction::ToClient, 1_000_000);
+    let meter = meter(&lane);
+    let before = meter.count().unwrap();
+    insert(&lane, 101, 100_000);
+    wait_until(LONG, "a part of the transaction to be written", || Ok(meter.count()? > before)).unwrap();
+    kafka.suspend().unwrap();
+    let old = || Ok(relay.metric("walrelay_oldest_in_flight_seconds")? > 7.0);
+    wait_until(LONG, "most of its time to pass", old).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    kafka.resume().unwrap();
+    wait_log(&relay, "was given up");
+    tap.flow();
+    each_once(&lane.records("order"), 100_000);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
