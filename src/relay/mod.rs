@@ -90,7 +90,7 @@ pub enum Ended {
     PublicationChanged,
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
-    /// What is kept of the relay's progress belongs to another server.
+    /// What is kept of the relay's progress belongs to another server, or nothing can be kept of this one's.
     Misplaced(Misplaced),
     /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
     /// and everything before it is delivered.

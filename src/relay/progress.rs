@@ -24,8 +24,11 @@ pub struct Identity {
     pub timeline: u32,
     /// Earlier timelines, and where each was left.
     pub history: Vec<(u32, Lsn)>,
-    /// Where the server's log ended when the slot was ours; of a standby, which may have to catch up again, the furthest there is.
+    /// Where the server's log ended when the slot was ours.
     pub flushed: Lsn,
+    /// It is a standby. Its timeline changes with its promotion, in the middle of a stream that goes on, and nothing in the stream
+    /// says where.
+    pub is_standby: bool,
     /// Hosts and database.
     pub source: String,
 }
@@ -33,6 +36,8 @@ pub struct Identity {
 /// Why what is kept cannot be gone on from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misplaced {
+    /// On a standby a position's timeline is not known.
+    Standby,
     /// Another cluster was read at this address.
     OtherCluster {
         /// Its system identifier.
@@ -131,6 +136,7 @@ mod tests {
             timeline: 2,
             history: vec![(1, Lsn::new(100))],
             flushed: Lsn::new(1000),
+            is_standby: false,
             source: "db:5432/shop".into(),
         }
     }

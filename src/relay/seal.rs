@@ -9,7 +9,7 @@
 //! transaction of Postgres is never split.
 //! Without transactions nothing here costs more than a look at one field.
 
-use super::progress::Identity;
+use super::progress::{Identity, Misplaced};
 use super::session::{Session, Turn};
 use super::{Clock, Ended, Relay};
 use crate::lsn::Lsn;
@@ -135,7 +135,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Whether the destination is ours; takes it over where it is not, a step at a time. The slot is ours by now, so that a relay
     /// that stands by ends nobody's transactions.
     pub(super) fn owns_sink(&mut self, session: &mut Session) -> Turn<bool> {
-        if !self.group.is_on() || self.group.owned {
+        if !self.group.is_on() {
+            return Ok(true);
+        }
+        if self.group.identity.is_standby {
+            return Err(Box::new(Ended::Misplaced(Misplaced::Standby)));
+        }
+        if self.group.owned {
             return Ok(true);
         }
         let own =

@@ -155,13 +155,14 @@ fn tell_identity(target: &Target, positions: &mut impl Positions) -> Result<(), 
     let system = server::identify_system(connection)?;
     // The first timeline has no history.
     let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
-    let flushed = if server::is_in_recovery(connection)? { Lsn::new(u64::MAX) } else { system.flushed };
+    let is_standby = server::is_in_recovery(connection)?;
     positions.identified(Identity {
         system_identifier: system.system_identifier,
         slot: target.slot.clone(),
         timeline: system.timeline,
         history,
-        flushed,
+        flushed: system.flushed,
+        is_standby,
         source: target.source.place(),
     });
     Ok(())

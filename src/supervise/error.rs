@@ -158,6 +158,11 @@ pub enum RunError {
         /// This server's.
         found: u32,
     },
+    /// The server is a standby, and delivery is exactly once.
+    #[error(
+        "exactly once cannot read from a standby: when that is promoted, the relay's progress would be another timeline's"
+    )]
+    OnStandby,
     /// A row cannot be published.
     #[error("a row of {} cannot be published: {}", row.row.table, row.row.reason)]
     BadRow {
@@ -248,6 +253,7 @@ impl RunError {
             | Self::OtherCluster { .. }
             | Self::OlderCopy { .. }
             | Self::EarlierTimeline { .. }
+            | Self::OnStandby
             | Self::BadRow { .. }
             | Self::DeadLetter { .. }
             | Self::StrangeProgress { .. }
@@ -299,6 +305,9 @@ impl RunError {
             }
             Self::EarlierTimeline { .. } => {
                 "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay".to_owned()
+            }
+            Self::OnStandby => {
+                "--source with the primary's address, or with all hosts and target_session_attrs=read-write; or --delivery at-least-once".to_owned()
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(

@@ -141,6 +141,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// Streams until that ends; `None` to go on with the next connection.
     fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
+        let first = self.relay.flush_lsn() == Lsn::ZERO;
         self.relay.acquired(confirmed);
         self.metrics.set_state(State::Streaming);
         tracing::info!(
@@ -153,6 +154,11 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         let (began, from) = (Instant::now(), self.relay.flush_lsn());
         let ended = self.relay.stream(&mut stream, wal_sender_timeout);
         self.backoff.ended(began.elapsed(), self.relay.flush_lsn() > from);
+        if !first && matches!(ended, Ended::Misplaced(Misplaced::Standby)) {
+            // It was the primary that was read before: whichever server is promoted is waited for.
+            let refusal = RunError::OnStandby.to_string();
+            return self.ended(Ended::Disconnected(pg::Error::NotPromoted { refusal }), stream);
+        }
         self.ended(ended, stream)
     }
 
@@ -203,6 +209,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     fn misplaced(&self, found: Misplaced) -> RunError {
         let system = self.known.system.as_ref();
         match found {
+            Misplaced::Standby => RunError::OnStandby,
             Misplaced::OtherCluster { before } => {
                 let found = system.map(|system| system.system_identifier.clone()).unwrap_or_default();
                 RunError::OtherCluster { before, found }

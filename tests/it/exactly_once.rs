@@ -1,9 +1,12 @@
 //! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
 
+use std::fs;
+use std::path::Path;
+
 use rdkafka::ClientConfig;
 use walrelay_dev::consume::{self, Meter, Record};
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{Mode, Options, Postgres, shared_postgres};
+use walrelay_dev::postgres::{Mode, Options, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::{Direction, Tap};
@@ -330,4 +333,62 @@ fn an_outage_that_uses_up_a_transactions_time_and_ends_within_it_is_recovered_fr
     tap.flow();
     each_once(&lane.records("order"), 100_000);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_standby_is_refused_until_it_is_promoted() {
+    if default_major() < 16 {
+        // No standby decodes.
+        return;
+    }
+    let mut primary = Postgres::start(&Options::default()).unwrap();
+    let standby = primary.standby(&[]).unwrap();
+    let mut lane = Lane::on(&primary, shared_kafka().unwrap());
+    lane.sql(TABLE);
+    lane.publish("outbox");
+    lane.source = standby.url(&lane.name);
+    wait_until(LONG, "the publication on the standby", || {
+        let Ok(mut client) = postgres::Client::connect(&lane.source, postgres::NoTls) else { return Ok(false) };
+        Ok(client.query("SELECT FROM pg_publication", &[])?.len() == 1)
+    })
+    .unwrap();
+    let mut on_primary = primary.connect(Some(&lane.name)).unwrap();
+    std::thread::scope(|scope| {
+        let making = scope.spawn(|| lane.make_slot());
+        // It waits for word of what runs on the primary.
+        wait_until(LONG, "the slot on the standby", || {
+            on_primary.execute("SELECT pg_log_standby_snapshot()", &[])?;
+            Ok(making.is_finished())
+        })
+        .unwrap();
+    });
+    let mut relay = lane.relay(&[EXACTLY_ONCE]);
+    let (code, log) = ended(&mut relay);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("cannot read from a standby") && hint(&log).contains("target_session_attrs"), "{log}");
+    drop(primary);
+    standby.promote().unwrap();
+    relay.start_again().unwrap();
+    insert(&lane, 1, 100);
+    each_once(&lane.records("order"), 100);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_primary_that_comes_back_as_a_standby_is_not_read_before_its_promotion() {
+    let mut postgres = Postgres::start(&Options::default()).unwrap();
+    let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(TABLE, "outbox");
+    let data: String = lane.connect().query_one("SHOW data_directory", &[]).unwrap().get(0);
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    postgres.stop(Mode::Fast).unwrap();
+    fs::write(Path::new(&data).join("standby.signal"), "").unwrap();
+    postgres.start_again().unwrap();
+    wait_log(&relay, "is a standby");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
+    lane.sql("SELECT pg_promote()");
+    insert(&lane, 101, 200);
+    each_once(&lane.records("order"), 200);
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
 }
