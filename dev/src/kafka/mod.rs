@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
@@ -262,6 +264,14 @@ impl Kafka {
             result.map_err(|(_, code)| anyhow!("Kafka refuses that for topic {name}: {code}"))?;
         }
         Ok(())
+    }
+
+    /// Adds partitions to a topic, so that it has so many.
+    ///
+    /// # Errors
+    /// There is no such topic, or it has as many, or it is refused.
+    pub fn add_partitions(&self, name: &str, count: usize) -> Result<()> {
+        refused(block_on(self.admin()?.create_partitions([&NewPartitions::new(name, count)], &admin_options()))?)
     }
 
     /// Deletes topics with their records.

@@ -106,6 +106,16 @@ pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     }
 }
 
+/// The client does not know a record's partition, which may have been added a moment ago.
+pub(super) fn of_new_partition(record: &Record<'_>, error: &KafkaError) -> Failure {
+    let reason = reason(error.rdkafka_error_code());
+    Failure { class: FailureClass::Environment, reason, text: no_partition(record) }
+}
+
+fn no_partition(record: &Record<'_>) -> String {
+    format!("topic {} has no partition {}", record.topic, record.partition.unwrap_or(-1))
+}
+
 /// The client did not take a record.
 pub(super) fn of_send(record: &Record<'_>, error: &KafkaError) -> Enqueue {
     let Some(code) = error.rdkafka_error_code() else {
@@ -119,9 +129,7 @@ pub(super) fn of_send(record: &Record<'_>, error: &KafkaError) -> Enqueue {
             "its {} bytes are more than the producer may send: raise -X message.max.bytes, and with it the topic's max.message.bytes",
             record.bytes()
         ))),
-        RDKafkaErrorCode::UnknownPartition => {
-            Enqueue::Bad(failure(format!("topic {} has no partition {}", record.topic, record.partition.unwrap_or(-1))))
-        }
+        RDKafkaErrorCode::UnknownPartition => Enqueue::Bad(failure(no_partition(record))),
         code if class(code) == FailureClass::Row => Enqueue::Bad(failure(format!("topic {}: {code}", record.topic))),
         code => Enqueue::Blocked(failure(format!("topic {}: {code}", record.topic))),
     }

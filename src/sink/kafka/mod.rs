@@ -32,6 +32,7 @@ use context::{Context, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 use topics::Topics;
@@ -58,6 +59,9 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// client connects at once, an old one when its pause is over (`reconnect.backoff.max.ms`, a second).
 const LOST: u32 = 2;
 
+/// Partitions that were added are known to every broker within this time.
+const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
+
 /// More events than a failed request leaves behind.
 const EVENTS: usize = 32;
 
@@ -79,6 +83,8 @@ pub struct KafkaSink {
     /// The client reaches nobody any more, and another one would: it is to be made anew.
     lost: bool,
     pace: Pace,
+    /// Topics that had fewer partitions than a record asked for: how many, and since when.
+    short: HashMap<String, (usize, Instant)>,
     /// For exactly once.
     transactions: Option<Transactions>,
 }
@@ -100,6 +106,7 @@ impl KafkaSink {
             passed_over: 0,
             lost: false,
             pace: Pace::Full,
+            short: HashMap::new(),
             transactions: None,
         })
     }
@@ -150,6 +157,13 @@ impl KafkaSink {
         if self.topics.turn_to(topic) {
             return Ok(());
         }
+        self.ask(topic)?;
+        let refused = |code| failure::of_topic(topic, code, self.settings.brokers());
+        self.topics.add(&self.producer, topic).map_err(refused)
+    }
+
+    /// How many partitions the topic has, in the cluster's words, which librdkafka hears as well.
+    fn ask(&mut self, topic: &str) -> Result<usize, Failure> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), self.metadata_patience);
         self.serve_events();
         let metadata = metadata.map_err(|error| {
@@ -161,14 +175,53 @@ impl KafkaSink {
         })?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         let refused = |code| failure::of_topic(topic, code, self.settings.brokers());
-        match answer.map(|answer| (answer.error(), answer.partitions().is_empty())) {
-            Some((None, false)) => {
-                self.producer.context().recovered();
-                self.topics.add(&self.producer, topic).map_err(refused)
-            }
+        match answer.map(|answer| (answer.error(), answer.partitions().len())) {
             Some((Some(error), _)) => Err(refused(RDKafkaErrorCode::from(error))),
-            Some((None, true)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
+            Some((None, 0)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
+            Some((None, partitions)) => {
+                self.producer.context().recovered();
+                Ok(partitions)
+            }
         }
+    }
+
+    /// librdkafka holds that the topic has no such partition. It looks every five minutes, so partitions that were added since
+    /// are not known to it: the cluster is asked. A broker may be told of them a moment later than the one that made them, so its
+    /// word counts when it has stood for that long.
+    #[cold]
+    fn send_to_new_partition(
+        &mut self,
+        record: &Record<'_>,
+        token: Token,
+        refusal: &KafkaError,
+    ) -> Result<(), Enqueue> {
+        let partitions = self.ask(record.topic).map_err(Enqueue::Blocked)?;
+        if usize::try_from(record.partition.unwrap_or(0)).is_ok_and(|partition| partition < partitions) {
+            self.short.remove(record.topic);
+            let again = self.topics.send(&self.producer, record, token);
+            // It has been told; a refusal all the same is a matter of moments.
+            return again.map_err(|error| Enqueue::Blocked(failure::of_new_partition(record, &error)));
+        }
+        let short = self.short.entry(record.topic.to_owned()).or_insert_with(|| (partitions, Instant::now()));
+        if short.0 != partitions {
+            *short = (partitions, Instant::now());
+        }
+        if short.1.elapsed() < PARTITIONS_KNOWN_WITHIN {
+            return Err(Enqueue::Blocked(failure::of_new_partition(record, refusal)));
+        }
+        Err(failure::of_send(record, refusal))
+    }
+
+    /// Hands over to the topic that was turned to.
+    fn send(&mut self, record: &Record<'_>, token: Token) -> Result<(), Enqueue> {
+        let Err(error) = self.topics.send(&self.producer, record, token) else { return Ok(()) };
+        if let Some(failure) = self.fatal() {
+            return Err(Enqueue::Blocked(failure));
+        }
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) {
+            return self.send_to_new_partition(record, token, &error);
+        }
+        Err(failure::of_send(record, &error))
     }
 
     /// Tells librdkafka the bootstrap servers when it may have forgotten all brokers; one that it knows stays as it is.
@@ -279,7 +332,7 @@ impl Sink for KafkaSink {
                 Err(failure) => return Enqueue::Blocked(failure),
             }
         }
-        match self.topics.send(&self.producer, record, token) {
+        match self.send(record, token) {
             Ok(()) => {
                 if self.in_flight.records == 0 {
                     self.hear();
@@ -288,7 +341,7 @@ impl Sink for KafkaSink {
                 self.in_flight.bytes += bytes;
                 Enqueue::Taken
             }
-            Err(error) => self.fatal().map_or_else(|| failure::of_send(record, &error), Enqueue::Blocked),
+            Err(outcome) => outcome,
         }
     }
 
