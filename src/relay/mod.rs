@@ -365,7 +365,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, group, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, group, topics, .. } = self;
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
@@ -373,6 +373,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(()) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
                 careful.delivered();
+                if topics.any_failing() {
+                    topics.delivered(token.topic, metrics);
+                }
                 if group.is_on() {
                     tracker.reported(token, records);
                     group.hold(token, records, bytes, now);

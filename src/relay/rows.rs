@@ -107,7 +107,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Self { outbox, sink, tracker, metrics, topics, clock, .. } = self;
         let outcome = change.record(outbox, &context, |record| {
             let token = tracker.token(topics.number(record.topic, metrics));
-            if topics.any_given_up()
+            if topics.any_failing()
                 && let Some(failure) = topics.given_up(record.topic, clock.now())
             {
                 return Enqueue::Blocked(failure);

@@ -13,6 +13,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 /// So long none of its rows is tried once a topic was given up whose refusals each end the producer.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
+/// Topics beyond the metrics' table share the number that a topic of this name has.
+const OTHERS: &str = "other";
+
 /// Topics that fail.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
@@ -46,10 +49,19 @@ impl Topics {
         &self.last
     }
 
-    /// Whether any was given up.
+    /// Whether any fails.
     #[inline]
-    pub(super) fn any_given_up(&self) -> bool {
+    pub(super) fn any_failing(&self) -> bool {
         !self.failing.is_empty()
+    }
+
+    /// A record was delivered to the topic of this number: whatever was wrong with it is over, and the next time is the first.
+    /// Of a number that topics share it is not known which of them it was: such a one is well once it has not failed for a while.
+    #[cold]
+    pub(super) fn delivered(&mut self, number: u16, metrics: &Metrics) {
+        if number != metrics.topic(OTHERS) {
+            self.failing.retain(|failing| metrics.topic(&failing.topic) != number);
+        }
     }
 
     /// Why rows of this topic are not tried now.
@@ -96,5 +108,32 @@ mod tests {
         let mut failed = |seconds| topics.failed("orders", patience, start + Duration::from_secs(seconds));
         assert!(failed(36), "at the first try");
         assert!(!failed(200), "it was well meanwhile");
+    }
+
+    #[test]
+    fn a_topic_that_has_taken_a_record_since_is_waited_for_anew() {
+        let (mut topics, start) = (Topics::default(), Instant::now());
+        let metrics = Metrics::new("s", "p", start);
+        let (orders, invoices) = (metrics.topic("orders"), metrics.topic("invoices"));
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let patience = Duration::from_secs(30);
+        assert!(!topics.failed("orders", patience, after(0)));
+        topics.delivered(invoices, &metrics);
+        assert!(topics.any_failing(), "another's record says nothing of it");
+        topics.delivered(orders, &metrics);
+        assert!(!topics.any_failing());
+        assert!(!topics.failed("orders", patience, after(40)) && !topics.failed("orders", patience, after(69)));
+        assert!(topics.failed("orders", patience, after(70)));
+    }
+
+    #[test]
+    fn topics_that_share_a_number_are_not_taken_for_one_another() {
+        let (mut topics, start) = (Topics::default(), Instant::now());
+        let metrics = Metrics::new("s", "p", start);
+        let numbers: Vec<u16> = (0..200).map(|n| metrics.topic(&format!("t{n}"))).collect();
+        assert_eq!(numbers[150], numbers[151]);
+        assert!(!topics.failed("t150", Duration::from_secs(30), start));
+        topics.delivered(numbers[151], &metrics);
+        assert!(topics.any_failing());
     }
 }
