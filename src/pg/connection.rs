@@ -627,6 +627,11 @@ fn encrypt(
         b'S' => Tls::connect(socket, source, host_name, name, deadline).map(|tls| Stream::Tls(Box::new(tls))),
         b'N' if source.sslmode == SslMode::Prefer => Ok(Stream::Plain(socket)),
         b'N' => Err(Error::Tls { host: name.to_owned(), reason: "the server does not do TLS (ssl = off)".to_owned() }),
+        // An ErrorResponse, which nobody has vouched for yet: its text is not shown, as with libpq.
+        b'E' => {
+            let source = io::Error::other("it has no room for another connection now");
+            Err(Error::Connect { host: name.to_owned(), source })
+        }
         tag => Err(Error::Unexpected { tag, doing: "asking for TLS" }),
     }
 }
@@ -742,6 +747,23 @@ mod tests {
         let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
         let error = Connection::open(&source, Purpose::Control).unwrap_err();
         assert_eq!(error.code(), Some("28P01"), "{error}");
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_server_without_room_for_a_connection_is_waited_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+            // What a postmaster says that cannot fork.
+            io::Write::write_all(&mut stream, b"Ecould not fork new process for connection\n\0").unwrap();
+        });
+        let text = format!("postgres://u:p@127.0.0.1:{port}/d");
+        let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
+        let error = Connection::open(&source, Purpose::Control).unwrap_err();
+        assert_eq!(error.recovery(), Recovery::Reconnect, "{error}");
         server.join().unwrap();
     }
 

@@ -126,11 +126,21 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                     }
                 }
                 Err(NotAcquired::Stopped) => return self.stop_without_stream(),
-                Err(NotAcquired::Failed(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
+                Err(NotAcquired::Failed(RunError::Postgres(error))) if self.passes(&error) => {
                     self.connection_lost(&error)?;
                 }
                 Err(NotAcquired::Failed(error)) => return Err(error),
             }
+        }
+    }
+
+    /// Whether what came in the way of a stream is to be waited out. What does not speak as a server does is, once one did: a
+    /// new connection is all that a restart would bring.
+    fn passes(&self, error: &pg::Error) -> bool {
+        match error.recovery() {
+            Recovery::Reconnect => true,
+            Recovery::Restart => self.known.system.is_some(),
+            Recovery::Stop => false,
         }
     }
 

@@ -1,9 +1,13 @@
 //! Outages of either side: the process stays, nothing is lost, nothing is repeated.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{Mode, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
+use walrelay_dev::tap::Tap;
 
 use crate::lane::{LONG, wait_events, wait_log};
 use crate::load::Load;
@@ -149,4 +153,47 @@ fn postgres_that_shuts_down_while_kafka_hangs_is_let_go_and_nothing_is_lost() {
     kafka.resume().unwrap();
     load.assert_exact(&relay);
     assert_eq!(relay.exited().unwrap(), None);
+}
+
+/// Answers each connection's first bytes with these, and closes it.
+fn answering(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            drop(stream.read(&mut [0; 1024]).and_then(|_| stream.write_all(answer)));
+        }
+    });
+    address
+}
+
+#[test]
+fn a_server_without_processes_or_a_proxy_in_its_place_ends_nothing() {
+    let load = Load::shared();
+    let server = format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap());
+    let tap = Tap::start(server.as_str()).unwrap();
+    let source = format!("postgres://postgres@{}/{}", tap.address(), load.lane.name);
+    let mut client = load.connect();
+    for mode in ["prefer", "disable"] {
+        tap.set_target(server.as_str());
+        let mut relay = load.lane.streaming(&["--source", &format!("{source}?sslmode={mode}")]);
+        let pid = relay.pid();
+        Load::bulk(&mut client, &format!("order-{mode}-before"), 0..10);
+        wait_events(&relay, 10);
+        for answer in
+            [&b"Ecould not fork new process for connection\n\0"[..], b"HTTP/1.1 503 Service Unavailable\r\n\r\n"]
+        {
+            tap.set_target(answering(answer));
+            let before = tap.accepted();
+            tap.cut();
+            wait_until(LONG, "attempts", || Ok(tap.accepted() > before + 2 || relay.exited()?.is_some())).unwrap();
+            assert_same_process(&mut relay, pid);
+        }
+        tap.set_target(server.as_str());
+        Load::bulk(&mut client, &format!("order-{mode}-after"), 0..10);
+        load.assert_exact(&relay);
+        assert_same_process(&mut relay, pid);
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
 }
