@@ -134,6 +134,13 @@ impl Careful {
         !found
     }
 
+    /// Positions from `switch_point` on belong to other rows now.
+    pub fn forget_from(&mut self, switch_point: Lsn) {
+        self.condemned.retain(|position, _| position.final_lsn < switch_point);
+        self.suspects.take_if(|suspects| suspects.last.final_lsn >= switch_point);
+        self.pause.take_if(|(position, ..)| position.final_lsn >= switch_point);
+    }
+
     /// A record was enqueued alone.
     pub fn enqueued(&mut self, alone: Alone) {
         self.alone = Some(alone);
@@ -289,6 +296,22 @@ mod tests {
             assert!(careful.passed(at(31, 0)));
             assert_eq!(careful.pace(), Pace::Batches(1));
         }
+    }
+
+    #[test]
+    fn what_lies_beyond_a_switch_of_timelines_is_known_no_more() {
+        let mut careful = Careful::default();
+        careful.suspect(at(10, 0), at(20, 0));
+        careful.condemn(alone(at(10, 1), What::Record), refusal());
+        careful.condemn(alone(at(15, 0), What::Record), refusal());
+        let now = Instant::now();
+        careful.pause(at(15, 1), now + std::time::Duration::from_secs(1), refusal());
+        careful.forget_from(Lsn::new(15));
+        assert!(careful.condemned(at(10, 1)).is_some() && careful.condemned(at(15, 0)).is_none());
+        assert!(!careful.is_on() && careful.paused(at(15, 1), now).is_none());
+        careful.suspect(at(10, 0), at(14, 0));
+        careful.forget_from(Lsn::new(15));
+        assert!(careful.is_on(), "those come again as they were");
     }
 
     #[test]

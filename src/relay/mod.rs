@@ -242,6 +242,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be made anew.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
+        self.careful.forget_from(switch_point);
         let start = self.flush_lsn().min(switch_point);
         // A commit record that begins before the switch is whole there: such a transaction comes again as it was.
         let open_beyond = self.tracker.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point);
