@@ -2,7 +2,7 @@
 //!
 //! A refusal fails a whole batch, and says not which record of it is to blame. So the stream begins again from the confirmed
 //! position, and between the first and the last record that was in flight *one record is in flight in all*: a refusal then names
-//! exactly that one. If none is refused on its own, the batch as a whole was too large, and the next ones are made smaller.
+//! exactly that one. If none is refused on its own, the batch as a whole was too large, and the next ones are made smaller, for a while.
 //!
 //! ```text
 //!   confirmed          first in flight            last enqueued
@@ -20,11 +20,18 @@ use crate::outbox::{BadReason, BadRow};
 use crate::sink::{Failure, Pace};
 use crate::tracker::Position;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Batches of what size, in bytes, are tried once single records turn out fine: what Java clients send by default, then
 /// records one by one.
 const SMALLER_BATCHES: [usize; 2] = [16_384, 1];
+
+/// Batches are tried larger again when no record was refused for so long; for twice as long once that has proved wrong, and so on:
+/// a batch that is refused costs repeats.
+const LARGER_AFTER: Duration = Duration::from_mins(10);
+
+/// The wait is doubled so often at most, which makes it most of a day.
+const MOST_DOUBLINGS: u32 = 7;
 
 /// Where care is needed.
 #[derive(Debug, Default)]
@@ -39,8 +46,14 @@ pub struct Careful {
     condemned: BTreeMap<Position, Condemned>,
     /// A record that was refused for its topic's sake is not tried again before that.
     pause: Option<(Position, Instant, Failure)>,
-    /// How many times the batches were made smaller.
+    /// The step of [`SMALLER_BATCHES`] that holds, from 1; 0: none.
     smaller: usize,
+    /// How many times the batches were made smaller.
+    made_smaller: u32,
+    /// Since when there has been no suspect, while batches are smaller.
+    calm_since: Option<Instant>,
+    /// The sink is to be made anew for larger batches, once nothing is in flight.
+    larger: bool,
 }
 
 /// Between these, both included, one record is in flight in all.
@@ -103,6 +116,7 @@ impl Careful {
     /// One of the records from `first` to `last` was refused.
     pub fn suspect(&mut self, first: Position, last: Position) {
         self.suspects = Some(Suspects { first, last, found: false });
+        self.calm_since = None;
         self.settled();
     }
 
@@ -114,7 +128,7 @@ impl Careful {
     /// Whether anything is to be looked at before the record at `position` is enqueued.
     #[inline]
     pub fn concerns(&self, position: Position) -> bool {
-        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty()
+        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty() || self.larger
     }
 
     /// Whether the record at `position` must wait until nothing else is in flight: it is a suspect, or the first behind
@@ -130,8 +144,31 @@ impl Careful {
         let Some(Suspects { found, .. }) = self.suspects.take_if(|suspects| position > suspects.last) else {
             return false;
         };
-        self.smaller += usize::from(!found);
+        if !found {
+            self.smaller = (self.smaller + 1).min(SMALLER_BATCHES.len());
+            self.made_smaller += 1;
+            self.larger = false;
+        }
         !found
+    }
+
+    /// Time goes on: after a while without a refusal batches may be larger again, by one step.
+    pub fn calm(&mut self, now: Instant) {
+        if self.smaller == 0 || self.is_on() {
+            return;
+        }
+        let since = *self.calm_since.get_or_insert(now);
+        let doublings = self.made_smaller.saturating_sub(1).min(MOST_DOUBLINGS);
+        if now.saturating_duration_since(since) >= LARGER_AFTER * 2_u32.pow(doublings) {
+            self.smaller -= 1;
+            self.calm_since = Some(now);
+            self.larger = true;
+        }
+    }
+
+    /// Whether the sink is to be made anew for larger batches. With [`Careful::pace`] as it is now, that is done.
+    pub fn is_larger(&self) -> bool {
+        self.larger
     }
 
     /// Positions from `switch_point` on belong to other rows now.
@@ -230,8 +267,9 @@ impl Careful {
         (*at == position && now < *until).then(|| failure.clone())
     }
 
-    /// How the sink should hand over.
-    pub fn pace(&self) -> Pace {
+    /// How a sink that is made now should hand over.
+    pub fn pace(&mut self) -> Pace {
+        self.larger = false;
         match self.smaller.checked_sub(1) {
             None => Pace::Full,
             Some(step) => Pace::Batches(SMALLER_BATCHES.get(step).copied().unwrap_or(1)),
@@ -299,13 +337,43 @@ mod tests {
     }
 
     #[test]
+    fn batches_get_larger_again_after_a_while_without_refusals_and_later_each_time_that_was_wrong() {
+        let (mut careful, start) = (Careful::default(), Instant::now());
+        let after = |minutes| start + Duration::from_mins(minutes);
+        let refused = |careful: &mut Careful| {
+            careful.suspect(at(10, 0), at(20, 0));
+            careful.calm(after(1_000_000));
+            assert!(careful.passed(at(21, 0)), "a search is no calm");
+        };
+        refused(&mut careful);
+        careful.calm(after(0));
+        careful.calm(after(9));
+        assert!(!careful.is_larger() && !careful.concerns(at(30, 0)));
+        careful.calm(after(10));
+        assert!(careful.is_larger() && careful.concerns(at(30, 0)));
+        assert_eq!((careful.pace(), careful.is_larger()), (Pace::Full, false));
+        careful.calm(after(1000));
+        assert!(!careful.is_larger(), "they are as large as may be");
+        refused(&mut careful);
+        refused(&mut careful);
+        assert_eq!(careful.pace(), Pace::Batches(1));
+        careful.calm(after(1000));
+        careful.calm(after(1039));
+        assert!(!careful.is_larger(), "four times as long, after three refusals");
+        careful.calm(after(1040));
+        assert_eq!(careful.pace(), Pace::Batches(16_384));
+        careful.calm(after(1080));
+        assert_eq!(careful.pace(), Pace::Full);
+    }
+
+    #[test]
     fn what_lies_beyond_a_switch_of_timelines_is_known_no_more() {
         let mut careful = Careful::default();
         careful.suspect(at(10, 0), at(20, 0));
         careful.condemn(alone(at(10, 1), What::Record), refusal());
         careful.condemn(alone(at(15, 0), What::Record), refusal());
         let now = Instant::now();
-        careful.pause(at(15, 1), now + std::time::Duration::from_secs(1), refusal());
+        careful.pause(at(15, 1), now + Duration::from_secs(1), refusal());
         careful.forget_from(Lsn::new(15));
         assert!(careful.condemned(at(10, 1)).is_some() && careful.condemned(at(15, 0)).is_none());
         assert!(!careful.is_on() && careful.paused(at(15, 1), now).is_none());

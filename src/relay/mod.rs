@@ -469,6 +469,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.shown = Some(now);
         let flush_lsn = self.tracker.flush_lsn();
         self.careful.confirmed(flush_lsn);
+        self.careful.calm(now);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());

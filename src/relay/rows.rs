@@ -18,7 +18,7 @@ use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContex
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::sink::dead_letter::DeadLetter;
-use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink};
+use crate::sink::{Enqueue, Failure, FailureClass, Pace, Record, Sink};
 use crate::tracker::Position;
 use std::time::{Duration, Instant};
 
@@ -175,6 +175,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Report::Nobody => {}
         }
+        if self.careful.is_larger()
+            && let Some(step) = self.make_larger()?
+        {
+            return Ok(Some(step));
+        }
         if let Some(failure) = self.careful.paused(position, self.clock.now()) {
             return Ok(Some(Step::Wait(Wait::Blocked(failure))));
         }
@@ -191,14 +196,30 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.careful.passed(position) {
             let pace = self.careful.pace();
             tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
-            if self.group.is_on() {
-                let text = "batches are made smaller".to_owned();
-                let failure = Failure { class: FailureClass::Row, reason: "too_large", text };
-                return Err(Box::new(Ended::SinkFailed(failure)));
-            }
-            self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+            self.hand_over_at(pace, "batches are made smaller")?;
         }
         Ok(None)
+    }
+
+    /// For long no record was refused: batches may be larger again. `None` once that is done.
+    #[cold]
+    fn make_larger(&mut self) -> Turn<Option<Step>> {
+        if self.sink.in_flight().records > 0 {
+            return Ok(Some(Step::Wait(Wait::ForRoom)));
+        }
+        let pace = self.careful.pace();
+        tracing::info!(?pace, "no record was refused for long: batches may be larger again");
+        self.hand_over_at(pace, "batches may be larger again")?;
+        Ok(None)
+    }
+
+    /// Makes the sink anew while nothing is in flight. One that takes records in transactions begins again with an open one.
+    fn hand_over_at(&mut self, pace: Pace, why: &str) -> Turn<()> {
+        if self.group.is_on() {
+            let failure = Failure { class: FailureClass::Row, reason: "too_large", text: why.to_owned() };
+            return Err(Box::new(Ended::SinkFailed(failure)));
+        }
+        self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))
     }
 
     /// The row will never be published as it is: its fate is what the settings say.
