@@ -191,7 +191,9 @@ impl PlanError {
                 format!("did you mean \"{nearest}\"? set {flag}")
             }
             Self::NoSuchColumn { flag, nearest: None, .. } => {
-                format!("set {flag} to one of the table's columns (generated columns are not sent)")
+                format!(
+                    "set {flag} to one of the table's columns (a generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored)"
+                )
             }
             Self::NotAsDebezium { .. } => {
                 "the records would not be Debezium's: change what the message names in its files".to_owned()

@@ -188,7 +188,9 @@ pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Pub
     Ok(rows.first().and_then(|row| serde_json::from_str(row.text(0)?).ok()))
 }
 
-/// The tables of a publication with their published columns, partitions as they will be announced.
+/// The tables of a publication with their published columns, partitions as they will be announced. Generated columns are among them
+/// where they are sent, which is since 18 (`publish_generated_columns`, or a column list): `attnames` has them then and no others,
+/// where 15.0 and 15.1 have them all the same.
 ///
 /// # Errors
 /// The connection broke.
@@ -203,8 +205,8 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                AND a.attgenerated = ''
           WHERE p.pubname = {}
+            AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
             AND COALESCE(pg_catalog.to_jsonb(p) -> 'attnames' ? a.attname::text, true)
           ORDER BY 2, 3, a.attnum",
         literal(publication)

@@ -115,7 +115,7 @@ pub struct Relation {
     pub name: String,
     /// `pg_class.relreplident`: `d`, `n`, `f` or `i`.
     pub replica_identity: u8,
-    /// The published columns in the order in which rows carry them (no generated ones).
+    /// The published columns in the order in which rows carry them (generated ones: since 18, where the publication has them).
     pub columns: Vec<RelationColumn>,
 }
 

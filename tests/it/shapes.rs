@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::default_major;
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane, OUTBOX, ids, quoted, values, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, ended, ids, quoted, values, wait_events};
 
 #[test]
 fn columns_added_dropped_and_renamed_take_effect_at_that_place_in_the_stream() {
@@ -117,6 +118,38 @@ fn a_partition_that_is_attached_live_belongs_to_the_table_that_is_asked_for() {
 #[test]
 fn a_partition_that_is_attached_live_is_published_as_its_root_that_is_asked_for() {
     check_partitions(true, &["--table=public.outbox"]);
+}
+
+#[test]
+fn a_stored_generated_column_is_found_where_the_publication_has_it() {
+    // They are sent since 18.
+    if default_major() < 18 {
+        return;
+    }
+    let lane = Lane::empty();
+    lane.sql(
+        "CREATE TABLE outbox (id int, type text, amount int, payload text GENERATED ALWAYS AS ('amount ' || amount::text) STORED);
+         CREATE TABLE plain (id int, type text, payload text, double int GENERATED ALWAYS AS (id * 2) STORED)",
+    );
+    let options = "publish = 'insert', publish_generated_columns = stored";
+    lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox WITH ({options})", lane.name));
+    lane.make_slot();
+    let mut relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 7)");
+    assert_eq!(values(&lane.records("order")), ["amount 7"], "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    // Without the option it is one only where a column list has it.
+    lane.sql(&format!("ALTER PUBLICATION {} SET (publish_generated_columns = none)", lane.name));
+    lane.sql(&format!("ALTER PUBLICATION {} SET TABLE outbox (id, type, payload), plain", lane.name));
+    let mut relay = lane.streaming(&[]);
+    lane.sql("INSERT INTO outbox VALUES (2, 'order', 8)");
+    lane.sql("INSERT INTO plain VALUES (3, 'order', 'p')");
+    let mut found = values(&lane.records("order"));
+    found.sort();
+    assert_eq!(found, ["amount 7", "amount 8", "p"], "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let (code, log) = ended(&mut lane.relay(&["--header=double=double"]));
+    assert_eq!(code, 2, "{log}");
 }
 
 #[test]
