@@ -120,6 +120,29 @@ fn a_partition_that_is_attached_live_is_published_as_its_root_that_is_asked_for(
     check_partitions(true, &["--table=public.outbox"]);
 }
 
+/// A partitioned table with two partitions, a publication that shows them, and a slot.
+fn partitioned(published: &str) -> Lane {
+    let lane = Lane::empty();
+    lane.sql(
+        "CREATE TABLE outbox (id int, aggregatetype text, aggregateid text, type text, payload jsonb, day int) PARTITION BY RANGE (day);
+         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM (1) TO (2);
+         CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES FROM (2) TO (3)",
+    );
+    lane.sql(&format!("CREATE PUBLICATION {} FOR {published} WITH (publish = 'insert')", lane.name));
+    lane.make_slot();
+    lane
+}
+
+#[test]
+fn an_update_that_moves_a_row_to_another_partition_is_published_as_the_insert_that_it_is() {
+    let lane = partitioned("TABLE outbox");
+    let relay = lane.streaming(&["--table=outbox"]);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 1)");
+    lane.sql("UPDATE outbox SET payload = '2'");
+    lane.sql("UPDATE outbox SET day = 2");
+    assert_eq!(values(&lane.records("order")), ["1", "2"], "{}", relay.log());
+}
+
 #[test]
 fn a_stored_generated_column_is_found_where_the_publication_has_it() {
     // They are sent since 18.
