@@ -16,8 +16,8 @@ pub enum RowError {
     /// A row of a table that no Relation message announced on this connection.
     #[error("a row of relation {0} came before its Relation message")]
     UnknownRelation(RelationId),
-    /// A row of a table that was not there when the publication was last looked at: whether `--table` covers it has to be
-    /// found out.
+    /// A row of a table that was not there, or no part of another, when the publication was last looked at: whether `--table`
+    /// covers it has to be found out.
     #[error("table {0} is new")]
     NewTable(String),
     /// A row with another number of columns than its table has.
@@ -127,6 +127,10 @@ pub enum BadReason {
         /// The names tried.
         column: String,
     },
+    /// Its table was in the publication when it was committed, and is not any more, and `--table` does not name it: whether
+    /// it was a partition of one that is named cannot be found out.
+    #[error("its table is not in the publication any more, and --table does not name it")]
+    GoneTable,
     /// `--on-update stop`.
     #[error("it was updated, and --on-update is stop")]
     Updated,
@@ -158,7 +162,7 @@ pub enum BadReason {
 
 impl BadReason {
     /// Every label, without those of [`Self::Refused`], which are the destination's.
-    pub const LABELS: [&'static str; 12] = [
+    pub const LABELS: [&'static str; 13] = [
         "null_route",
         "invalid_topic",
         "headers_not_object",
@@ -168,6 +172,7 @@ impl BadReason {
         "not_json",
         "missing_id",
         "missing_payload",
+        "gone_table",
         "updated",
         "above_max_row",
         "not_utf8",
@@ -191,6 +196,7 @@ impl BadReason {
             Self::MissingPayload { .. } => "missing_payload",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unwritable { .. } => "unwritable",
+            Self::GoneTable => "gone_table",
             Self::Updated => "updated",
             Self::TooLarge { .. } => "above_max_row",
             Self::Refused { label, .. } => label,
@@ -234,7 +240,8 @@ mod tests {
             Reason::Unwritable { .. } => Reason::NotJson { value },
             Reason::NotJson { .. } => Reason::MissingId { column },
             Reason::MissingId { .. } => Reason::MissingPayload { column },
-            Reason::MissingPayload { .. } => Reason::Updated,
+            Reason::MissingPayload { .. } => Reason::GoneTable,
+            Reason::GoneTable => Reason::Updated,
             Reason::Updated => Reason::TooLarge { bytes: 2, limit: 1 },
             Reason::TooLarge { .. } => Reason::NotUtf8 { column, value },
             Reason::NotUtf8 { .. } => Reason::Refused { label: "too_large", text: value },

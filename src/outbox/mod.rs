@@ -9,7 +9,10 @@
 //! In: decoded messages, and the settings that say which column means what. Out: a [`Record`] lent to a closure, or that
 //! there is nothing to publish, or a typed reason why the row cannot be published. The same row offered again gives the
 //! same record, so that a full destination costs only a retry. A row usually allocates nothing and copies no payload.
-//! Deliberately not here: policies for bad rows, counting rows, positions, sockets, clocks, logs.
+//! Deliberately not here: policies for bad rows, counting rows, what is confirmed, sockets, clocks, logs.
+//!
+//! Which tables `--table` covers is the catalogue's word of now on rows of the past: what was a partition then may be a table of
+//! its own since, or gone. [`tables`] has what is made of that.
 
 mod connect;
 mod fault;
@@ -19,6 +22,7 @@ mod message;
 mod plan;
 mod record;
 mod remains;
+mod tables;
 mod time;
 mod value;
 
@@ -27,6 +31,7 @@ pub use fault::{BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
+use tables::{Standing, Tables};
 
 use crate::config::mapping::{Mapping, OnUpdate};
 use crate::config::{TableName, TablePatterns};
@@ -34,21 +39,15 @@ use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 /// Settings, and what is known of each table.
 #[derive(Debug)]
 pub struct Outbox {
     mapping: Mapping,
     topic: Topic,
-    /// Empty: every table that `patterns` capture.
-    tables: Vec<TableName>,
-    patterns: TablePatterns,
-    /// The tables that the publication is known to hold, by schema and name, and whether `--table` covers them: itself, or
-    /// as partitions of what it names.
-    published: HashMap<(String, String), bool>,
-    /// The tables whose rows made the publication be looked at again.
-    asked: BTreeSet<(String, String)>,
+    /// Which tables it is.
+    tables: Tables,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
@@ -64,10 +63,23 @@ pub struct Outbox {
 #[derive(Debug)]
 enum Entry {
     NotListed,
-    /// Announced, and not known to the last look at the publication: whether it is listed shows once a row comes. The
-    /// partitions of a table that is published as their root are announced without ever sending one.
-    New(String, String),
+    /// Announced, and the last look at the publication may not hold any more, or did not know it: whether it is listed shows
+    /// once a row comes. The partitions of a table that is published as their root are announced without ever sending one.
+    Unsettled(Unsettled),
     Listed(Box<Plan>),
+    /// Neither named by `--table` nor in the publication any more, and yet of an outbox's shape: as likely as not a partition
+    /// that was detached or dropped since. Its rows are bad rows, so that none is passed over in silence.
+    Gone(Box<Plan>),
+}
+
+/// A table that the last look at the publication does not settle.
+#[derive(Debug)]
+struct Unsettled {
+    name: (String, String),
+    /// It has an outbox's shape.
+    mappable: bool,
+    /// The look knew it, and that it was not covered: so much holds for rows from before the look.
+    known: bool,
 }
 
 /// Where a row stands.
@@ -135,23 +147,10 @@ impl Outbox {
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
-        let (published, asked) = (HashMap::new(), BTreeSet::new());
+        let tables = Tables::new(tables);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        let patterns = TablePatterns::default();
         let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
-        Ok(Self {
-            mapping,
-            topic,
-            tables,
-            patterns,
-            published,
-            asked,
-            relations,
-            text_only,
-            details,
-            unknown_types,
-            scratch,
-        })
+        Ok(Self { mapping, topic, tables, relations, text_only, details, unknown_types, scratch })
     }
 
     /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
@@ -166,13 +165,20 @@ impl Outbox {
 
     /// Restricts it to the tables that are captured; counts only where no table is named.
     #[must_use]
-    pub fn with_patterns(self, patterns: TablePatterns) -> Self {
-        Self { patterns, ..self }
+    pub fn with_patterns(mut self, patterns: TablePatterns) -> Self {
+        self.tables.restrict(patterns);
+        self
     }
 
     /// Whether any of the tables that the publication is known to hold is published from.
     pub fn covers_any(&self) -> bool {
-        self.published.values().any(|covered| *covered)
+        self.tables.covers_any()
+    }
+
+    /// What [`Outbox::published`] is told next was read at this position or behind it. Before it is called: at the beginning of
+    /// all, so that nothing read holds for any row.
+    pub fn looks_at(&mut self, position: Lsn) {
+        self.tables.looks_at(position);
     }
 
     /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
@@ -182,23 +188,20 @@ impl Outbox {
     /// A listed table lacks what it needs.
     pub fn published(&mut self, tables: &[PublishedTable]) -> Result<bool, PlanError> {
         self.relations.clear();
-        self.published = tables.iter().map(|table| (table.relation.full_name(), self.covers(table))).collect();
+        self.tables.published(tables);
         let plans: Vec<Plan> = tables
             .iter()
-            .filter(|table| self.covers(table))
+            .filter(|table| self.tables.covers(table))
             .map(|table| self.catalogued(&table.relation))
             .collect::<Result<_, _>>()?;
         Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
     }
 
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
-    /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, so their rows are not published; each is
-    /// told once.
+    /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, and they have no outbox's shape, so their
+    /// rows are not published; each is told once. Rows of those that have one are bad rows.
     pub fn take_gone(&mut self) -> Vec<String> {
-        let asked = std::mem::take(&mut self.asked);
-        let gone = asked.into_iter().filter(|name| !self.published.contains_key(name)).collect::<Vec<_>>();
-        self.published.extend(gone.iter().map(|name| (name.clone(), false)));
-        gone.into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
+        self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
     /// The plan of a table as the catalogue has it.
@@ -209,13 +212,6 @@ impl Outbox {
         }
     }
 
-    fn covers(&self, table: &PublishedTable) -> bool {
-        if self.tables.is_empty() {
-            return self.patterns.capture(&table.relation);
-        }
-        self.tables.iter().any(|filter| filter.covers(table))
-    }
-
     /// Takes a table's shape, in place of an earlier one.
     ///
     /// # Errors
@@ -223,17 +219,31 @@ impl Outbox {
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         let id = relation.id;
         self.relations.remove(&id);
-        let listed = match self.is_listed(relation) {
-            Some(true) => self.announced(relation)?.map(|plan| Entry::Listed(Box::new(plan))),
-            Some(false) => Some(Entry::NotListed),
-            None => None,
+        let entry = match self.tables.standing(relation) {
+            Standing::Covered => match self.announced(relation)? {
+                Some(plan) => Entry::Listed(Box::new(plan)),
+                None => Entry::Unsettled(self.unsettled(relation, false)),
+            },
+            Standing::Beside => Entry::NotListed,
+            Standing::Apart => {
+                let unsettled = self.unsettled(relation, true);
+                // What is attached has every column of the table that it becomes part of.
+                if unsettled.mappable { Entry::Unsettled(unsettled) } else { Entry::NotListed }
+            }
+            Standing::Unknown => Entry::Unsettled(self.unsettled(relation, false)),
+            Standing::Gone => self.plain(relation).map_or(Entry::NotListed, |plan| Entry::Gone(Box::new(plan))),
         };
-        let entry = listed.unwrap_or_else(|| {
-            let (schema, name) = relation.full_name();
-            Entry::New(schema, name)
-        });
         self.relations.insert(id, entry);
         Ok(())
+    }
+
+    fn unsettled(&self, relation: &Relation, known: bool) -> Unsettled {
+        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known }
+    }
+
+    /// The plan of a table, if it has an outbox's shape.
+    fn plain(&self, relation: &Relation) -> Option<Plan> {
+        Plan::new(relation, &self.mapping, &self.topic).ok()
     }
 
     /// The plan of a table as the stream has it. `None`: it has a type that the catalogue did not know when it was asked last,
@@ -253,33 +263,36 @@ impl Outbox {
         Ok(None)
     }
 
-    /// `None`: it is not known, since the publication was last looked at before the table was there. It may be a new
-    /// partition of one that `--table` names.
-    fn is_listed(&self, relation: &Relation) -> Option<bool> {
-        if self.tables.is_empty() {
-            return Some(self.patterns.capture(relation));
-        }
-        if self.tables.iter().any(|table| table.names(relation)) {
-            return Some(true);
-        }
-        self.published.get(&relation.full_name()).copied()
-    }
-
-    /// A row of a relation that is neither listed nor known not to be.
+    /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.
+    ///
+    /// Once told that it was not listed before the last look, it stays so until it is announced anew: to be attached changes a
+    /// table, and the server announces what has changed.
     #[cold]
-    fn unlisted(&mut self, relation: RelationId) -> RowError {
-        let Some(Entry::New(schema, name)) = self.relations.get(&relation) else {
-            return RowError::UnknownRelation(relation);
-        };
-        self.asked.insert((schema.clone(), name.clone()));
-        RowError::NewTable(format!("{schema}.{name}"))
+    fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
+        let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
+        let Entry::Unsettled(Unsettled { name, mappable, known }) = entry else { return Ok(()) };
+        if *known && self.tables.is_older(position) {
+            *entry = Entry::NotListed;
+            return Ok(());
+        }
+        let error = RowError::NewTable(format!("{}.{}", name.0, name.1));
+        self.tables.ask(name.clone(), *mappable);
+        Err(error)
     }
 
-    /// The plan of a relation that is published.
+    /// A row of a table that the publication has no more.
+    #[cold]
+    fn gone(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
+        let id = self.shown_id(relation, tuple, context);
+        let table = self.plan(relation).map_or("?", Plan::table).to_owned();
+        Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
+    }
+
+    /// The plan of a relation whose rows are published, or would be.
     pub fn plan(&self, relation: RelationId) -> Option<&Plan> {
         match self.relations.get(&relation) {
-            Some(Entry::Listed(plan)) => Some(plan),
-            Some(Entry::NotListed | Entry::New(..)) | None => None,
+            Some(Entry::Listed(plan) | Entry::Gone(plan)) => Some(plan),
+            Some(Entry::NotListed | Entry::Unsettled(_)) | None => None,
         }
     }
 
@@ -306,7 +319,10 @@ impl Outbox {
         let plan = match self.relations.get(&relation) {
             Some(Entry::Listed(plan)) => plan,
             Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
-            Some(Entry::New(..)) | None => return Err(self.unlisted(relation)),
+            Some(Entry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
+            Some(Entry::Unsettled(_)) | None => {
+                return self.settle(relation, context.final_lsn).map(|()| Outcome::NotPublished);
+            }
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
@@ -320,15 +336,15 @@ impl Outbox {
         lent.map(Outcome::Record)
     }
 
-    /// What an update asks for.
+    /// What an update asks for, in the transaction that commits at `final_lsn`.
     ///
     /// # Errors
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
-    pub fn update(&mut self, relation: RelationId) -> Result<Updated, RowError> {
+    pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<Updated, RowError> {
         match self.relations.get(&relation) {
-            Some(Entry::Listed(_)) => Ok(self.on_update()),
+            Some(Entry::Listed(_) | Entry::Gone(_)) => Ok(self.on_update()),
             Some(Entry::NotListed) => Ok(Updated::NotPublished),
-            Some(Entry::New(..)) | None => Err(self.unlisted(relation)),
+            Some(Entry::Unsettled(_)) | None => self.settle(relation, final_lsn).map(|()| Updated::NotPublished),
         }
     }
 
@@ -347,7 +363,7 @@ impl Outbox {
 
     /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
-        let Some(Entry::Listed(plan)) = self.relations.get(&relation) else {
+        let Some(Entry::Listed(plan) | Entry::Gone(plan)) = self.relations.get(&relation) else {
             return None;
         };
         let columns = self.scratch.columns(plan, tuple).ok()?;

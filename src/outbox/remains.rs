@@ -21,7 +21,9 @@ impl Outbox {
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<Outcome<T>, RowError> {
-        let Some(Entry::Listed(plan)) = self.relations.get(&relation) else { return Ok(Outcome::NotPublished) };
+        let Some(Entry::Listed(plan) | Entry::Gone(plan)) = self.relations.get(&relation) else {
+            return Ok(Outcome::NotPublished);
+        };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let lent = Row { plan, columns: &columns, mapping, topic, context }.lend_remains(take);

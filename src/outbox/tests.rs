@@ -17,6 +17,9 @@ const JSONB: u32 = 3802;
 
 const RELATION: RelationId = 7;
 
+/// Where the row's transaction commits.
+const AT: Lsn = Lsn::new(0x16_B374_D848);
+
 /// A record that outlives its loan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Kept {
@@ -160,7 +163,7 @@ impl Given {
 
 fn context() -> RowContext {
     let commit_time = PgTime::from_unix_micros(1_763_716_087_654_321);
-    RowContext { commit_time, final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 }
+    RowContext { commit_time, final_lsn: AT, ordinal: 3 }
 }
 
 fn tuple(insert: &[u8]) -> Tuple<'_> {
@@ -491,7 +494,7 @@ fn a_row_before_its_relation_is_a_protocol_error() {
     assert!(offer(&mut outbox, &insert).is_ok());
     outbox.published(&[]).unwrap();
     assert_eq!(offer(&mut outbox, &insert), Err(RowError::UnknownRelation(RELATION)));
-    assert_eq!(outbox.update(RELATION), Err(RowError::UnknownRelation(RELATION)));
+    assert_eq!(outbox.update(RELATION, AT), Err(RowError::UnknownRelation(RELATION)));
 }
 
 #[test]
@@ -540,13 +543,13 @@ fn only_tables_that_are_listed_are_published() {
     assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
     assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(Outcome::NotPublished));
-    assert_eq!(outbox.update(RELATION), Ok(Updated::NotPublished));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::NotPublished));
     let parent = [("shop".to_owned(), "events".to_owned())];
     assert!(outbox.published(&published(&no_outbox, &parent)).is_err());
     assert_eq!(outbox.published(&published(&debezium(), &parent)), Ok(false));
     assert_eq!(outbox.relation(&debezium().relation()), Ok(()));
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
-    assert_eq!(outbox.update(RELATION), Ok(Updated::Stop));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Stop));
 }
 
 #[test]
@@ -564,16 +567,106 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
     assert_eq!(listing("shop", "Outbox"), new);
 }
 
+/// Publishes `shop.events`, which has no row of its own.
+fn of_events() -> Outbox {
+    let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
+    Outbox::new(defaults(), tables).unwrap()
+}
+
+/// What a look finds: `shop.outbox`, a table of its own or a partition of `shop.events`.
+fn found(given: &Given, is_partition: bool) -> [PublishedTable; 1] {
+    let ancestors = if is_partition { vec![("shop".to_owned(), "events".to_owned())] } else { Vec::new() };
+    [PublishedTable { relation: given.relation(), ancestors }]
+}
+
+/// The look that a row has asked for: taken behind the row.
+fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(found).unwrap();
+}
+
 #[test]
 fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and_not_listed() {
-    let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
-    let mut outbox = Outbox::new(defaults(), tables).unwrap();
-    outbox.relation(&debezium().relation()).unwrap();
-    assert_eq!(offer(&mut outbox, &debezium().insert()), Err(RowError::NewTable("shop.outbox".into())));
-    assert_eq!(outbox.published(&[]), Ok(false));
+    let (mut outbox, passing) = (of_events(), given(&[("nothing", INT4, Some("1"))]));
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    look_again(&mut outbox, &[]);
     assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished));
+}
+
+#[test]
+fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
+    let (mut outbox, given) = (of_events(), debezium());
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    look_again(&mut outbox, &[]);
+    assert_eq!(outbox.take_gone(), Vec::<String>::new(), "its rows will tell");
+    outbox.relation(&given.relation()).unwrap();
+    let Err(RowError::Bad(bad)) = offer(&mut outbox, &given.insert()) else { panic!("a bad row") };
+    assert_eq!(
+        (bad.table.as_str(), bad.id.as_deref(), bad.reason),
+        ("shop.outbox", Some("0192"), BadReason::GoneTable)
+    );
+    let remains = outbox.remains(RELATION, &tuple(&given.insert()), &context(), Kept::of);
+    let Ok(Outcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
+    assert_eq!((remains.key.as_deref(), remains.value_text()), (Some(&b"order-17"[..]), Some("{\"total\": 1.50}")));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Ignored { warn: true }));
+}
+
+#[test]
+fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
+    for later in [&found(&debezium(), false)[..], &[]] {
+        let (mut outbox, given) = (of_events(), debezium());
+        outbox.published(&found(&given, true)).unwrap();
+        look_again(&mut outbox, later);
+        outbox.relation(&given.relation()).unwrap();
+        assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))), "{later:?}");
+        // The same name again, and another table.
+        let other = Relation { id: RELATION + 1, ..given.relation() };
+        outbox.relation(&other).unwrap();
+        assert!(outbox.plan(RELATION + 1).is_none());
+    }
+}
+
+#[test]
+fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announced_it_is_asked_for_once() {
+    let (mut outbox, given) = (of_events(), debezium());
+    let new = Err(RowError::NewTable("shop.outbox".into()));
+    outbox.looks_at(AT);
+    outbox.published(&found(&given, false)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), new, "attached after the look, or before the row: who knows");
+    look_again(&mut outbox, &found(&given, false));
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), Ok(Outcome::NotPublished));
+    let later = Lsn::new(AT.bytes() + 10);
+    assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced anew");
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(outbox.update(RELATION, later), Err(RowError::NewTable("shop.outbox".into())));
+    outbox.looks_at(Lsn::new(AT.bytes() + 11));
+    outbox.published(&found(&given, true)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
+}
+
+#[test]
+fn a_table_that_cannot_be_attached_is_not_asked_for() {
+    let passing = given(&[("nothing", INT4, Some("1"))]);
+    let mut outbox = of_events();
+    outbox.published(&found(&passing, false)).unwrap();
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished), "it lacks columns");
+    let (mut outbox, named) = (of_events(), Relation { id: 1, name: "events".into(), ..debezium().relation() });
+    let [beside] = found(&debezium(), false);
+    outbox.published(&[beside, PublishedTable { relation: named, ancestors: Vec::new() }]).unwrap();
     outbox.relation(&debezium().relation()).unwrap();
-    assert_eq!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::NotPublished));
+    assert_eq!(
+        offer(&mut outbox, &debezium().insert()),
+        Ok(Outcome::NotPublished),
+        "what is named is no partitioned table"
+    );
 }
 
 #[test]
@@ -583,7 +676,7 @@ fn an_update_does_what_its_setting_says() {
         outbox.relation(&debezium().relation()).unwrap();
         let id = outbox.shown_id(RELATION, &tuple(&debezium().insert()), &context());
         assert_eq!(id.as_deref(), Some("0192"));
-        outbox.update(RELATION)
+        outbox.update(RELATION, AT)
     };
     assert_eq!(update(OnUpdate::Warn), Ok(Updated::Ignored { warn: true }));
     assert_eq!(update(OnUpdate::Skip), Ok(Updated::Ignored { warn: false }));

@@ -392,7 +392,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Turn<()> {
         let Some(context) = session.row_context("Update")? else { return Ok(()) };
         let position = position(&context);
-        match self.outbox.update(relation) {
+        match self.outbox.update(relation, context.final_lsn) {
             Ok(Updated::NotPublished) => {}
             Ok(Updated::Ignored { warn }) => self.ignore_update(relation, warn),
             Ok(Updated::Stop) => {
@@ -423,15 +423,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Some(found) = oversized(front) else { return Ok(Step::Wait(Wait::ForBytes)) };
         match found {
             Oversized::Insert(relation) => {
-                let published = |outbox: &mut Outbox| {
-                    let listed = outbox.update(relation)? != Updated::NotPublished;
+                let published = |outbox: &mut Outbox, context: &RowContext| {
+                    let listed = outbox.update(relation, context.final_lsn)? != Updated::NotPublished;
                     Ok(listed.then(|| table(outbox, relation)))
                 };
                 self.take_oversized_row("Insert", published, &error, session)
             }
             Oversized::Message { transactional: true, prefix } => {
-                let published =
-                    |outbox: &mut Outbox| Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")));
+                let published = |outbox: &mut Outbox, _: &RowContext| {
+                    Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")))
+                };
                 self.take_oversized_row("Message", published, &error, session)
             }
             Oversized::Message { transactional: false, prefix } => {
@@ -455,7 +456,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_oversized_row(
         &mut self,
         message: &'static str,
-        published: impl FnOnce(&mut Outbox) -> Result<Option<String>, RowError>,
+        published: impl FnOnce(&mut Outbox, &RowContext) -> Result<Option<String>, RowError>,
         error: &FrameError,
         session: &mut Session,
     ) -> Turn<Step> {
@@ -464,7 +465,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(Step::Done);
         };
         let position = position(&context);
-        let table = match published(&mut self.outbox) {
+        let table = match published(&mut self.outbox, &context) {
             Ok(Some(table)) => table,
             Ok(None) => return Ok(self.done(session)),
             Err(error) => return broken(error, position),

@@ -100,11 +100,12 @@ fn take(
     metrics: &Metrics,
 ) -> Result<Acquired, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
-    identify(&mut connection, known, positions)?;
+    let flushed = identify(&mut connection, known, positions)?;
     // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
     // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
     let mut control = Connection::open(&target.source, Purpose::Control)?;
     check_wal_level(&mut control)?;
+    positions.outbox().looks_at(flushed);
     let binary = look_at_publication(&mut control, target, positions.outbox())?;
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
@@ -126,7 +127,8 @@ fn take(
     Ok(Acquired { stream, wal_sender_timeout, confirmed })
 }
 
-fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl Positions) -> Result<(), RunError> {
+/// Sees that it is the server that it was; how far its log goes.
+fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl Positions) -> Result<Lsn, RunError> {
     let found = server::identify_system(connection)?;
     if let Some(before) = &known.system {
         if before.system_identifier != found.system_identifier {
@@ -141,8 +143,9 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
         }
     }
     check_not_older(connection, found.flushed, positions.seen())?;
+    let flushed = found.flushed;
     known.system = Some(found);
-    Ok(())
+    Ok(flushed)
 }
 
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have

@@ -342,6 +342,10 @@ fn bad_row_hint(row: &BadRowAt) -> String {
             "{stays}: raise --max-row above {bytes} (bytes) if a row may be so large, or pass over it with --bad-row-at {at}=skip; then start walrelay again"
         ),
         BadReason::Updated => format!("{stays}: --on-update warn or skip; then start walrelay again"),
+        BadReason::GoneTable => format!(
+            "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has tables that are no outbox, put {} into it again, made anew if need be, and name it with --table as well); if it is no outbox, --bad-row-at {at}=skip; then start walrelay again",
+            row.row.table
+        ),
         BadReason::NullRoute { .. }
         | BadReason::InvalidTopic { .. }
         | BadReason::HeadersNotObject { .. }

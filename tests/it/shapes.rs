@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::default_major;
+use walrelay_dev::postgres::{default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
+use walrelay_dev::tap::Tap;
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, ids, quoted, values, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, quoted, values, wait_events};
 
 #[test]
 fn columns_added_dropped_and_renamed_take_effect_at_that_place_in_the_stream() {
@@ -134,6 +135,70 @@ fn partitioned(published: &str) -> Lane {
 }
 
 #[test]
+fn rows_of_a_partition_that_was_dropped_before_the_relay_came_stop_it_and_the_hint_lets_them_through() {
+    let lane = partitioned("TABLE outbox");
+    for (id, day) in [(1, 1), (2, 2), (3, 1)] {
+        lane.sql(&format!("INSERT INTO outbox VALUES ({id}, 'order', 'k', 't', '{id}', {day})"));
+    }
+    lane.sql("ALTER TABLE outbox DETACH PARTITION outbox_2");
+    lane.sql("DROP TABLE outbox_2");
+    let (code, log) = ended(&mut lane.relay(&["--table=outbox"]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("error: a row of public.outbox_2 cannot be published"), "{log}");
+    let hint = hint(&log);
+    assert!(hint.contains("id 2 ") && hint.contains(&format!(" at {}", lane.confirmed())), "{hint}");
+    assert!(hint.contains("leave out --table") && hint.contains("=skip"), "{hint}");
+    assert_eq!(ids(&lane.records_now("order")), ["1"]);
+    let relay = lane.relay(&[]);
+    assert_eq!(lane.ids("order"), ["1", "2", "3"], "{}", relay.log());
+}
+
+#[test]
+fn rows_of_a_partition_that_is_gone_may_be_passed_over_or_become_dead_letters_if_that_is_asked_for() {
+    let lane = partitioned("TABLE outbox");
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 2), (2, 'order', 'k', 't', '2', 1)");
+    lane.sql("ALTER TABLE outbox DETACH PARTITION outbox_2");
+    let mut relay = lane.relay(&["--table=outbox", "--on-bad-row=dead-letter"]);
+    assert_eq!(lane.ids("order"), ["2"], "{}", relay.log());
+    let letters = lane.records_now("dead-letter");
+    assert_eq!((ids(&letters), values(&letters)), (vec!["1".to_owned()], vec!["1".to_owned()]));
+    assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox_2"));
+    assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "1");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// Two partitions with rows that the relay has not read go, one for good.
+#[track_caller]
+fn check_partitions_that_go(published: &str) {
+    let lane = partitioned(published);
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
+    let relay = lane.streaming(&["--source", &source, "--table=outbox"]);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 1)");
+    wait_events(&relay, 1);
+    tap.refuse(true);
+    tap.cut();
+    lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', '2', 2), (3, 'order', 'k', 't', '3', 1)");
+    lane.sql("ALTER TABLE outbox DETACH PARTITION outbox_1");
+    lane.sql("ALTER TABLE outbox DETACH PARTITION outbox_2");
+    lane.sql("DROP TABLE outbox_2");
+    lane.sql("CREATE TABLE outbox_3 PARTITION OF outbox FOR VALUES FROM (3) TO (4)");
+    lane.sql("INSERT INTO outbox VALUES (4, 'order', 'k', 't', '4', 3)");
+    tap.refuse(false);
+    assert_eq!(lane.ids("order"), ["1", "2", "3", "4"], "{}", relay.log());
+}
+
+#[test]
+fn a_partition_that_goes_while_the_relay_is_cut_off_leaves_no_row_behind() {
+    check_partitions_that_go("TABLE outbox");
+}
+
+#[test]
+fn a_partition_that_goes_while_the_relay_of_a_publication_of_all_tables_is_cut_off_leaves_no_row_behind() {
+    check_partitions_that_go("ALL TABLES");
+}
+
+#[test]
 fn an_update_that_moves_a_row_to_another_partition_is_published_as_the_insert_that_it_is() {
     let lane = partitioned("TABLE outbox");
     let relay = lane.streaming(&["--table=outbox"]);
@@ -141,6 +206,22 @@ fn an_update_that_moves_a_row_to_another_partition_is_published_as_the_insert_th
     lane.sql("UPDATE outbox SET payload = '2'");
     lane.sql("UPDATE outbox SET day = 2");
     assert_eq!(values(&lane.records("order")), ["1", "2"], "{}", relay.log());
+}
+
+#[test]
+fn a_table_that_is_attached_once_it_was_seen_as_one_of_its_own_is_published_from_then_on() {
+    let lane = partitioned("ALL TABLES");
+    lane.sql("CREATE TABLE late (LIKE outbox); CREATE TABLE unused (LIKE outbox)");
+    let relay = lane.streaming(&["--table=outbox"]);
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 1)");
+    lane.sql("INSERT INTO late VALUES (-1, 'order', 'k', 't', '-1', 3)");
+    lane.wait_confirmed();
+    lane.sql("INSERT INTO late VALUES (-2, 'order', 'k', 't', '-2', 3)");
+    lane.sql("ALTER TABLE outbox ATTACH PARTITION late FOR VALUES FROM (3) TO (4)");
+    lane.sql("ALTER TABLE outbox ATTACH PARTITION unused FOR VALUES FROM (4) TO (5)");
+    lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', '2', 3)");
+    lane.sql("INSERT INTO outbox VALUES (3, 'order', 'k', 't', '3', 4), (4, 'order', 'k', 't', '4', 3)");
+    assert_eq!(lane.ids("order"), ["1", "2", "3", "4"], "{}", relay.log());
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! Which tables are published from, as far as the catalogue can say.
+//!
+//! Rows come with the names of their time, and `--table` may name what they were a partition of: only the catalogue knows that,
+//! and it knows the present only. In: what the publication holds now, and as of which position; names in the stream. Out: where a
+//! table stands. Knows no row and no column.
+//!
+//! Invariant: of a table that may have been covered when a row of it was committed, it is never said that it is not. One case
+//! cannot be told, and is left out: a partition that was detached before this process looked for the first time, and that the
+//! publication holds as a table of its own.
+
+use crate::config::{TableName, TablePatterns};
+use crate::lsn::Lsn;
+use crate::pgoutput::{PublishedTable, Relation, RelationId};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// `--table`, and what was found out of tables.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// Empty: every table that `patterns` capture.
+    named: Vec<TableName>,
+    patterns: TablePatterns,
+    /// What the publication holds, and what it was asked for in vain, by schema and name.
+    published: HashMap<(String, String), Standing>,
+    /// Every table that was covered as a partition at some look, by the name that it had. It stays covered under that name,
+    /// since its rows may come long after it was detached or dropped.
+    partitions: HashSet<(RelationId, (String, String))>,
+    /// What the last look found holds for transactions that commit before this.
+    looked_at: Lsn,
+    /// The tables whose rows made the publication be looked at again, and whether they have an outbox's shape.
+    asked: BTreeMap<(String, String), bool>,
+}
+
+/// Where a table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is published from.
+    Covered,
+    /// It is not, and cannot come to be.
+    Beside,
+    /// It was not at the last look, and may have been attached since to a table that is named.
+    Apart,
+    /// The last look did not find it. It may be a new partition of a table that is named.
+    Unknown,
+    /// The look that was made for its sake did not find it: it may have been a partition of a table that is named.
+    Gone,
+}
+
+impl Tables {
+    pub(super) fn new(named: Vec<TableName>) -> Self {
+        Self {
+            named,
+            patterns: TablePatterns::default(),
+            published: HashMap::new(),
+            partitions: HashSet::new(),
+            looked_at: Lsn::ZERO,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn restrict(&mut self, patterns: TablePatterns) {
+        self.patterns = patterns;
+    }
+
+    /// What comes next is as of this position, or later.
+    pub(super) fn looks_at(&mut self, position: Lsn) {
+        self.looked_at = position;
+    }
+
+    /// Whether the last look knew of everything that a transaction did which commits at `position`.
+    pub(super) fn is_older(&self, position: Lsn) -> bool {
+        position < self.looked_at
+    }
+
+    /// Takes what the publication holds now.
+    pub(super) fn published(&mut self, tables: &[PublishedTable]) {
+        // A name that no published table has is that of a partitioned one, of which the publication shows the partitions.
+        let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
+        let otherwise = if by_parts { Standing::Apart } else { Standing::Beside };
+        let standing = |table: &PublishedTable| if self.covers(table) { Standing::Covered } else { otherwise };
+        let found = tables.iter().map(|table| (table.relation.full_name(), standing(table))).collect();
+        let parts = tables.iter().filter(|table| !self.names(&table.relation) && self.covers(table));
+        let parts: Vec<_> = parts.map(|table| (table.relation.id, table.relation.full_name())).collect();
+        self.published = found;
+        self.partitions.extend(parts);
+    }
+
+    /// Whether a table of the publication is published from.
+    pub(super) fn covers(&self, table: &PublishedTable) -> bool {
+        if self.named.is_empty() {
+            return self.patterns.capture(&table.relation);
+        }
+        self.named.iter().any(|name| name.covers(table))
+    }
+
+    fn names(&self, relation: &Relation) -> bool {
+        self.named.iter().any(|name| name.names(relation))
+    }
+
+    /// Whether any table of the publication is published from.
+    pub(super) fn covers_any(&self) -> bool {
+        self.published.values().any(|standing| *standing == Standing::Covered)
+    }
+
+    /// Where a table stands that the stream announces.
+    pub(super) fn standing(&self, relation: &Relation) -> Standing {
+        if self.named.is_empty() {
+            return if self.patterns.capture(relation) { Standing::Covered } else { Standing::Beside };
+        }
+        let part = (relation.id, relation.full_name());
+        if self.names(relation) || self.partitions.contains(&part) {
+            return Standing::Covered;
+        }
+        self.published.get(&part.1).copied().unwrap_or(Standing::Unknown)
+    }
+
+    /// The publication is to be looked at again for this table's sake.
+    pub(super) fn ask(&mut self, name: (String, String), mappable: bool) {
+        self.asked.insert(name, mappable);
+    }
+
+    /// The tables that were asked for and are not there. Those of an outbox's shape are not named.
+    pub(super) fn take_gone(&mut self) -> Vec<(String, String)> {
+        let mut gone = std::mem::take(&mut self.asked);
+        gone.retain(|name, _| !self.published.contains_key(name));
+        self.published.extend(gone.keys().map(|name| (name.clone(), Standing::Gone)));
+        gone.into_iter().filter(|(_, mappable)| !mappable).map(|(name, _)| name).collect()
+    }
+}
