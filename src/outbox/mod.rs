@@ -48,6 +48,8 @@ pub struct Outbox {
     topic: Topic,
     /// Which tables it is.
     tables: Tables,
+    /// Where the catalogue was found to have a table that cannot be mapped, and why: see [`Outbox::unmappable_from`].
+    unmappable: Option<(Lsn, PlanError)>,
     /// By the latest Relation message of each on this connection.
     relations: BTreeMap<RelationId, Entry>,
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
@@ -147,10 +149,10 @@ impl Outbox {
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = Topic::new(&mapping.topic)?;
-        let tables = Tables::new(tables);
+        let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
         let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
-        Ok(Self { mapping, topic, tables, relations, text_only, details, unknown_types, scratch })
+        Ok(Self { mapping, topic, tables, unmappable, relations, text_only, details, unknown_types, scratch })
     }
 
     /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
@@ -185,9 +187,11 @@ impl Outbox {
     /// values should come in binary form: that spares a `bytea` the doubling of its text form, and no other column minds.
     ///
     /// # Errors
-    /// A listed table lacks what it needs.
+    /// A listed table lacks what it needs, now. Everything else is taken all the same: rows from before may come with another
+    /// shape.
     pub fn published(&mut self, tables: &[PublishedTable]) -> Result<bool, PlanError> {
         self.relations.clear();
+        self.unmappable = None;
         self.tables.published(tables);
         let plans: Vec<Plan> = tables
             .iter()
@@ -195,6 +199,17 @@ impl Outbox {
             .map(|table| self.catalogued(&table.relation))
             .collect::<Result<_, _>>()?;
         Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+    }
+
+    /// The catalogue has a table that cannot be mapped, and had it at `position`. What was committed before that comes with the
+    /// shapes of its time, which may be others, and those decide; once all of it has come, so does this.
+    pub fn unmappable_from(&mut self, position: Lsn, error: PlanError) {
+        self.unmappable = Some((position, error));
+    }
+
+    /// Why the stream ends where it has come to `position`: see [`Outbox::unmappable_from`].
+    pub fn unmappable_at(&self, position: Lsn) -> Option<&PlanError> {
+        self.unmappable.as_ref().filter(|(from, _)| position >= *from).map(|(_, error)| error)
     }
 
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any

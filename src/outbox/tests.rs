@@ -670,6 +670,22 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
 }
 
 #[test]
+fn a_table_that_cannot_be_mapped_now_ends_the_stream_once_everything_from_before_has_come() {
+    let mut outbox = Outbox::new(Mapping { payload_column: Some("payload".into()), ..defaults() }, Vec::new()).unwrap();
+    let mut renamed = debezium();
+    renamed.columns.last_mut().unwrap().0 = "body".into();
+    let error = outbox.published(&found(&renamed, false)).unwrap_err();
+    outbox.unmappable_from(AT, error.clone());
+    assert_eq!(outbox.unmappable_at(Lsn::new(AT.bytes() - 1)), None);
+    assert_eq!(outbox.unmappable_at(AT), Some(&error));
+    outbox.relation(&debezium().relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))), "its shape of then");
+    assert_eq!(outbox.relation(&renamed.relation()), Err(error));
+    assert_eq!(outbox.published(&found(&debezium(), false)), Ok(false));
+    assert_eq!(outbox.unmappable_at(AT), None, "mended");
+}
+
+#[test]
 fn an_update_does_what_its_setting_says() {
     let update = |on_update| {
         let mut outbox = Outbox::new(Mapping { on_update, ..defaults() }, Vec::new()).unwrap();

@@ -276,6 +276,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if keepalive.reply_requested {
                     session.feedback.requested();
                 }
+                if self.is_wanting_at(keepalive.wal_end, session) {
+                    return Ok(Step::Wait(Wait::ForEnd));
+                }
                 // What was delivered and not yet looked at must not hold the position back.
                 self.take_reports(Reported::WhileStreaming)?;
                 self.tracker.keepalive(keepalive.wal_end);
@@ -298,6 +301,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) if self.tracker.is_full() || self.must_seal_first(begin.final_lsn) => {
                 return Ok(Step::Wait(Wait::ForRoom));
             }
+            Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
+                return Ok(Step::Wait(Wait::ForEnd));
+            }
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
@@ -314,6 +320,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             | Message::StrayStreamAbort => {}
         }
         Ok(Step::Done)
+    }
+
+    /// Whether the stream ends where it has come to `lsn`, since the catalogue was found wanting there.
+    fn is_wanting_at(&self, lsn: Lsn, session: &mut Session) -> bool {
+        let Some(error) = self.outbox.unmappable_at(lsn) else { return false };
+        session.unmappable = Some(Box::new(error.clone()));
+        true
     }
 
     fn take_begin(&mut self, begin: &Begin, session: &mut Session) -> Turn<()> {

@@ -8,7 +8,7 @@ use super::Target;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::{ColumnDetail, Details, Outbox, TypeDetail};
+use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
+
+/// So many times, before a slot that is in use is taken for another relay's, and not for what is left of an earlier connection.
+const LEFT_OVER: u32 = 10;
 
 /// What is known of the server.
 #[derive(Debug, Default)]
@@ -106,15 +109,17 @@ fn take(
     let mut control = Connection::open(&target.source, Purpose::Control)?;
     check_wal_level(&mut control)?;
     positions.outbox().looks_at(flushed);
-    let binary = look_at_publication(&mut control, target, positions.outbox())?;
+    let (binary, unmappable) = look_at_publication(&mut control, target, positions.outbox())?;
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
-    if temporary.is_some() {
-        confirmed = create_temporary_slot(&mut connection, slot)?;
+    if temporary.is_none() {
+        let stands_at = look_at_slot(&mut control, target, known)?;
+        defer(unmappable, flushed, stands_at.max(positions.start()), positions.outbox())?;
     } else {
-        look_at_slot(&mut control, target, known)?;
+        defer(unmappable, flushed, flushed, positions.outbox())?;
+        confirmed = create_temporary_slot(&mut connection, slot)?;
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
@@ -146,6 +151,19 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
     let flushed = found.flushed;
     known.system = Some(found);
     Ok(flushed)
+}
+
+/// A table that cannot be mapped ends the run, at once where no row from before can come: the log goes up to `flushed`, and all of
+/// it up to `from` is done with. Rows from before may have come in while it had another shape: these are let through first.
+fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Outbox) -> Result<(), RunError> {
+    match unmappable {
+        Some(error) if from >= flushed => Err(RunError::Unmappable(Box::new(error))),
+        Some(error) => {
+            outbox.unmappable_from(flushed, error);
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
@@ -207,8 +225,12 @@ fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
 }
 
 /// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
-/// binary form.
-fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mut Outbox) -> Result<bool, RunError> {
+/// binary form; and what is wrong with a table as it is now.
+fn look_at_publication(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &mut Outbox,
+) -> Result<(bool, Option<PlanError>), RunError> {
     let publication = target.publication.clone();
     match server::publication(connection, &publication)? {
         None => return Err(RunError::NoPublication { publication, database: target.source.dbname.clone() }),
@@ -226,7 +248,10 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
     if outbox.wants_details() {
         outbox.details(details(connection, &publication)?);
     }
-    let binary = outbox.published(&tables).map_err(|error| RunError::Unmappable(Box::new(error)))?;
+    let (binary, unmappable) = match outbox.published(&tables) {
+        Ok(binary) => (binary, None),
+        Err(error) => (false, Some(error)),
+    };
     for table in outbox.take_gone() {
         tracing::warn!(
             table,
@@ -237,7 +262,7 @@ fn look_at_publication(connection: &mut Connection, target: &Target, outbox: &mu
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::NothingCaptured { patterns: target.patterns.to_string(), publication, published });
     }
-    Ok(binary)
+    Ok((binary, unmappable))
 }
 
 /// What the catalogue says of types and columns.
@@ -266,8 +291,8 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Sees that the slot is one that can be read. Compared before any waiting for it.
-fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
+/// Sees that the slot is one that can be read; where it stands. Compared before any waiting for it.
+fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<Lsn, RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
         let mark = catalog::publication_mark(connection, &target.publication)?;
@@ -276,7 +301,7 @@ fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known)
     };
     check_slot(name, &target.source.dbname, &slot)?;
     known.slot_seen = true;
-    Ok(())
+    Ok(slot.confirmed_flush_lsn.unwrap_or_default())
 }
 
 /// Whether the slot can be read by a relay on `database`.
@@ -327,7 +352,7 @@ fn start(
     positions: &mut impl Positions,
     metrics: &Metrics,
 ) -> Result<ReplicationStream, NotAcquired> {
-    let mut waiting = false;
+    let mut waits = 0_u32;
     loop {
         let (back, error) = match connection.start_replication(slot, positions.start(), options, target.max_row) {
             Ok(stream) => return Ok(stream),
@@ -336,11 +361,15 @@ fn start(
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
             return Err(error.into());
         }
-        if !waiting {
+        // Another relay lets the rows from before through: what is wrong here shall not show only once that is gone.
+        if let Some(error) = positions.outbox().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
+            return Err(RunError::Unmappable(Box::new(error.clone())).into());
+        }
+        if waits == 0 {
             tracing::info!(slot, %error, "the slot is in use: standing by");
             metrics.set_state(State::WaitingForSlot);
-            waiting = true;
         }
+        waits += 1;
         if positions.wait(SLOT_RETRY)? {
             return Err(NotAcquired::Stopped);
         }

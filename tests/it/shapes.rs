@@ -448,3 +448,48 @@ fn a_backlog_across_changes_of_shape_is_read_with_the_shapes_of_its_time() {
     assert_eq!(headers, [(t, None, k), (t, None, k), (None, None, k), (t, Some("4"), k), (t, Some("5"), k)]);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0);
 }
+
+/// A row, its payload's column renamed, and a row after that if there is to be one.
+fn renamed(after: bool) -> Lane {
+    let lane = Lane::with(
+        "CREATE TABLE outbox (id text, aggregatetype text, aggregateid text, type text, content bytea)",
+        "outbox",
+    );
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', 'one')");
+    lane.sql("ALTER TABLE outbox RENAME content TO body");
+    if after {
+        lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', 'two')");
+    }
+    lane
+}
+
+#[test]
+fn a_backlog_across_the_rename_of_a_column_that_a_flag_names_goes_through_with_the_old_flag_and_then_the_new() {
+    let lane = renamed(true);
+    let (code, log) = ended(&mut lane.relay(&["--payload-column=content"]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("no column \"content\", which --payload-column names"), "{log}");
+    assert_eq!(ids(&lane.records_now("order")), ["1"]);
+    let relay = lane.relay(&["--payload-column=body"]);
+    let records = lane.records("order");
+    assert_eq!(
+        (ids(&records).join(" "), values(&records).join(" ")),
+        ("1 2".into(), "one two".into()),
+        "{}",
+        relay.log()
+    );
+}
+
+#[test]
+fn a_rename_with_no_row_behind_it_stops_the_relay_once_the_rows_before_it_are_through() {
+    let lane = renamed(false);
+    for _ in 0..2 {
+        let (code, log) = ended(&mut lane.relay(&["--payload-column=content"]));
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains("no column \"content\", which --payload-column names"), "{log}");
+        assert_eq!(ids(&lane.records_now("order")), ["1"], "{log}");
+    }
+    let _relay = lane.relay(&["--payload-column=body"]);
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', 'two')");
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+}
