@@ -170,9 +170,9 @@ fn what_came_before_a_row_above_the_limit_is_delivered_and_told_first() {
     assert_eq!(script.got.last().unwrap()[6..14], 3000_u64.to_be_bytes());
 }
 
-/// A clock that moves when somebody waits.
+/// A clock that moves when somebody waits, and when it began.
 #[derive(Clone)]
-struct Hands(Rc<Cell<Instant>>);
+struct Hands(Rc<Cell<Instant>>, Instant);
 
 impl Clock for Hands {
     fn now(&self) -> Instant {
@@ -185,6 +185,7 @@ impl Clock for Hands {
 
     fn pause(&self, duration: Duration) {
         self.0.set(self.0.get() + duration);
+        assert!(self.now() - self.1 < Duration::from_hours(1), "it does not come to an end");
     }
 }
 
@@ -269,7 +270,7 @@ impl Stage {
     fn new() -> Self {
         let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
         let ledger = Ledger { yields: true, reports: true, silence: now..now, commits: true, in_flight, committed };
-        let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(now))));
+        let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(now)), now));
         let limits = Limits {
             coalesce: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(8),
