@@ -12,7 +12,7 @@
 //! Deliberately not here: policies for bad rows, counting rows, what is confirmed, sockets, clocks, logs.
 //!
 //! Which tables `--table` covers is the catalogue's word of now on rows of the past: what was a partition then may be a table of
-//! its own since, or gone. [`tables`] has what is made of that.
+//! its own since, or gone. `tables` has what is made of that.
 
 mod connect;
 mod fault;

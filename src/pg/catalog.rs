@@ -132,7 +132,7 @@ pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
     next.saturating_sub(xid) < 2_000_000_000
 }
 
-/// What a publication has: [`membership_sql`]. `None` when there is no such publication.
+/// What a publication has, as one word that is another after any change to it but its comment. `None` when there is no such publication.
 ///
 /// # Errors
 /// The connection broke.

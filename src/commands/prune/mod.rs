@@ -12,7 +12,7 @@
 //! snapshot shows has put its commit into the log before, and the log has one order.
 //!
 //! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows that may not have come through the slot
-//! at all stay ([`proof`]), unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one
+//! at all stay (`proof`), unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one
 //! short transaction.
 
 mod age;
