@@ -240,7 +240,7 @@ fn rows_from_before_the_slot_are_counted_with_the_line_that_publishes_them() {
     run_ours(&format!("walrelay setup --apply --table outbox {place}"));
     lane.sql(ROW);
     let mend = check(&lane, &[]).level("before_slot", "warn", &["2 rows are older than the slot"]);
-    assert!(mend.starts_with("walrelay republish --table public.outbox --where 'age(xmin) > "), "{mend}");
+    assert!(mend.starts_with("walrelay republish --table public.outbox --where '(age(xmin) > "), "{mend}");
     // What that does to them.
     let clause = mend.split_once("--where '").unwrap().1.split(" --apply").next().unwrap();
     let clause = clause.trim_end_matches('\'').replace("'\\''", "'");
