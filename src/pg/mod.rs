@@ -5,6 +5,7 @@
 pub mod catalog;
 mod certificate;
 pub mod connection;
+pub mod copy_both;
 pub mod error;
 pub mod frame;
 pub(crate) mod marker;
@@ -16,5 +17,6 @@ mod stream;
 mod tls;
 mod window;
 
-pub use connection::{Connection, PluginOptions, Purpose, ReplicationStream, Row, Upstream, identifier, literal};
+pub use connection::{Connection, Purpose, Row, identifier, literal};
+pub use copy_both::{PluginOptions, ReplicationStream, Upstream};
 pub use error::{Error, Recovery, ServerError, sqlstate};

@@ -1,0 +1,147 @@
+//! A slot's stream over a connection in copy-both mode: changes come, status updates go.
+//!
+//! In: an open connection that has been told to start. Out: frames, and bytes back. What a frame says is read elsewhere.
+//! Specification: PostgreSQL manual, sections 54.2.7 "COPY Operations", 54.4 "Streaming Replication Protocol".
+
+use super::connection::{broke, identifier, server_error};
+use super::error::Error;
+use super::frame::{Frame, FrameError, ReadBuffer};
+use super::stream::Stream;
+use crate::lsn::Lsn;
+use bytes::BytesMut;
+use postgres_protocol::message::frontend;
+use std::time::{Duration, Instant};
+
+/// What is asked of the output plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PluginOptions<'a> {
+    /// The publication.
+    pub publication: &'a str,
+    /// Values in binary form.
+    pub binary: bool,
+    /// Logical messages, too.
+    pub messages: bool,
+}
+
+impl PluginOptions<'_> {
+    pub(super) fn command(&self, slot: &str, start: Lsn) -> String {
+        // The grammar of replication commands knows no escapes: a backslash is a backslash.
+        let names = identifier(self.publication).replace('\'', "''");
+        let mut options = format!("proto_version '1', publication_names '{names}'");
+        if self.binary {
+            options.push_str(", binary 'true'");
+        }
+        if self.messages {
+            options.push_str(", messages 'true'");
+        }
+        format!("START_REPLICATION SLOT {} LOGICAL {start} ({options})", identifier(slot))
+    }
+}
+
+/// A stream of frames from a slot, and the way back. The relay's loop is written against this, so that a script can stand
+/// in for a server.
+pub trait Upstream {
+    /// What has come, and was not dropped from it yet.
+    fn buffer(&self) -> &ReadBuffer;
+
+    /// To drop what has been dealt with.
+    fn buffer_mut(&mut self) -> &mut ReadBuffer;
+
+    /// The frame at the front; `None` until all of it is here.
+    ///
+    /// # Errors
+    /// It cannot be read, and nothing behind it can.
+    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
+        self.buffer().frame()
+    }
+
+    /// Waits at most `patience` for more bytes; how many came, 0 for none.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn read(&mut self, patience: Duration) -> Result<usize, Error>;
+
+    /// Sends one encoded message.
+    ///
+    /// # Errors
+    /// The connection broke.
+    fn send(&mut self, message: &[u8]) -> Result<(), Error>;
+}
+
+/// So much missing of a row, in bytes, and it is read on at once.
+const LONG_ROW_BYTES: usize = 16 * 1024;
+
+/// And no more than that, before other things have their turn.
+const LONG_ROW_AT_ONCE: usize = 1 << 20;
+
+/// The next piece of a row comes at once, or the walsender has to wait itself.
+const LONG_ROW_PATIENCE: Duration = Duration::from_micros(200);
+
+/// A connection in copy-both mode: changes come, status updates go.
+#[derive(Debug)]
+pub struct ReplicationStream {
+    pub(super) stream: Stream,
+    pub(super) buffer: ReadBuffer,
+    pub(super) backend_pid: u32,
+}
+
+impl ReplicationStream {
+    /// The walsender's process.
+    pub fn backend_pid(&self) -> u32 {
+        self.backend_pid
+    }
+
+    /// Ends the copy and waits until the server has said that it has, and so has read every status update before.
+    ///
+    /// # Errors
+    /// The connection broke, or the server did not answer within `patience`.
+    pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        let mut message = BytesMut::new();
+        frontend::copy_done(&mut message);
+        self.send(&message)?;
+        // The server goes on sending until it sees our end: changes on the way are passed over, the next run gets them.
+        loop {
+            while let Some(frame) = self.buffer.frame()? {
+                let (tag, length) = (frame.tag, frame.len());
+                if tag == b'E' {
+                    let error = Box::new(server_error(frame.body)?);
+                    return Err(Error::Server { doing: "ending the stream".to_owned(), error });
+                }
+                self.buffer.consume(length);
+                if tag == b'Z' {
+                    message.clear();
+                    frontend::terminate(&mut message);
+                    return self.send(&message);
+                }
+            }
+            self.stream.read_some(&mut self.buffer, deadline).map_err(broke("ending the stream"))?;
+        }
+    }
+}
+
+impl Upstream for ReplicationStream {
+    fn buffer(&self) -> &ReadBuffer {
+        &self.buffer
+    }
+
+    fn buffer_mut(&mut self) -> &mut ReadBuffer {
+        &mut self.buffer
+    }
+
+    /// A long row comes in pieces that are no larger than the window: a pause between them would gain nothing.
+    fn read(&mut self, patience: Duration) -> Result<usize, Error> {
+        let mut length = self.stream.read(&mut self.buffer, patience).map_err(broke("streaming"))?;
+        while (1..LONG_ROW_AT_ONCE).contains(&length) && self.buffer.missing() >= LONG_ROW_BYTES {
+            match self.stream.read(&mut self.buffer, LONG_ROW_PATIENCE).map_err(broke("streaming"))? {
+                0 => break,
+                more => length += more,
+            }
+        }
+        Ok(length)
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(message).map_err(broke("sending a status update"))
+    }
+}
