@@ -1,8 +1,5 @@
 //! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
 
-use std::fs;
-use std::path::Path;
-
 use rdkafka::ClientConfig;
 use walrelay_dev::consume::{self, Meter, Record};
 use walrelay_dev::kafka::shared_kafka;
@@ -378,13 +375,10 @@ fn a_standby_is_refused_until_it_is_promoted() {
 fn a_primary_that_comes_back_as_a_standby_is_not_read_before_its_promotion() {
     let mut postgres = Postgres::start(&Options::default()).unwrap();
     let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(TABLE, "outbox");
-    let data: String = lane.connect().query_one("SHOW data_directory", &[]).unwrap().get(0);
     let mut relay = lane.streaming(&[EXACTLY_ONCE]);
     insert(&lane, 1, 100);
     lane.wait_confirmed();
-    postgres.stop(Mode::Fast).unwrap();
-    fs::write(Path::new(&data).join("standby.signal"), "").unwrap();
-    postgres.start_again().unwrap();
+    postgres.demote().unwrap();
     wait_log(&relay, "is a standby");
     assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
     lane.sql("SELECT pg_promote()");

@@ -1,10 +1,7 @@
 //! A server that comes back as a standby, and is promoted later: a failover seen from one address.
 
-use std::fs;
-use std::path::Path;
-
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{Mode, Options, Postgres};
+use walrelay_dev::postgres::{Options, Postgres};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, OUTBOX, wait_log};
@@ -14,14 +11,11 @@ fn a_standby_that_is_not_promoted_yet_is_waited_for() {
     // Logical decoding on a standby came with 16.
     let mut postgres = Postgres::start(&Options { major: 15, ..Options::default() }).unwrap();
     let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
-    let data: String = lane.connect().query_one("SHOW data_directory", &[]).unwrap().get(0);
     let mut relay = lane.streaming(&[]);
     lane.sql("INSERT INTO outbox VALUES ('before', 'order', 'k', 't', '1')");
     lane.wait_confirmed();
 
-    postgres.stop(Mode::Fast).unwrap();
-    fs::write(Path::new(&data).join("standby.signal"), "").unwrap();
-    postgres.start_again().unwrap();
+    postgres.demote().unwrap();
     wait_log(&relay, "is a standby");
     assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
 

@@ -25,6 +25,16 @@ impl Postgres {
         Ok(Self { kind: super::Kind::Own(Box::new(standby)) })
     }
 
+    /// Has it come back as a standby that follows nobody.
+    ///
+    /// # Errors
+    /// The server is the user's, or does not stop and start.
+    pub fn demote(&mut self) -> Result<()> {
+        self.stop(Mode::Fast)?;
+        self.own("demote")?.wait_for_promotion()?;
+        self.start_again()
+    }
+
     /// Promotes a standby, and waits until it takes writes.
     ///
     /// # Errors
@@ -36,6 +46,13 @@ impl Postgres {
 }
 
 impl Server {
+    /// Its next start is that of a standby.
+    fn wait_for_promotion(&self) -> Result<()> {
+        let signal = self.data().join("standby.signal");
+        fs::write(&signal, "")?;
+        account::give(&signal, self.tools.account)
+    }
+
     fn copied(&self, settings: &[(&str, &str)]) -> Result<Self> {
         let copy = Self {
             tools: self.tools.clone(),
@@ -49,9 +66,7 @@ impl Server {
         for slot in fs::read_dir(copy.data().join("pg_replslot")).context("no folder of slots")? {
             fs::remove_dir_all(slot?.path())?;
         }
-        let signal = copy.data().join("standby.signal");
-        fs::write(&signal, "")?;
-        account::give(&signal, copy.tools.account)?;
+        copy.wait_for_promotion()?;
         let primary =
             format!("host=127.0.0.1 port={} user=postgres dbname=postgres application_name=standby", self.port);
         let (port, sockets) = (copy.port.to_string(), copy.sockets.display().to_string());
