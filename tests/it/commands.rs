@@ -9,6 +9,7 @@ use walrelay::pg::source::{Environment, Source};
 use walrelay::pg::{Connection, Purpose};
 use walrelay::supervise::RunError;
 use walrelay_dev::postgres::{shared_postgres, unique_name};
+use walrelay_dev::process::wait_until;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -289,15 +290,15 @@ fn a_run_that_waits_for_its_slot_asks_over_and_over_whether_to_stop() {
         asked.fetch_add(1, Ordering::Relaxed);
         stop.load(Ordering::Relaxed)
     };
-    let outcome = std::thread::scope(|scope| {
+    let (often, outcome) = std::thread::scope(|scope| {
         let running = scope.spawn(|| setup::once(&place.source(), "walrelay", &place.slot, &[outbox()], &ask));
-        let deadline = Instant::now() + PATIENCE;
-        while asked.load(Ordering::Relaxed) < 10 && Instant::now() < deadline && !running.is_finished() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let often = wait_until(PATIENCE, "it to ask ten times", || {
+            Ok(asked.load(Ordering::Relaxed) >= 10 || running.is_finished())
+        });
         stop.store(true, Ordering::Relaxed);
-        running.join().unwrap()
+        (often, running.join().unwrap())
     });
+    often.unwrap();
     assert!(asked.load(Ordering::Relaxed) >= 10, "each is a sign of life");
     assert!(matches!(outcome, Err(CommandError::Interrupted)), "{outcome:?}");
 }
