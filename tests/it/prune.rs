@@ -339,6 +339,13 @@ fn age_is_taken_from_milliseconds_or_from_the_commit_where_the_server_tracks_it(
     assert_eq!(left(&lane), ["new"]);
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 0 && text.contains("0 rows deleted"), "{text}");
+    // A row that was updated looks as young as its update.
+    lane.sql("UPDATE outbox SET payload = 'q'");
+    wait_until(LONG, "the update to be counted", || {
+        let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+        Ok(code == 2 && text.contains("--age-column tells how old they are"))
+    })
+    .unwrap();
     let (code, text) = pruned(&lane, &["--older-than", "0", "--force"]);
     assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
 }
@@ -374,6 +381,50 @@ fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
     assert_eq!(lane.ids("order"), ["1", "2", "late", "now"]);
     let (_, again) = pruned(&lane, &["--older-than", "1h", "--partitions"]);
     assert!(again.contains("no partition is older") && !again.contains("made partition"), "{again}");
+}
+
+#[test]
+fn a_day_that_other_partitions_cover_in_part_begins_where_they_end() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{} PARTITION BY RANGE (created_at)", AGED.replace("text PRIMARY KEY", "text")));
+    lane.sql(
+        "DO $$ BEGIN EXECUTE format('CREATE TABLE outbox_odd PARTITION OF outbox FOR VALUES FROM (%L) TO (%L)',
+                                    current_date - 4, current_date + 1 + interval '2 hours'); END $$",
+    );
+    lane.publish("outbox");
+    lane.make_slot();
+    let lane = proven(lane);
+    let (code, text) = pruned(&lane, &["--older-than", "30d", "--partitions"]);
+    assert!(code == 0 && text.matches("made partition").count() == 7, "{text}");
+    // No hour of the days ahead is without a place.
+    lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 'p', current_date + n * interval '1 hour' FROM generate_series(0, 8 * 24 - 1) AS n");
+    // What is there takes no lock that a backup, say, would hold off.
+    let mut reader = lane.connect();
+    reader.batch_execute("BEGIN; LOCK TABLE outbox IN ACCESS SHARE MODE").unwrap();
+    let (code, text) = pruned(&lane, &["--older-than", "30d", "--partitions"]);
+    assert!(code == 0 && !text.contains("made partition"), "{text}");
+}
+
+#[test]
+fn every_comes_back_to_a_table_that_somebody_has_locked() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["1"]));
+    let _relay = lane.streaming(&[]);
+    let mut holder = lane.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE outbox IN SHARE MODE").unwrap();
+    let mut child = command(&lane, &["--older-than", "1h", "--every", "200ms"]).stdout(Stdio::null()).spawn().unwrap();
+    // It gives up waiting for the lock, and comes back.
+    let waits = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND relation = 'outbox'::regclass";
+    let mut looker = lane.connect();
+    let mut asking = || looker.query_one(waits, &[]).unwrap().get::<_, i64>(0);
+    for waiting in [1, 0, 1] {
+        wait_until(LONG, "the lock to be asked for, given up, and asked for again", || Ok(asking() == waiting))
+            .unwrap();
+    }
+    holder.batch_execute("COMMIT").unwrap();
+    wait_until(LONG, "the row to go", || Ok(left(&lane).is_empty())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
