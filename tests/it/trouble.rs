@@ -15,9 +15,8 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::{Direction, Tap};
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, ids, wait_events, wait_log};
+use crate::lane::{LONG, Lane, ended, ids, wait_events};
 use crate::load::Load;
-use crate::own;
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
 
@@ -179,32 +178,6 @@ fn a_topic_that_its_first_record_makes_has_them_all_in_order() {
             let numbers: Vec<u32> = of_key.map(|record| record.header("id").unwrap().parse().unwrap()).collect();
             assert!(!numbers.is_empty() && numbers.is_sorted(), "{route} {key}: {numbers:?}");
         }
-    }
-}
-
-#[test]
-fn many_topics_are_known_at_once_and_one_that_is_missing_among_them_is_named() {
-    let (kafka, _) = own::strict_kafka();
-    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
-    let topics: Vec<String> = (0..60).map(|n| lane.topic(&format!("route{n}"))).collect();
-    kafka.create_topics(&topics.iter().map(String::as_str).collect::<Vec<_>>(), 1, &[]).unwrap();
-    let rows = |from: u32, to: u32| {
-        lane.sql(&format!(
-            "INSERT INTO outbox SELECT n, 'route' || n % 60, 'k', 't', '1' FROM generate_series({from}, {to}) AS n"
-        ));
-    };
-    rows(1, 6000);
-    let relay = lane.streaming(&[]);
-    lane.wait_confirmed();
-    lane.sql("INSERT INTO outbox VALUES ('x', 'missing', 'k', 't', '1')");
-    let missing = lane.topic("missing");
-    wait_log(&relay, &format!("topic {missing} does not exist"));
-    kafka.create_topic(&missing, 1, &[]).unwrap();
-    rows(6001, 12000);
-    lane.wait_confirmed();
-    assert_eq!(ids(&lane.records_now("missing")), ["x"]);
-    for n in 0..60 {
-        assert_eq!(lane.records_now(&format!("route{n}")).len(), 200, "{}", relay.log());
     }
 }
 

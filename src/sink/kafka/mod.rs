@@ -157,24 +157,9 @@ impl KafkaSink {
         if self.topics.turn_to(topic) {
             return Ok(());
         }
-        if !self.is_listed(topic) {
-            self.ask(topic)?;
-        }
+        self.ask(topic)?;
         let refused = |code| failure::of_topic(topic, code, self.settings.brokers());
         self.topics.add(&self.producer, topic).map_err(refused)
-    }
-
-    /// Whether the cluster is known to have the topic. To ask for each takes a round trip, behind all that is being sent: where there
-    /// are many, the list of all is asked for once. One that goes away after that is noticed as any other is.
-    fn is_listed(&mut self, topic: &str) -> bool {
-        if self.topics.wants_list() {
-            let metadata = self.producer.client().fetch_metadata(None, self.metadata_patience);
-            self.serve_events();
-            let there = metadata.iter().flat_map(rdkafka::metadata::Metadata::topics);
-            let there = there.filter(|answer| answer.error().is_none() && !answer.partitions().is_empty());
-            self.topics.list(there.map(|answer| answer.name().to_owned()).collect());
-        }
-        self.topics.is_listed(topic)
     }
 
     /// How many partitions the topic has, in the cluster's words, which librdkafka hears as well.

@@ -11,7 +11,7 @@ use crate::sink::{Header, Record, Token};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
 use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, Producer as _};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::ptr::{self, NonNull};
 
@@ -21,14 +21,9 @@ pub(super) struct Topics {
     handles: Vec<Handle>,
     /// Places in `handles`.
     known: HashMap<String, usize>,
-    /// All that the cluster has, once that was asked for; empty if it did not say.
-    listed: Option<HashSet<String>>,
     /// The topic of the record before, mostly the next one's, too, and its place; no name before the first.
     last: (String, usize),
 }
-
-/// So many were asked for one by one, and there may be many more.
-const MANY: usize = 8;
 
 struct Handle(NonNull<native::rd_kafka_topic_t>);
 
@@ -61,21 +56,6 @@ impl Topics {
         self.handles.push(handle);
         self.turn_to(topic);
         Ok(())
-    }
-
-    /// Whether it is time to ask for all topics at once.
-    pub(super) fn wants_list(&self) -> bool {
-        self.listed.is_none() && self.handles.len() >= MANY
-    }
-
-    /// These are all.
-    pub(super) fn list(&mut self, all: HashSet<String>) {
-        self.listed = Some(all);
-    }
-
-    /// Whether it was among all.
-    pub(super) fn is_listed(&self, topic: &str) -> bool {
-        self.listed.as_ref().is_some_and(|all| all.contains(topic))
     }
 
     /// Gives everything back, before the producer ends.
