@@ -195,7 +195,11 @@ pub fn read_topic(config: &ClientConfig, topic: &str, take: impl FnMut(Record)) 
     read_topics(config, &[topic], take)
 }
 
-fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Record)) -> Result<()> {
+/// As [`read_topic`] for many at once, into which nobody writes meanwhile.
+///
+/// # Errors
+/// The brokers do not answer.
+pub fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Record)) -> Result<()> {
     let consumer = consumer(config, true)?;
     let mut list = TopicPartitionList::new();
     // An end is told by the partition's number alone: so many topics have one that is not read.
@@ -249,6 +253,11 @@ impl Meter {
             }
         }
         Ok(Self { config: config.clone(), consumer: RefCell::new(consumer), ends })
+    }
+
+    /// How many partitions the topics have.
+    pub fn partitions(&self) -> u64 {
+        u64::try_from(self.ends.count()).unwrap_or(u64::MAX)
     }
 
     /// The records in all partitions, by their offsets; the markers of transactions count.

@@ -50,6 +50,9 @@ BEGIN
 END
 $$";
 
+/// How long the first writes to all partitions may take.
+const OPEN_WITHIN: Duration = Duration::from_mins(5);
+
 /// Bytes of a payload without its note.
 const FRAME_BYTES: u64 = 90;
 
@@ -140,6 +143,19 @@ impl Ground {
     pub(super) fn drop_database(&self, name: &str) -> Result<()> {
         let mut client = self.postgres.connect(None)?;
         Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", postgres::quote_identifier(name)))?)
+    }
+
+    /// Writes one record without key, value and headers into each partition: a broker's first write to a partition makes its files
+    /// and waits for the disk, which takes longer than all of a run's where there are a thousand.
+    pub(super) fn open(&self, topics: &[&str], partitions: u32) -> Result<()> {
+        let producer: BaseProducer = self.kafka.client_config().create()?;
+        for (topic, partition) in
+            topics.iter().flat_map(|topic| (0..partitions).map(move |partition| (topic, partition)))
+        {
+            let record = BaseRecord::<(), ()>::to(topic).partition(i32::try_from(partition)?);
+            producer.send(record).map_err(|(error, _)| error).with_context(|| format!("cannot write to {topic}"))?;
+        }
+        Ok(producer.flush(OPEN_WITHIN)?)
     }
 
     /// Lets Kafka compile what it will need: a fresh Java is slow.
