@@ -152,7 +152,9 @@ mod tests {
         let loaded = loaded(1);
         let mut checker = Checker::new(&loaded).unwrap();
         let empty = |offset| Record { offset, key: None, value: None, headers: Vec::new(), ..record(0, 0, "0") };
-        [empty(0), record(0, 0, "0"), empty(2)].iter().for_each(|record| checker.see(0, record));
+        for record in [empty(0), record(0, 0, "0"), empty(2)] {
+            checker.see(0, &record);
+        }
         assert_eq!(checker.finish(), Verdict { wrong: 1, ..Verdict::default() });
     }
 
