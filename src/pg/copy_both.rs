@@ -61,6 +61,11 @@ pub trait Upstream {
     /// The connection broke.
     fn read(&mut self, patience: Duration) -> Result<usize, Error>;
 
+    /// How much can come at most until the next read, in bytes, where that is little.
+    fn window(&self) -> Option<usize> {
+        None
+    }
+
     /// Sends one encoded message.
     ///
     /// # Errors
@@ -139,6 +144,10 @@ impl Upstream for ReplicationStream {
             }
         }
         Ok(length)
+    }
+
+    fn window(&self) -> Option<usize> {
+        self.stream.window()
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), Error> {

@@ -70,6 +70,14 @@ impl Socket {
         }
     }
 
+    /// The receive window where it is small, in bytes.
+    fn window(&self) -> Option<usize> {
+        match self {
+            Self::Tcp(_, Some(_)) => Some(window::SMALL_BYTES),
+            Self::Tcp(_, None) | Self::Unix(_) => None,
+        }
+    }
+
     /// Whether the socket became ready within `patience`.
     fn wait(&self, events: PollFlags, patience: Duration) -> io::Result<bool> {
         wait(self.fd(), events, patience)
@@ -215,6 +223,11 @@ impl Stream {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
+    }
+
+    /// The receive window where it is small, in bytes.
+    pub(super) fn window(&self) -> Option<usize> {
+        self.socket().window()
     }
 
     /// Writes all of `bytes`.

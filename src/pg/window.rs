@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Receive buffer, in bytes; the kernel doubles it, and offers half of that as the window.
-const SMALL_BYTES: usize = 32 * 1024;
+pub(super) const SMALL_BYTES: usize = 32 * 1024;
 
 /// Buffer and window once a small one has stood in the way.
 const WIDE_BYTES: u32 = 1024 * 1024;

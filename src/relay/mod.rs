@@ -15,6 +15,7 @@ mod careful;
 mod clock;
 mod gathered;
 mod oversized;
+mod pause;
 mod progress;
 mod rows;
 mod seal;

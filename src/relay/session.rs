@@ -1,6 +1,7 @@
 //! One connection's part of the loop: frames in, status updates out, and when to stop.
 
 use super::gathered::Gathered;
+use super::pause::Brought;
 use super::rows::Change;
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
 use crate::feedback::{Due, Feedback};
@@ -28,9 +29,6 @@ const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
-/// A read of at least this many bytes says that more is waiting: no pause for company.
-const LONG_READ_BYTES: usize = 64 * 1024;
-
 /// What belongs to one connection.
 pub(super) struct Session {
     feedback: Feedback,
@@ -47,8 +45,8 @@ pub(super) struct Session {
     pub(super) bad_row: Option<Box<BadRowAt>>,
     /// A table that ends it likewise.
     unmappable: Option<Box<PlanError>>,
-    /// The last read brought little, and brought it at once.
-    pausing: bool,
+    /// By the last read.
+    brought: Brought,
     /// Records enqueued since the sink was told to let them go.
     pub(super) gathered: Gathered,
     /// The sink is being taken over.
@@ -115,7 +113,7 @@ impl Session {
             blocked: None,
             bad_row: None,
             unmappable: None,
-            pausing: false,
+            brought: Brought::default(),
             gathered: Gathered::default(),
             taking_over: None,
         }
@@ -237,7 +235,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             };
             let length = frame.len();
             match self.take_frame(&frame, session)? {
-                Step::Done => upstream.buffer_mut().consume(length),
+                Step::Done => {
+                    session.brought.message();
+                    upstream.buffer_mut().consume(length);
+                }
                 Step::Wait(wait) => return Ok(wait),
             }
         }
@@ -464,9 +465,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Blocked { failure, since, told }
     }
 
-    /// While rows keep coming in small pieces, a short pause lets them gather: the server, too, works less per row then.
+    /// While rows keep coming in small pieces, a short pause lets them gather.
     fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
-        if session.pausing && !self.limits.coalesce.is_zero() {
+        if !self.limits.coalesce.is_zero() && session.brought.is_worth_a_pause(upstream.window()) {
             self.clock.pause(self.limits.coalesce);
         }
         if session.gathered.is_due(now) {
@@ -483,7 +484,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
         }
-        session.pausing = (1..LONG_READ_BYTES).contains(&length);
+        session.brought.read(length);
         if length > 0 {
             session.feedback.heard(self.clock.now());
         }
