@@ -112,8 +112,9 @@ fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
     Ok(values.iter().fold(text, |text, (place, value)| text.replace(place, value)))
 }
 
+/// Not `${routedByValue}`, the name of the first group: Quarkus would look for a setting of that name.
 fn topic(load: &Load, topic: &str) -> String {
-    if load.topics > 1 { format!("{topic}.${{routedByValue}}") } else { topic.to_owned() }
+    if load.topics > 1 { format!("{topic}.$1") } else { topic.to_owned() }
 }
 
 fn home(folder: Option<&Path>) -> PathBuf {
