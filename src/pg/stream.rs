@@ -284,3 +284,43 @@ pub(super) fn wait_readable(socket: &Socket, deadline: Instant) -> io::Result<()
     }
     socket.wait(PollFlags::IN, left).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::source::Environment;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_window_to_this_machine_is_small_until_it_stands_in_the_way() {
+        let source = Source::resolve(Some("postgres://u@h/d"), &Environment::default()).unwrap().source;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut socket = Socket::tcp(&address, Duration::from_secs(10), &source).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        assert_eq!(socket.window(), Some(window::SMALL_BYTES));
+        let buffer = sockopt::socket_recv_buffer_size(socket.fd()).unwrap();
+        // As a sender does that waits for its timer each time.
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(200));
+            peer.write_all(&[0; 5000]).unwrap();
+            let (mut left, deadline) = (5000, Instant::now() + Duration::from_secs(10));
+            while left > 0 {
+                wait_readable(&socket, deadline).unwrap();
+                left -= socket.read(&mut vec![0; left]).unwrap();
+            }
+        }
+        assert_eq!(socket.window(), None);
+        assert!(sockopt::socket_recv_buffer_size(socket.fd()).unwrap() > buffer);
+    }
+
+    #[test]
+    fn no_other_window_is_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert_eq!(Socket::unix(&path).unwrap().window(), None);
+        assert!(!is_near(&"192.0.2.1:5432".parse().unwrap()), "an address for documentation (RFC 5737)");
+    }
+}

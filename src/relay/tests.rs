@@ -264,6 +264,8 @@ struct Stage {
     sends: Vec<(Duration, Vec<u8>)>,
     /// When the destination reports nothing, by the same time.
     silence: Range<Duration>,
+    /// What the server's connection can hold, where that is little.
+    window: Option<usize>,
 }
 
 impl Stage {
@@ -282,7 +284,7 @@ impl Stage {
         let sink = Transactional(Rc::clone(&ledger), clock.clone());
         let mut relay = Relay::new(outbox, sink, clock.clone(), metrics, Arc::default(), limits);
         relay.acquired(Lsn::new(1000));
-        Self { relay, ledger, clock, sends: Vec::new(), silence: Duration::ZERO..Duration::ZERO }
+        Self { relay, ledger, clock, sends: Vec::new(), silence: Duration::ZERO..Duration::ZERO, window: None }
     }
 
     /// One connection, on which the server says no more after `until`: how it ended, and after what time.
@@ -290,7 +292,7 @@ impl Stage {
         let began = self.clock.now();
         let (buffer, clock, sends) = (ReadBuffer::new(LIMIT), self.clock.clone(), self.sends.clone().into());
         self.ledger.borrow_mut().silence = began + self.silence.start..began + self.silence.end;
-        let mut server = Server { buffer, clock, began, until, sends };
+        let mut server = Server { buffer, clock, began, until, sends, window: self.window };
         (self.relay.stream(&mut server, None), self.clock.now() - began)
     }
 }
@@ -302,6 +304,7 @@ struct Server {
     began: Instant,
     until: Duration,
     sends: VecDeque<(Duration, Vec<u8>)>,
+    window: Option<usize>,
 }
 
 impl Upstream for Server {
@@ -326,6 +329,10 @@ impl Upstream for Server {
         Ok(length)
     }
 
+    fn window(&self) -> Option<usize> {
+        self.window
+    }
+
     fn send(&mut self, _message: &[u8]) -> Result<(), pg::Error> {
         Ok(())
     }
@@ -333,8 +340,12 @@ impl Upstream for Server {
 
 /// A row, as a message; without a route it is a bad one.
 fn row(route: &str) -> Vec<u8> {
+    row_with(route, "{}")
+}
+
+fn row_with(route: &str, payload: &str) -> Vec<u8> {
     let content =
-        format!(r#"{{"id": "1", "aggregatetype": {route}, "aggregateid": "k", "type": "t", "payload": {{}}}}"#);
+        format!(r#"{{"id": "1", "aggregatetype": {route}, "aggregateid": "k", "type": "t", "payload": {payload}}}"#);
     let length = u32::try_from(content.len()).unwrap().to_be_bytes();
     xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
 }
@@ -476,4 +487,25 @@ fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
     assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
     let ended = stage.relay.idle(seconds(120)).unwrap_err();
     assert!(matches!(*ended, Ended::SinkFailed(_)), "{ended:?}");
+}
+
+/// Whether the relay pauses after a read that brings so many rows with that payload.
+fn pauses_after(rows: usize, payload: &str, window: Option<usize>) -> bool {
+    let pause = Duration::from_mins(7);
+    let mut stage = Stage::new();
+    stage.relay.limits.coalesce = pause;
+    stage.window = window;
+    stage.sends = vec![(Duration::ZERO, begin(2000))];
+    stage.sends.resize(1 + rows, (Duration::ZERO, row_with("\"order\"", payload)));
+    let (_, after) = stage.stream(seconds(1));
+    after >= pause
+}
+
+#[test]
+fn rows_gather_except_long_ones_in_a_small_window() {
+    let long = format!("\"{}\"", "o".repeat(LIMIT - 200));
+    let small = Some(32 * 1024);
+    assert!(pauses_after(20, "{}", small), "short ones, a small window");
+    assert!(!pauses_after(5, &long, small), "long ones, a small window");
+    assert!(pauses_after(5, &long, None), "long ones, a wide window");
 }
