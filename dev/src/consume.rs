@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// metadata name none, as those of a cluster's only broker may while it starts, and is not answered again by itself.
 const LOST: Duration = Duration::from_secs(10);
 
+/// A transaction that is open for so long is not about to be marked as committed.
+const OPEN: Duration = Duration::from_secs(10);
+
 /// A record as a consumer receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -210,6 +213,10 @@ pub fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(
             *unread.entry(partition).or_default() += 1;
         }
     }
+    if unread.is_empty() {
+        return Ok(());
+    }
+    wait_for_markers(config, &list)?;
     consumer.assign(&list)?;
     let mut last_news = Instant::now();
     while unread.values().any(|topics| *topics > 0) {
@@ -232,6 +239,17 @@ pub fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(
     Ok(())
 }
 
+/// Waits until no transaction is open, at most [`OPEN`]. Kafka answers a commit when it is decided, and marks it in each partition
+/// afterwards; consumers of what is committed get up to the first that has no marker yet.
+fn wait_for_markers(config: &ClientConfig, partitions: &TopicPartitionList) -> Result<()> {
+    let meter = |isolation| Meter::of(config.clone().set("isolation.level", isolation), partitions);
+    let (committed, written, began) = (meter("read_committed")?, meter("read_uncommitted")?, Instant::now());
+    while committed.ends()? != written.ends()? && began.elapsed() < OPEN {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Asks again and again how many records topics hold, with one request each time.
 pub struct Meter {
     config: ClientConfig,
@@ -246,13 +264,19 @@ impl Meter {
     /// One does not, or the brokers do not answer.
     pub fn new(config: &ClientConfig, topics: &[String]) -> Result<Self> {
         let consumer = consumer(config, false)?;
-        let mut ends = TopicPartitionList::new();
+        let mut list = TopicPartitionList::new();
         for topic in topics {
             for partition in partitions(&consumer, topic)? {
-                ends.add_partition_offset(topic, partition, Offset::End)?;
+                list.add_partition(topic, partition);
             }
         }
-        Ok(Self { config: config.clone(), consumer: RefCell::new(consumer), ends })
+        Self::of(config, &list)
+    }
+
+    fn of(config: &ClientConfig, partitions: &TopicPartitionList) -> Result<Self> {
+        let mut ends = partitions.clone();
+        ends.set_all_offsets(Offset::End)?;
+        Ok(Self { config: config.clone(), consumer: RefCell::new(consumer(config, false)?), ends })
     }
 
     /// How many partitions the topics have.

@@ -12,6 +12,8 @@ use walrelay_dev::kafka::{self, Kafka, shared_kafka};
 use walrelay_dev::postgres::unique_name;
 use walrelay_dev::tap::Tap;
 
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn produce(config: &ClientConfig, topic: &str, count: u32) {
     let producer: BaseProducer = config.create().unwrap();
     for number in 0..count {
@@ -23,7 +25,7 @@ fn produce(config: &ClientConfig, topic: &str, count: u32) {
             .map_err(|(error, _)| error)
             .unwrap();
     }
-    producer.flush(Duration::from_secs(20)).unwrap();
+    producer.flush(PATIENCE).unwrap();
 }
 
 #[test]
@@ -32,6 +34,7 @@ fn a_topic_is_read_to_its_end_with_keys_headers_and_order() {
     let topic = unique_name("read");
     kafka.create_topic(&topic, 3, &[]).unwrap();
     let config = kafka.client_config();
+    assert_eq!(consume::read_to_end(&config, &["no-such-topic"]).unwrap(), []);
     assert_eq!(consume::read_to_end(&config, &[&topic, "no-such-topic"]).unwrap(), []);
     produce(&config, &topic, 1000);
     let records = consume::read_to_end(&config, &[&topic]).unwrap();
@@ -42,6 +45,35 @@ fn a_topic_is_read_to_its_end_with_keys_headers_and_order() {
     let first = records.first().unwrap();
     assert_eq!(first.header("id"), Some(first.value_text().as_str()));
     assert_eq!(first.headers.last().unwrap(), &("nothing".to_owned(), None));
+}
+
+#[test]
+fn a_transaction_that_is_about_to_be_marked_is_waited_for_and_one_that_stays_open_is_not_read() {
+    let kafka = shared_kafka().unwrap();
+    let topic = unique_name("committed");
+    kafka.create_topic(&topic, 12, &[]).unwrap();
+    let config = kafka.client_config();
+    let producer: BaseProducer = config.clone().set("transactional.id", &topic).create().unwrap();
+    producer.init_transactions(PATIENCE).unwrap();
+    let write = || {
+        producer.begin_transaction().unwrap();
+        for partition in 0..12 {
+            let record = BaseRecord::<(), _>::to(&topic).partition(partition).payload("value");
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    };
+    let read = || consume::read_to_end(&config, &[&topic]).unwrap().len();
+    write();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(read);
+        std::thread::sleep(Duration::from_secs(2));
+        producer.commit_transaction(PATIENCE).unwrap();
+        assert_eq!(reading.join().unwrap(), 12);
+    });
+    write();
+    assert_eq!(read(), 12);
+    producer.abort_transaction(PATIENCE).unwrap();
 }
 
 #[test]
