@@ -122,7 +122,7 @@ pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Erro
 }
 
 /// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch). It may be asked as long as
-/// [`can_be_told`]; a row whose transaction is further away than 32 bits reach looks as if it came from the future.
+/// [`can_be_told`]; a row older than half of what 32 bits hold, which a frozen one may be, looks as if it came from the future.
 pub(crate) fn older_than(xid: u64) -> String {
     format!("(age(xmin) > age('{}'::xid) OR age(xmin) < 0)", xid & 0xFFFF_FFFF)
 }
@@ -363,13 +363,14 @@ mod tests {
 
     #[test]
     fn no_row_is_taken_for_another_as_long_as_it_can_be_told() {
-        // Postgres freezes rows long before they are 2^31 transactions old: none has an older one that is its own.
-        let oldest_row = (1_u64 << 31) - 1;
+        // A frozen row keeps its number, however old it is.
+        let oldest_row = (1_u64 << 32) - 1;
         for next in [1 << 33, (1 << 33) + 77, (1 << 33) + (1 << 31), (1 << 34) - 1] {
             for distance in [0, 1, 1000, 1_999_999_999] {
                 let xid = next - distance;
                 assert!(can_be_told(xid, next), "{distance}");
-                for row in [next - oldest_row, next - 2_000_000_000, xid - 1, xid, (xid + 1).min(next), next - 1] {
+                let frozen = [next - oldest_row, next - (1 << 31), next - 2_000_000_000];
+                for row in frozen.into_iter().chain([xid - 1, xid, (xid + 1).min(next), next - 1]) {
                     assert_eq!(looks_older(row, xid, next), row < xid, "row {row}, xid {xid}, next {next}");
                 }
             }

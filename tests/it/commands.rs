@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay::commands::{CommandError, setup, status, teardown};
 use walrelay::config::TableName;
 use walrelay::pg::source::{Environment, Source};
-use walrelay::pg::{Connection, Purpose};
+use walrelay::pg::{Connection, Purpose, catalog};
 use walrelay::supervise::RunError;
 use walrelay_dev::postgres::{shared_postgres, unique_name};
 use walrelay_dev::process::wait_until;
@@ -429,4 +429,23 @@ fn nobody_to_ask_is_no_yes() {
     assert_eq!(place.slots(), "1");
     teardown::teardown(&request, &mut Vec::new(), Some(&mut "y\n".as_bytes())).unwrap();
     assert_eq!(place.slots(), "0");
+}
+
+/// The server compares 32 bits of each; here the numbers have passed that bound.
+#[test]
+fn rows_of_transactions_up_to_two_billion_back_are_told_apart() {
+    let place = Place::new();
+    let mut connection = place.connection();
+    let next = catalog::next_transaction(&mut connection).unwrap().unwrap() + (1 << 33);
+    let told = [0, 1, 1000, 1_999_999_999].map(|distance| next - distance);
+    for xid in told {
+        let frozen = [next - 4_000_000_000, next - (1 << 31), next - 2_000_000_000];
+        let rows = frozen.into_iter().chain([xid - 1, xid, (xid + 1).min(next - 1), next - 1]);
+        // Numbers below 3 mean something else.
+        for row in rows.filter(|row| row & 0xFFFF_FFFF > 2) {
+            let rows = format!("(VALUES ('{}'::xid)) AS rows (xmin)", row & 0xFFFF_FFFF);
+            let older = catalog::count_older(&mut connection, &rows, xid, 9).unwrap();
+            assert_eq!(older, Some(u64::from(row < xid)), "row {row}, xid {xid}, next {next}");
+        }
+    }
 }
