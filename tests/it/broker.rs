@@ -34,9 +34,13 @@ fn a_topic_that_does_not_exist_is_waited_for_and_nothing_passes_it() {
     wait_events(&relay, 1);
     lane.sql("INSERT INTO outbox VALUES ('2', 'missing', 'k', 't', '1'); INSERT INTO outbox VALUES ('3', 'there', 'k', 't', '1')");
     let missing = lane.topic("missing");
+    let said = format!(
+        "blocked: topic {missing} does not exist; to make it: kafka-topics.sh --bootstrap-server {} --create --topic {missing}",
+        lane.brokers
+    );
     wait_until(LONG, "the topic in /readyz", || {
         let answer = relay.get("/readyz")?;
-        Ok(answer.status == 503 && answer.body.contains(&missing))
+        Ok(answer.status == 503 && answer.body.trim_end() == said)
     })
     .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.get("/readyz"), relay.log()));
     assert_eq!(relay.status().unwrap()["state"], "blocked");
