@@ -25,7 +25,8 @@ demo: ## Show it: a shop writes, a consumer reads, kill -9 in the middle, and th
 	@started=$$(date +%s); $(CARGO) build --locked --workspace --bins \
 		&& exec $(target)/debug/walrelay-dev demo --built-in $$(($$(date +%s) - started)) $(ARGS)
 
-# Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones.
+# Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
+# core, since they wait for servers half of their time.
 test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its own
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
@@ -34,7 +35,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev provision
 	dev/lint-deploy schemas
-	$(CARGO) test --locked --workspace
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --locked --workspace
 	$(target)/debug/walrelay-dev chaos --rounds 9 --seed 9 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,kafka-cut,ddl
 
