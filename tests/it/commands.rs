@@ -437,15 +437,17 @@ fn rows_of_transactions_up_to_two_billion_back_are_told_apart() {
     let place = Place::new();
     let mut connection = place.connection();
     let next = catalog::next_transaction(&mut connection).unwrap().unwrap() + (1 << 33);
-    let told = [0, 1, 1000, 1_999_999_999].map(|distance| next - distance);
-    for xid in told {
+    let mut looks_older = |row: u64, xid: u64| {
+        let rows = format!("(VALUES ('{}'::xid)) AS rows (xmin)", row & 0xFFFF_FFFF);
+        catalog::count_older(&mut connection, &rows, xid, 9).unwrap() == Some(1)
+    };
+    for xid in [0, 1, 1000, 1_999_999_999].map(|distance| next - distance) {
         let frozen = [next - 4_000_000_000, next - (1 << 31), next - 2_000_000_000];
         let rows = frozen.into_iter().chain([xid - 1, xid, (xid + 1).min(next - 1), next - 1]);
         // Numbers below 3 mean something else.
         for row in rows.filter(|row| row & 0xFFFF_FFFF > 2) {
-            let rows = format!("(VALUES ('{}'::xid)) AS rows (xmin)", row & 0xFFFF_FFFF);
-            let older = catalog::count_older(&mut connection, &rows, xid, 9).unwrap();
-            assert_eq!(older, Some(u64::from(row < xid)), "row {row}, xid {xid}, next {next}");
+            assert_eq!(looks_older(row, xid), row < xid, "row {row}, xid {xid}, next {next}");
         }
     }
+    assert!(looks_older(next - 1, next - (1 << 31) - 1), "further back a new row looks old: that is not asked");
 }
