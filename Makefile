@@ -43,7 +43,7 @@ check: ## Formatting, lints and tests that need no services
 	@dev/prerequisites build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) test --locked -p walrelay --lib
+	$(CARGO) test --locked -p walrelay --lib --test rooms
 
 provision: ## Bring Postgres and Kafka, and nothing else
 	@dev/prerequisites test

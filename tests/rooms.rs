@@ -1,0 +1,266 @@
+//! The order of the rooms: what each part of the library may know of the others.
+//!
+//! In: the sources, without comments and without tests. Out: nothing, or every line that names what stands to its right. A new
+//! line of code belongs as far to the left as it can go; [`ROOMS`] is the order. [`EXCEPTIONS`] may only shrink: one that no
+//! longer happens fails the test too.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each imports only from its left. A room with several modules has them beside each other.
+const ROOMS: [(&str, &[&str]); 16] = [
+    ("lsn", &["lsn"]),
+    ("wire", &["wire"]),
+    ("given", &["nearest"]),
+    ("pgoutput", &["pgoutput"]),
+    ("pg", &["pg"]),
+    ("route", &["route"]),
+    ("sink", &["sink"]),
+    ("outbox", &["outbox"]),
+    ("positions", &["tracker", "resume", "feedback"]),
+    ("metrics", &["metrics"]),
+    ("relay", &["relay"]),
+    ("supervise", &["supervise"]),
+    ("http", &["http"]),
+    ("commands", &["commands"]),
+    ("debezium", &["debezium"]),
+    ("settings", &["cli", "config"]),
+];
+
+/// What still names a module to its right: `file module`.
+const EXCEPTIONS: &[&str] = &[
+    "commands/bench/load.rs config",
+    "commands/bench/mod.rs config",
+    "commands/bench/relay.rs config",
+    "commands/bench/report.rs config",
+    "commands/check/debezium.rs config",
+    "commands/check/debezium.rs debezium",
+    "commands/check/kafka.rs config",
+    "commands/check/kafka/exactly_once.rs config",
+    "commands/check/mod.rs config",
+    "commands/check/postgres.rs config",
+    "commands/check/tables.rs config",
+    "commands/output.rs config",
+    "commands/prune/age.rs config",
+    "commands/prune/mod.rs config",
+    "commands/republish.rs config",
+    "commands/run.rs config",
+    "commands/setup.rs config",
+    "commands/setup/plan.rs config",
+    "commands/status.rs config",
+    "commands/target.rs config",
+    "commands/teardown.rs config",
+    "debezium/document.rs config",
+    "debezium/keys.rs config",
+    "debezium/mod.rs config",
+    "debezium/report.rs config",
+    "debezium/translate/converters.rs config",
+    "debezium/translate/database.rs config",
+    "debezium/translate/mod.rs config",
+    "debezium/translate/modes.rs config",
+    "debezium/translate/router.rs config",
+    "outbox/connect/expand.rs config",
+    "outbox/connect/mod.rs config",
+    "outbox/connect/row.rs config",
+    "outbox/connect/types.rs config",
+    "outbox/connect/value.rs config",
+    "outbox/message.rs config",
+    "outbox/mod.rs config",
+    "outbox/plan.rs config",
+    "outbox/record.rs config",
+    "outbox/tables.rs config",
+    "pgoutput/captured.rs pg",
+    "relay/mod.rs config",
+    "relay/rows.rs config",
+    "route/mod.rs config",
+    "supervise/error.rs config",
+    "supervise/mod.rs config",
+];
+
+/// Where Kafka may be named by its module, beside its own folder.
+const NAME_KAFKA: &[&str] = &[
+    "commands/bench/mod.rs",
+    "commands/bench/relay.rs",
+    "commands/bench/scratch.rs",
+    "commands/check/kafka.rs",
+    "commands/check/kafka/exactly_once.rs",
+    "commands/check/mod.rs",
+    "commands/error.rs",
+    "commands/run.rs",
+    "config/mod.rs",
+    "config/read.rs",
+];
+
+/// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
+const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "supervise/mod.rs"];
+
+struct Source {
+    /// Below `src/`.
+    path: String,
+    /// Without comments and tests.
+    code: String,
+}
+
+impl Source {
+    /// The module right below the crate that it belongs to.
+    fn module(&self) -> &str {
+        self.path.split('/').next().unwrap().trim_end_matches(".rs")
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![root.clone()];
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+            if path.is_dir() && !is_test {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !is_test {
+                let below = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+                sources.push(Source { path: below, code: code_of(&fs::read_to_string(&path).unwrap()) });
+            }
+        }
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// A file without its comments, and without the test module at its end.
+fn code_of(text: &str) -> String {
+    let tests = text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    text[..tests].lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+/// The modules that a file names by way of the crate, also in `use crate::{a, b::c}`.
+fn named(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, root) in code.match_indices("crate::") {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let path = &code[at + root.len()..];
+        match path.strip_prefix('{') {
+            Some(list) => found.extend(heads(list)),
+            None => found.extend(head(path)),
+        }
+    }
+    found
+}
+
+/// The first name of a path, if it is a module's: `pg` of `pg::source::Source`.
+fn head(path: &str) -> Option<String> {
+    let name: String = path.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    name.chars().next().is_some_and(char::is_lowercase).then_some(name)
+}
+
+/// The first names of what stands in braces, up to the closing one.
+fn heads(list: &str) -> Vec<String> {
+    let (mut depth, mut item, mut items) = (0, String::new(), Vec::new());
+    for c in list.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => items.push(std::mem::take(&mut item)),
+            _ if depth == 0 => item.push(c),
+            _ => {}
+        }
+    }
+    items.push(item);
+    items.iter().filter_map(|item| head(item.trim())).collect()
+}
+
+fn place(module: &str) -> Option<usize> {
+    ROOMS.iter().position(|(_, modules)| modules.contains(&module))
+}
+
+/// `file module` for each module to the right of the file's own that it names.
+fn backward(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| !["main", "lib"].contains(&source.module())) {
+        let own = place(source.module());
+        for module in named(&source.code) {
+            if place(&module).is_none() || own < place(&module) {
+                found.push(format!("{} {module}", source.path));
+            }
+        }
+    }
+    found
+}
+
+/// Files whose code has one of `names` in it, but for those that may.
+fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
+    let is_named = |source: &Source| names.iter().any(|name| source.code.contains(name)) && !may(&source.path);
+    sources().into_iter().filter(is_named).map(|source| source.path).collect()
+}
+
+fn is_kafkas(path: &str) -> bool {
+    path.starts_with("sink/kafka/")
+}
+
+#[test]
+fn every_module_has_a_room() {
+    for source in sources().iter().filter(|source| !["main", "lib"].contains(&source.module())) {
+        assert!(place(source.module()).is_some(), "{} belongs to no room of ROOMS", source.path);
+    }
+}
+
+#[test]
+fn a_room_names_only_what_stands_to_its_left() {
+    assert_eq!(backward(&sources()), EXCEPTIONS, "left: what is so; right: EXCEPTIONS, which may only shrink");
+}
+
+#[test]
+fn only_kafkas_own_folder_names_librdkafka() {
+    assert_eq!(naming(&["rdkafka::"], is_kafkas), [""; 0]);
+}
+
+#[test]
+fn few_name_the_destination_kafka_by_its_module() {
+    assert_eq!(naming(&["sink::kafka", "kafka::Kafka"], is_kafkas), NAME_KAFKA, "right: NAME_KAFKA");
+}
+
+#[test]
+fn few_below_the_commands_look_at_a_clock() {
+    let below = |path: &str| place(path.split('/').next().unwrap().trim_end_matches(".rs")) >= place("http");
+    let clocks = naming(&["Instant::now", "thread::sleep"], |path| {
+        below(path) || path.starts_with("pg/") || is_kafkas(path) || path == "main.rs"
+    });
+    assert_eq!(clocks, READ_A_CLOCK, "right: READ_A_CLOCK");
+}
+
+#[test]
+fn contributing_has_the_same_order() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("CONTRIBUTING.md")).unwrap();
+    let order = ROOMS.map(|(room, _)| format!("`{room}`")).join(" ");
+    assert!(text.contains(&order), "CONTRIBUTING.md is to say: {order}");
+}
+
+#[test]
+fn an_import_that_points_right_is_found_in_every_form() {
+    for text in [
+        "use crate::relay::Relay;",
+        "use crate::{lsn::Lsn, relay::{Clock, Relay}};",
+        "fn f() -> crate::relay::Ended { todo() }",
+        "use crate::{\n    lsn::{Lsn, self},\n    relay,\n};",
+    ] {
+        let source = Source { path: "pg/planted.rs".to_owned(), code: code_of(text) };
+        assert_eq!(backward(&[source]), ["pg/planted.rs relay"], "{text}");
+    }
+    for text in [
+        "// use crate::relay::Relay;",
+        "/// See [`Relay`](crate::relay::Relay).\nuse crate::lsn::Lsn;",
+        "use crate::pg::Row;\n#[cfg(test)]\nmod tests {\n    use crate::relay::Relay;\n}",
+        "use other_crate::relay::Relay;",
+    ] {
+        let source = Source { path: "pg/planted.rs".to_owned(), code: code_of(text) };
+        assert_eq!(backward(&[source]), [""; 0], "{text}");
+    }
+}
