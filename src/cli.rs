@@ -14,7 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::commands::TypedFlags;
-use crate::nearest::nearest;
+use crate::given::nearest;
 
 const AFTER_HELP: &str = "\
 Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \

@@ -31,6 +31,7 @@
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`given`] | texts of settings | the same with where they were given, units, the nearest word | knows a setting |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
@@ -48,10 +49,10 @@ pub mod commands;
 pub mod config;
 pub mod debezium;
 pub mod feedback;
+pub mod given;
 pub mod http;
 pub mod lsn;
 pub mod metrics;
-mod nearest;
 pub mod outbox;
 pub mod pg;
 pub mod pgoutput;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const ROOMS: [(&str, &[&str]); 16] = [
     ("lsn", &["lsn"]),
     ("wire", &["wire"]),
-    ("given", &["nearest"]),
+    ("given", &["given"]),
     ("pgoutput", &["pgoutput"]),
     ("pg", &["pg"]),
     ("route", &["route"]),
@@ -53,8 +53,6 @@ const EXCEPTIONS: &[&str] = &[
     "commands/status.rs config",
     "commands/target.rs config",
     "commands/teardown.rs config",
-    "debezium/document.rs config",
-    "debezium/keys.rs config",
     "debezium/mod.rs config",
     "debezium/report.rs config",
     "debezium/translate/converters.rs config",

@@ -4,10 +4,9 @@
 //! a fate is sealed before anything passes it, is the [`relay`](crate::relay)'s.
 
 use super::error::ConfigError;
-use super::layers::Given;
 use super::read::Reader;
 use crate::cli::BadRowArgs;
-use crate::nearest::nearest;
+use crate::given::{Given, SettingError, nearest};
 use crate::tracker::Position;
 
 /// What becomes of one row that cannot be published.
@@ -64,13 +63,13 @@ impl Reader<'_> {
             dead_letter_topic: match topic {
                 None => format!("{slot}.dead-letter"),
                 Some(given) if is_topic(&given.text) => given.text,
-                Some(given) => return Err(given.invalid(TOPIC, None)),
+                Some(given) => return Err(given.invalid(TOPIC, None).into()),
             },
         })
     }
 }
 
-fn row_at(given: &Given) -> Result<(Position, Fate), ConfigError> {
+fn row_at(given: &Given) -> Result<(Position, Fate), SettingError> {
     let parsed = given.text.trim().split_once('=').and_then(|(at, fate)| Some((at.trim().parse().ok()?, fate.trim())));
     let Some((position, text)) = parsed else { return Err(given.invalid(ROW_AT, None)) };
     let fate = FATES.iter().find(|(name, fate)| *name == text && *fate != Fate::Stop).map(|(_, fate)| *fate);

@@ -3,12 +3,12 @@
 //! In: the flags, which stand on the command line alone, and the settings of `run` that a measurement shares. Out: a
 //! [`BenchConfig`] whose numbers are in range.
 
+use super::Limits;
 use super::error::ConfigError;
 use super::kafka::{self, KafkaConfig};
 use super::read::{Bounds, Reader, flag};
-use super::{Limits, units};
 use crate::cli::{BenchArgs, OperationArgs};
-use crate::nearest::nearest;
+use crate::given::{SettingError, nearest, units};
 use crate::pg::source::Source;
 
 /// Rows that a measurement writes at most: more is a mistake.
@@ -140,7 +140,7 @@ const fn bounds<T>(default: T, least: T, most: T, range: &'static str) -> Bounds
     Bounds { default, least, most, range }
 }
 
-fn whole<T>(name: &str, typed: Option<&str>, bounds: &Bounds<T>) -> Result<T, ConfigError>
+fn whole<T>(name: &str, typed: Option<&str>, bounds: &Bounds<T>) -> Result<T, SettingError>
 where
     T: std::str::FromStr + Ord + Copy,
 {
@@ -149,13 +149,13 @@ where
     number.ok_or_else(|| flag(name, text).invalid(format!("a whole number{}", bounds.range), None))
 }
 
-fn payload_bytes(typed: Option<&str>) -> Result<usize, ConfigError> {
+fn payload_bytes(typed: Option<&str>) -> Result<usize, SettingError> {
     let Some(text) = typed else { return Ok(300) };
     let size = units::size(text).ok().filter(|size| (1..=MOST_PAYLOAD_BYTES).contains(size));
     size.ok_or_else(|| flag("--payload-bytes", text).invalid(format!("{}, at most 100MiB", units::SIZE), None))
 }
 
-fn one_of<T: Copy>(name: &str, typed: Option<&str>, values: &[(&str, T)], default: T) -> Result<T, ConfigError> {
+fn one_of<T: Copy>(name: &str, typed: Option<&str>, values: &[(&str, T)], default: T) -> Result<T, SettingError> {
     let Some(text) = typed else { return Ok(default) };
     let found = values.iter().find(|(known, _)| known.eq_ignore_ascii_case(text.trim())).map(|(_, value)| *value);
     found.ok_or_else(|| {

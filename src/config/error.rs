@@ -4,71 +4,19 @@
 //! Invariant: no text here holds the value of a setting that may be a secret.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 
 use crate::cli;
 use crate::debezium::DebeziumError;
+use crate::given::{Origin, SettingError};
 use crate::pg::source::{Place, SourceError};
-
-/// Where a setting was given.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// On the command line, as `--slot`.
-    Flag(String),
-    /// In the environment, as `WALRELAY_SLOT`.
-    Variable(String),
-    /// In the file.
-    Key(Box<Key>),
-    /// In a file of another program (`--from-debezium`).
-    Translated(Box<Key>),
-}
-
-/// A key of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
-    /// The file.
-    pub file: PathBuf,
-    /// Its line, from 1.
-    pub line: usize,
-    /// The key as it is written there.
-    pub name: String,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag(name) | Self::Variable(name) => f.write_str(name),
-            Self::Key(key) | Self::Translated(key) => {
-                write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line)
-            }
-        }
-    }
-}
 
 /// Settings that are wrong. Nothing was contacted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The arguments.
-    #[error("{message}")]
-    Usage {
-        /// What is wrong.
-        message: String,
-        /// What to type instead.
-        hint: String,
-    },
-    /// A value.
-    #[error("{origin}: \"{value}\" is not valid: expected {expected}")]
-    Value {
-        /// Where it was given.
-        origin: Origin,
-        /// The value.
-        value: String,
-        /// What is valid.
-        expected: String,
-        /// What is nearest to it.
-        nearest: Option<String>,
-    },
+    /// One setting's value, or that of two together.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// A list where one value belongs.
     #[error("{origin}: expected one value, not a list")]
     List {
@@ -103,16 +51,6 @@ pub enum ConfigError {
         /// The flag.
         flag: String,
     },
-    /// A file that cannot be read.
-    #[error("{origin}: cannot read {}", file.display())]
-    Unreadable {
-        /// The setting that names it.
-        origin: Origin,
-        /// The file.
-        file: PathBuf,
-        /// The operating system's reason.
-        source: io::Error,
-    },
     /// The file's syntax.
     #[error("{}, line {line}: {message}", file.display())]
     Syntax {
@@ -122,34 +60,6 @@ pub enum ConfigError {
         line: usize,
         /// What is wrong.
         message: String,
-    },
-    /// Two settings that exclude each other.
-    #[error("{first} and {second} exclude each other")]
-    Exclusive {
-        /// One.
-        first: Origin,
-        /// The other.
-        second: Origin,
-    },
-    /// A setting that needs another.
-    #[error("{origin} needs {other}")]
-    Needs {
-        /// The one given.
-        origin: Origin,
-        /// The one missing.
-        other: &'static str,
-    },
-    /// A property of librdkafka that would break a guarantee.
-    #[error("{origin}: {setting} is refused: {reason}")]
-    Refused {
-        /// Where it was given.
-        origin: Origin,
-        /// The property, with its value where that is part of the reason.
-        setting: String,
-        /// The guarantee.
-        reason: &'static str,
-        /// What to do instead.
-        hint: Option<String>,
     },
     /// Files of `--from-debezium`.
     #[error(transparent)]
@@ -177,10 +87,7 @@ impl ConfigError {
     /// What to type instead; `None` when the error says it all.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Usage { hint, .. } => Some(hint.clone()),
-            Self::Value { nearest, .. } => {
-                nearest.as_ref().map(|nearest| format!("the nearest valid value is {nearest}"))
-            }
+            Self::Setting(error) => error.hint(),
             Self::UnknownKey { nearest, .. } => {
                 Some(nearest.as_ref().map_or_else(settings_in_help, |nearest| format!("the nearest key is {nearest}")))
             }
@@ -188,11 +95,9 @@ impl ConfigError {
                 nearest.as_ref().map_or_else(settings_in_help, |nearest| format!("the nearest variable is {nearest}")),
             ),
             Self::CommandLineOnly { flag, .. } => Some(format!("--{flag}")),
-            Self::Exclusive { .. } => Some("leave one of them out".to_owned()),
-            Self::Refused { hint, .. } => hint.clone(),
             Self::Debezium(error) => error.hint(),
             Self::Source { source, .. } => source.hint(),
-            Self::List { .. } | Self::Unreadable { .. } | Self::Syntax { .. } | Self::Needs { .. } => None,
+            Self::List { .. } | Self::Syntax { .. } => None,
         }
     }
 }
@@ -245,11 +150,17 @@ impl From<ConfigError> for Exit {
     }
 }
 
+impl From<SettingError> for Exit {
+    fn from(error: SettingError) -> Self {
+        Self::Wrong(error.into())
+    }
+}
+
 impl From<cli::Refused> for Exit {
     fn from(refused: cli::Refused) -> Self {
         match refused {
             cli::Refused::Asked(text) => Self::Asked(text),
-            cli::Refused::Usage { message, hint } => Self::Wrong(ConfigError::Usage { message, hint }),
+            cli::Refused::Usage { message, hint } => Self::Wrong(SettingError::Usage { message, hint }.into()),
         }
     }
 }

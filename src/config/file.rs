@@ -12,9 +12,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::error::{ConfigError, Key, Origin};
+use super::error::ConfigError;
 use crate::cli;
-use crate::nearest::nearest;
+use crate::given::{Key, Origin, SettingError, nearest};
 
 /// What the file says. Without a file: nothing.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) struct Entry {
 
 impl File {
     pub(super) fn read(path: &Path, named_by: Origin) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        let text = fs::read_to_string(path).map_err(|source| SettingError::Unreadable {
             origin: named_by,
             file: path.to_owned(),
             source,
@@ -67,7 +67,7 @@ impl File {
         let entry = entry(key.get_ref(), &key.span(), value, place)?;
         let origin = entry.origin.clone();
         match self.settings.insert(name, entry) {
-            Some(first) => Err(ConfigError::Exclusive { first: first.origin, second: origin }),
+            Some(first) => Err(SettingError::Exclusive { first: first.origin, second: origin }.into()),
             None => Ok(()),
         }
     }

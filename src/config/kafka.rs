@@ -9,9 +9,8 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use super::error::{ConfigError, Origin};
-use super::layers::{Given, Layers};
-use crate::nearest::nearest;
+use super::layers::Layers;
+use crate::given::{Given, Origin, SettingError, nearest};
 
 /// Where records go, and how librdkafka is to behave beyond what is fixed.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,7 +71,7 @@ pub(super) fn read(
     flags: &[String],
     max_in_flight: usize,
     warnings: &mut Vec<String>,
-) -> Result<KafkaConfig, ConfigError> {
+) -> Result<KafkaConfig, SettingError> {
     let mut given = layers.kafka();
     for (property, value) in &given {
         warnings.extend(unread_file(property, value));
@@ -85,7 +84,7 @@ pub(super) fn read(
     Ok(KafkaConfig { brokers: read_brokers(layers, brokers)?, properties: judge_all(given, max_in_flight)? })
 }
 
-fn read_brokers(layers: &Layers<'_>, flags: &[String]) -> Result<String, ConfigError> {
+fn read_brokers(layers: &Layers<'_>, flags: &[String]) -> Result<String, SettingError> {
     let mut brokers = Vec::new();
     for given in layers.many("brokers", flags) {
         for broker in given.text.split(',').map(str::trim) {
@@ -128,8 +127,8 @@ fn nearest_broker(broker: &str) -> Option<String> {
 }
 
 /// `KEY=VALUE`, where `VALUE` may be `@FILE`.
-fn typed(flag: &str) -> Result<(String, Given), ConfigError> {
-    let malformed = || ConfigError::Usage {
+fn typed(flag: &str) -> Result<(String, Given), SettingError> {
+    let malformed = || SettingError::Usage {
         message: "-X: expected KEY=VALUE".to_owned(),
         hint: "-X compression.type=lz4, or -X sasl.password=@FILE".to_owned(),
     };
@@ -148,10 +147,13 @@ fn typed(flag: &str) -> Result<(String, Given), ConfigError> {
 }
 
 /// A file's text without the newline at its end.
-fn read_value(file: &str, origin: &Origin) -> Result<String, ConfigError> {
+fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
     let file = PathBuf::from(file);
-    let text =
-        fs::read_to_string(&file).map_err(|source| ConfigError::Unreadable { origin: origin.clone(), file, source })?;
+    let text = fs::read_to_string(&file).map_err(|source| SettingError::Unreadable {
+        origin: origin.clone(),
+        file,
+        source,
+    })?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
@@ -174,7 +176,7 @@ fn unread_file(property: &str, value: &Given) -> Option<String> {
 }
 
 /// One value for each property, the last one given.
-fn judge_all(given: Vec<(String, Given)>, max_in_flight: usize) -> Result<Vec<(String, String)>, ConfigError> {
+fn judge_all(given: Vec<(String, Given)>, max_in_flight: usize) -> Result<Vec<(String, String)>, SettingError> {
     let mut properties = Vec::<(String, String)>::new();
     for (written, value) in given {
         let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written.as_str(), |(_, name)| name);
@@ -188,10 +190,10 @@ fn judge_all(given: Vec<(String, Given)>, max_in_flight: usize) -> Result<Vec<(S
     Ok(properties)
 }
 
-fn refused(written: &str, value: &Given, reason: &'static str, hint: Option<String>) -> ConfigError {
+fn refused(written: &str, value: &Given, reason: &'static str, hint: Option<String>) -> SettingError {
     // Values of properties that are refused are never secrets: no such property is in the list.
     let setting = format!("{written}={}", value.text);
-    ConfigError::Refused { origin: value.origin.clone(), setting, reason, hint }
+    SettingError::Refused { origin: value.origin.clone(), setting, reason, hint }
 }
 
 fn refuse(reason: &'static str) -> Verdict {
@@ -277,7 +279,7 @@ mod tests {
     use super::*;
     use crate::pg::source::Environment;
 
-    fn read_all(flags: &[&str], variables: &[(&str, &str)]) -> (Result<KafkaConfig, ConfigError>, Vec<String>) {
+    fn read_all(flags: &[&str], variables: &[(&str, &str)]) -> (Result<KafkaConfig, SettingError>, Vec<String>) {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let environment = Environment { variables, ..Environment::default() };
         let layers = Layers::open(None, &environment).unwrap();
@@ -322,7 +324,7 @@ mod tests {
             "test.mock.num.brokers=3",
         ] {
             let error = read_all(&[flag], &[]).0.expect_err(flag);
-            assert!(matches!(error, ConfigError::Refused { .. }), "{flag}: {error}");
+            assert!(matches!(error, SettingError::Refused { .. }), "{flag}: {error}");
         }
     }
 

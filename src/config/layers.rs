@@ -7,11 +7,11 @@
 
 use std::path::PathBuf;
 
-use super::error::{ConfigError, Origin};
+use super::error::ConfigError;
 use super::file::{Entry, File};
 use crate::cli;
 use crate::debezium::{self, Setting, Translation};
-use crate::nearest::nearest;
+use crate::given::{Given, Origin, nearest};
 use crate::pg::source::Environment;
 
 const PREFIX: &str = "WALRELAY_";
@@ -19,20 +19,6 @@ const KAFKA_PREFIX: &str = "WALRELAY_KAFKA_";
 
 /// The variable that names the file; the only one whose setting has no key.
 const CONFIG_VARIABLE: &str = "WALRELAY_CONFIG";
-
-/// A value as its user gave it. No `Debug`: it may be a secret.
-#[derive(Clone)]
-pub(super) struct Given {
-    pub(super) text: String,
-    pub(super) origin: Origin,
-}
-
-impl Given {
-    /// The error that the value is not valid.
-    pub(super) fn invalid(&self, expected: impl Into<String>, nearest: Option<String>) -> ConfigError {
-        ConfigError::Value { origin: self.origin.clone(), value: self.text.clone(), expected: expected.into(), nearest }
-    }
-}
 
 /// All layers but the command line's, which comes with each question.
 pub(super) struct Layers<'a> {
@@ -115,7 +101,7 @@ impl<'a> Layers<'a> {
         match given.text.trim().to_ascii_lowercase().as_str() {
             "true" | "on" | "yes" | "1" => Ok(true),
             "false" | "off" | "no" | "0" => Ok(false),
-            _ => Err(given.invalid("true or false", None)),
+            _ => Err(given.invalid("true or false", None).into()),
         }
     }
 

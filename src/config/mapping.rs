@@ -4,11 +4,11 @@
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
 use super::connect::Connect;
-use super::error::{ConfigError, Origin};
-use super::layers::Given;
+use super::error::ConfigError;
 use super::names;
 use super::read::{self, Reader};
 use crate::cli::{KafkaArgs, RecordArgs, RowArgs, RunArgs};
+use crate::given::{Given, Origin, SettingError};
 
 /// How rows become records. The default is what `walrelay run` does without flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -134,7 +134,7 @@ impl Reader<'_> {
     fn optional_name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
         match self.layers.one(setting, typed)? {
             Some(given) if given.text.is_empty() => Ok(Some(given.text)),
-            given => given.map(read::name).transpose(),
+            given => Ok(given.map(read::name).transpose()?),
         }
     }
 
@@ -151,16 +151,18 @@ impl Reader<'_> {
                 Ok(Topic::Regex { regex: regex.text, replacement: replacement.text })
             }
             (Some(first), Some(second), _) | (Some(first), None, Some(second)) => {
-                Err(ConfigError::Exclusive { first: first.origin, second: second.origin })
+                Err(SettingError::Exclusive { first: first.origin, second: second.origin }.into())
             }
-            (None, Some(regex), None) => Err(ConfigError::Needs { origin: regex.origin, other: "--topic-replacement" }),
-            (None, None, Some(text)) => Err(ConfigError::Needs { origin: text.origin, other: "--topic-regex" }),
+            (None, Some(regex), None) => {
+                Err(SettingError::Needs { origin: regex.origin, other: "--topic-replacement" }.into())
+            }
+            (None, None, Some(text)) => Err(SettingError::Needs { origin: text.origin, other: "--topic-regex" }.into()),
         }
     }
 
     fn non_empty(&self, setting: &str, typed: Option<&str>) -> Result<Option<Given>, ConfigError> {
         match self.layers.one(setting, typed)? {
-            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None)),
+            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None).into()),
             given => Ok(given),
         }
     }
@@ -173,7 +175,7 @@ impl Reader<'_> {
             }
             _ => {
                 let bare = names::is_name(&given.text) && !given.text.contains('=');
-                Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))))
+                Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))).into())
             }
         };
         self.layers.many(setting, typed).into_iter().map(pair).collect()
@@ -184,7 +186,7 @@ impl Reader<'_> {
         let mut members = Vec::<Pair>::new();
         for ((name, column), given) in self.pairs("envelope", &args.envelope)? {
             if name == "payload" || members.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(given.invalid("a NAME that the envelope does not have yet", None));
+                return Err(given.invalid("a NAME that the envelope does not have yet", None).into());
             }
             members.push((name, column));
         }
@@ -201,7 +203,7 @@ impl Reader<'_> {
     fn message_prefixes(&self, args: &RowArgs) -> Result<Vec<String>, ConfigError> {
         let prefix = |given: Given| {
             let valid = !given.text.is_empty() && !given.text.contains('\0');
-            if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None)) }
+            if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None).into()) }
         };
         self.layers.many("message-prefix", &args.message_prefix).into_iter().map(prefix).collect()
     }

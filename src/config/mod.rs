@@ -22,7 +22,6 @@ pub mod mapping;
 pub mod names;
 mod patterns;
 mod read;
-pub mod units;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +30,7 @@ use std::time::Duration;
 pub use bad_rows::{BadRows, Fate};
 pub use bench::{BenchConfig, Destination, PayloadType};
 use clap_complete::Shell;
-pub use error::{ConfigError, Exit, Key, Origin};
+pub use error::{ConfigError, Exit};
 pub use kafka::KafkaConfig;
 use layers::Layers;
 use mapping::Mapping;

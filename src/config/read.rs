@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use super::error::{ConfigError, Origin};
-use super::layers::{Given, Layers};
+use super::error::ConfigError;
+use super::layers::Layers;
 use super::names::{self, HttpAddress, TableName};
 use super::{
     CheckConfig, Delivery, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns,
-    Task, TeardownConfig, kafka, units,
+    Task, TeardownConfig, kafka,
 };
 use crate::cli::{
     CheckArgs, CommonArgs, KafkaArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
     StatusArgs, TeardownArgs,
 };
 use crate::commands::{OutboxPlace, check, prune, republish};
-use crate::nearest::nearest;
+use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::pg::source::{Environment, Source};
 
 /// The name of slot and publication where none is given.
@@ -137,9 +137,12 @@ impl Reader<'_> {
 
     /// Where to ask whether the relay is ready; needs no source.
     pub(super) fn ready(&self, args: &StatusArgs) -> Result<HttpAddress, ConfigError> {
-        self.http(args.http.as_deref())?.ok_or_else(|| ConfigError::Usage {
-            message: "--ready asks the relay's HTTP address, and that is off".to_owned(),
-            hint: "--http 127.0.0.1:9464".to_owned(),
+        self.http(args.http.as_deref())?.ok_or_else(|| {
+            SettingError::Usage {
+                message: "--ready asks the relay's HTTP address, and that is off".to_owned(),
+                hint: "--http 127.0.0.1:9464".to_owned(),
+            }
+            .into()
         })
     }
 
@@ -154,10 +157,11 @@ impl Reader<'_> {
         let place = self.outbox_place(&args.source, args.id_column.as_deref())?;
         let mut tables = self.tables(&args.table)?;
         let (Some(table), true) = (tables.pop(), tables.is_empty()) else {
-            return Err(ConfigError::Usage {
+            return Err(SettingError::Usage {
                 message: "republish needs the one table whose rows are to be published again".to_owned(),
                 hint: "walrelay republish --table public.outbox".to_owned(),
-            });
+            }
+            .into());
         };
         Ok(republish::Request {
             place,
@@ -173,16 +177,18 @@ impl Reader<'_> {
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, ConfigError> {
         let place = self.outbox_place(&args.source, args.id_column.as_deref())?;
         let Some(older_than) = span("--older-than", args.older_than.as_deref())? else {
-            return Err(ConfigError::Usage {
+            return Err(SettingError::Usage {
                 message: "prune needs --older-than".to_owned(),
                 hint: "walrelay prune --older-than 7d".to_owned(),
-            });
+            }
+            .into());
         };
         if older_than < prune::LEAST_AGE && !args.force {
-            return Err(ConfigError::Usage {
+            return Err(SettingError::Usage {
                 message: "--older-than is below a minute: such rows may be on their way".to_owned(),
                 hint: "walrelay prune --older-than 1h, or --force".to_owned(),
-            });
+            }
+            .into());
         }
         let archive_to = args.archive_to.as_ref().map(|text| flag("--archive-to", text));
         let table = |given: Given| TableName::parse(&given.text).ok_or_else(|| given.invalid(names::TABLE, None));
@@ -235,13 +241,13 @@ impl Reader<'_> {
         match self.layers.one("slot", typed)? {
             None => Ok(DEFAULT_NAME.to_owned()),
             Some(given) if names::is_slot(&given.text) => Ok(given.text),
-            Some(given) => Err(given.invalid(names::SLOT, names::nearest_slot(&given.text))),
+            Some(given) => Err(given.invalid(names::SLOT, names::nearest_slot(&given.text)).into()),
         }
     }
 
     /// The name of a column or a publication, taken exactly.
     pub(super) fn name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
-        self.layers.one(setting, typed)?.map(name).transpose()
+        Ok(self.layers.one(setting, typed)?.map(name).transpose()?)
     }
 
     fn tables(&mut self, typed: &[String]) -> Result<Vec<TableName>, ConfigError> {
@@ -256,7 +262,7 @@ impl Reader<'_> {
         Ok(tables)
     }
 
-    fn kafka(&mut self, args: &KafkaArgs, max_in_flight: usize) -> Result<kafka::KafkaConfig, ConfigError> {
+    fn kafka(&mut self, args: &KafkaArgs, max_in_flight: usize) -> Result<kafka::KafkaConfig, SettingError> {
         kafka::read(self.layers, &args.brokers, &args.property, max_in_flight, &mut self.warnings)
     }
 
@@ -266,7 +272,7 @@ impl Reader<'_> {
             Some(given) if given.text.trim().eq_ignore_ascii_case("off") => Ok(None),
             Some(given) => match HttpAddress::parse(&given.text) {
                 Some(address) => Ok(Some(address)),
-                None => Err(given.invalid(names::HTTP, names::nearest_http(&given.text))),
+                None => Err(given.invalid(names::HTTP, names::nearest_http(&given.text)).into()),
             },
         }
     }
@@ -327,8 +333,8 @@ impl Reader<'_> {
         let expected = format!("{}{}", units::DURATION, bounds.range);
         match units::duration(&given.text) {
             Ok(duration) if bounds.hold(&duration) => Ok(duration),
-            Ok(_) => Err(given.invalid(expected, None)),
-            Err(error) => Err(given.invalid(expected, error.suggestion)),
+            Ok(_) => Err(given.invalid(expected, None).into()),
+            Err(error) => Err(given.invalid(expected, error.suggestion).into()),
         }
     }
 
@@ -336,7 +342,7 @@ impl Reader<'_> {
         let Some(given) = self.layers.one(setting, typed)? else { return Ok(bounds.default) };
         match units::size(&given.text) {
             Ok(size) if bounds.hold(&size) => Ok(size),
-            _ => Err(given.invalid(format!("{}{}", units::SIZE, bounds.range), None)),
+            _ => Err(given.invalid(format!("{}{}", units::SIZE, bounds.range), None).into()),
         }
     }
 
@@ -355,7 +361,7 @@ impl Reader<'_> {
         // With one valid value, that is the nearest.
         let only = if let [only] = names.as_slice() { Some(*only) } else { None };
         let nearest = nearest(&text, names.iter().copied()).or(only);
-        Err(given.invalid(names.join(", "), nearest.map(str::to_owned)))
+        Err(given.invalid(names.join(", "), nearest.map(str::to_owned)).into())
     }
 
     /// A misspelt level is a target's name to `tracing`, and would silence everything.
@@ -366,7 +372,7 @@ impl Reader<'_> {
         let misspelt = given.text.split(',').map(str::trim).find_map(misspelt_level);
         if parsed.is_err() || misspelt.is_some() || given.text.trim().is_empty() {
             let nearest = misspelt.or_else(|| nearest(&given.text, LEVELS)).map(str::to_owned);
-            return Err(given.invalid(expected, nearest));
+            return Err(given.invalid(expected, nearest).into());
         }
         Ok(given.text)
     }
@@ -395,14 +401,14 @@ const DEFAULT_CHUNK: u32 = 2000;
 /// More places than this make one statement too long.
 const LARGEST_CHUNK: u32 = 100_000;
 
-fn chunk(typed: Option<&str>) -> Result<u32, ConfigError> {
+fn chunk(typed: Option<&str>) -> Result<u32, SettingError> {
     let Some(text) = typed else { return Ok(DEFAULT_CHUNK) };
     let rows = text.parse().ok().filter(|rows| (1..=LARGEST_CHUNK).contains(rows));
     rows.ok_or_else(|| flag("--chunk", text).invalid("a number of rows from 1 to 100000", None))
 }
 
 /// A duration that stands on the command line alone.
-fn span(name: &str, typed: Option<&str>) -> Result<Option<Duration>, ConfigError> {
+fn span(name: &str, typed: Option<&str>) -> Result<Option<Duration>, SettingError> {
     let read =
         |text: &str| units::duration(text).map_err(|error| flag(name, text).invalid(units::DURATION, error.suggestion));
     typed.map(read).transpose()
@@ -413,7 +419,7 @@ pub(super) fn flag(name: &str, text: &str) -> Given {
 }
 
 /// The name of a column, a publication or a role, taken exactly.
-pub(super) fn name(given: Given) -> Result<String, ConfigError> {
+pub(super) fn name(given: Given) -> Result<String, SettingError> {
     if names::is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use super::error::DebeziumError;
 use super::keys::{Keys, Value};
 use super::properties::{self, Entry};
-use crate::config::{Key, Origin};
+use crate::given::{Key, Origin};
 use crate::pg::source::Environment;
 
 /// What ran the old set-up.

@@ -205,7 +205,7 @@ fn matching(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::super::keys::Value;
     use super::*;
-    use crate::config::Origin;
+    use crate::given::Origin;
     use proptest::prelude::*;
 
     fn resolve(platform: Platform, text: &str, literal: bool) -> Result<String, String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Origin;
+use crate::given::Origin;
 
 /// A key's value, and where it stands. No `Debug`: it may be a secret.
 #[derive(Clone)]

@@ -29,8 +29,9 @@ use std::path::{Path, PathBuf};
 pub use document::Platform;
 pub use error::DebeziumError;
 
+use crate::config::TablePatterns;
 use crate::config::connect::Connect;
-use crate::config::{Origin, TablePatterns};
+use crate::given::Origin;
 use crate::pg::source::Environment;
 use document::{Document, Job};
 

@@ -5,7 +5,7 @@
 use super::Translator;
 use crate::debezium::Severity::{self, Differs, NotNeeded, Warning};
 use crate::debezium::keys::Value;
-use crate::nearest::nearest;
+use crate::given::nearest;
 
 /// When a note is made.
 #[derive(Clone, Copy, PartialEq, Eq)]

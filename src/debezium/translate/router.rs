@@ -3,10 +3,10 @@
 //! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
 
 use super::Translator;
-use crate::config::Origin;
 use crate::config::connect::Expand;
 use crate::debezium::keys::{Keys, Value};
-use crate::nearest::nearest;
+use crate::given::Origin;
+use crate::given::nearest;
 use crate::route;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";

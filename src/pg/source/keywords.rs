@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::environment::Environment;
 use super::error::{Place, Problem, SourceError};
-use crate::nearest::nearest;
+use crate::given::nearest;
 
 /// A keyword and its value as they stand in a connection string. No `Debug`: it may be the password.
 pub(super) struct Pair {

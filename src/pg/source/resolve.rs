@@ -16,7 +16,7 @@ use super::{
     ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SslMode, TargetSessionAttrs,
     conninfo, foreign, passfile, service, uri,
 };
-use crate::nearest::nearest;
+use crate::given::nearest;
 
 /// Postgres' port where none is given.
 const DEFAULT_PORT: u16 = 5432;

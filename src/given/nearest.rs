@@ -9,7 +9,7 @@ const RESEMBLANCE: f64 = 0.5;
 const JARO_WINKLER_DISCOUNT: f64 = 0.2;
 
 /// The candidate nearest to `word`, whatever its case and whether it is written with `-`, `_` or `.`.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = plain(word);
     candidates
         .into_iter()

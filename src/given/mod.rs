@@ -1,0 +1,70 @@
+//! A setting before it means anything: its text, and where its user gave it.
+//!
+//! In: texts. Out: [`Given`], the error that names its [`Origin`], durations and sizes, the nearest known word. Knows no setting,
+//! no command and no destination; those who do say what is valid.
+
+mod error;
+mod nearest;
+pub mod units;
+
+pub use error::SettingError;
+pub use nearest::nearest;
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A value as its user gave it. No `Debug`: it may be a secret.
+#[derive(Clone)]
+pub struct Given {
+    /// The value.
+    pub text: String,
+    /// Where it was given.
+    pub origin: Origin,
+}
+
+impl Given {
+    /// The error that the value is not valid.
+    pub fn invalid(&self, expected: impl Into<String>, nearest: Option<String>) -> SettingError {
+        SettingError::Value {
+            origin: self.origin.clone(),
+            value: self.text.clone(),
+            expected: expected.into(),
+            nearest,
+        }
+    }
+}
+
+/// Where a setting was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// On the command line, as `--slot`.
+    Flag(String),
+    /// In the environment, as `WALRELAY_SLOT`.
+    Variable(String),
+    /// In the file.
+    Key(Box<Key>),
+    /// In a file of another program (`--from-debezium`).
+    Translated(Box<Key>),
+}
+
+/// A key of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The file.
+    pub file: PathBuf,
+    /// Its line, from 1.
+    pub line: usize,
+    /// The key as it is written there.
+    pub name: String,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(name) | Self::Variable(name) => f.write_str(name),
+            Self::Key(key) | Self::Translated(key) => {
+                write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line)
+            }
+        }
+    }
+}
