@@ -267,7 +267,9 @@ impl Connection {
         frontend::startup_message(parameters, &mut message).map_err(broke("encoding the start-up packet"))?;
         self.stream.write_all(&message).map_err(broke("starting up"))?;
         self.authenticate(source, host, deadline)?;
-        self.until_ready(deadline)
+        self.until_ready(deadline)?;
+        self.stream.established();
+        Ok(())
     }
 
     fn until_ready(&mut self, deadline: Instant) -> Result<(), Error> {
@@ -357,10 +359,8 @@ impl Connection {
         source: &Source,
         offered: &[&str],
     ) -> Result<(&'static str, sasl::ChannelBinding), Error> {
-        let end_point = match &self.stream {
-            Stream::Tls(tls) if source.channel_binding != ChannelBinding::Disable => tls.channel_binding(),
-            Stream::Tls(_) | Stream::Plain(_) => None,
-        };
+        let end_point =
+            if source.channel_binding == ChannelBinding::Disable { None } else { self.stream.channel_binding() };
         let plus = offered.contains(&sasl::SCRAM_SHA_256_PLUS);
         match end_point {
             Some(hash) if plus => Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))),
@@ -483,16 +483,16 @@ fn encrypt(
     name: &str,
     deadline: Instant,
 ) -> Result<Stream, Error> {
-    let Host::Tcp { name: host_name, .. } = host else { return Ok(Stream::Plain(socket)) };
+    let Host::Tcp { name: host_name, .. } = host else { return Ok(Stream::plain(socket)) };
     if sslmode == SslMode::Disable {
-        return Ok(Stream::Plain(socket));
+        return Ok(Stream::plain(socket));
     }
     let mut message = BytesMut::new();
     frontend::ssl_request(&mut message);
     io::Write::write_all(&mut socket, &message).map_err(broke("asking for TLS"))?;
     match read_answer(&mut socket, deadline).map_err(broke("asking for TLS"))? {
-        b'S' => Tls::connect(socket, source, host_name, name, deadline).map(|tls| Stream::Tls(Box::new(tls))),
-        b'N' if source.sslmode == SslMode::Prefer => Ok(Stream::Plain(socket)),
+        b'S' => Tls::connect(socket, source, host_name, name, deadline).map(Stream::tls),
+        b'N' if source.sslmode == SslMode::Prefer => Ok(Stream::plain(socket)),
         b'N' => Err(Error::Tls { host: name.to_owned(), reason: "the server does not do TLS (ssl = off)".to_owned() }),
         // An ErrorResponse, which nobody has vouched for yet: its text is not shown, as with libpq.
         b'E' => {

@@ -115,9 +115,7 @@ impl ReplicationStream {
                 }
                 self.buffer.consume(length);
                 if tag == b'Z' {
-                    message.clear();
-                    frontend::terminate(&mut message);
-                    return self.send(&message);
+                    return Ok(());
                 }
             }
             self.stream.read_some(&mut self.buffer, deadline).map_err(broke("ending the stream"))?;

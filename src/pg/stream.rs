@@ -78,6 +78,10 @@ impl Socket {
         }
     }
 
+    pub(super) fn without_waiting(&mut self) -> WithoutWaiting<'_> {
+        WithoutWaiting(self)
+    }
+
     /// Whether the socket became ready within `patience`.
     fn wait(&self, events: PollFlags, patience: Duration) -> io::Result<bool> {
         wait(self.fd(), events, patience)
@@ -105,11 +109,7 @@ impl Write for Socket {
     /// Waits for room, at most [`SEND_TIMEOUT`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            let written = match self {
-                Self::Tcp(stream, _) => stream.write(bytes),
-                Self::Unix(stream) => stream.write(bytes),
-            };
-            match written {
+            match self.without_waiting().write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !self.wait(PollFlags::OUT, SEND_TIMEOUT)? {
                         return Err(io::ErrorKind::TimedOut.into());
@@ -117,6 +117,22 @@ impl Write for Socket {
                 }
                 written => return written,
             }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes what there is room for at once.
+pub(super) struct WithoutWaiting<'a>(&'a mut Socket);
+
+impl Write for WithoutWaiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0 {
+            Socket::Tcp(stream, _) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
         }
     }
 
@@ -176,14 +192,57 @@ fn wait(socket: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> io::Re
     }
 }
 
+/// Terminate, the last message of a session.
+const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
+/// A connection's bytes, which says goodbye when it is dropped, so that Postgres counts and logs no session as abandoned.
+#[derive(Debug)]
+pub(super) struct Stream {
+    transport: Transport,
+    /// The log-in is over: before that, Terminate has no place.
+    in_session: bool,
+}
+
 /// A socket, with TLS once that has been negotiated.
 #[derive(Debug)]
-pub(super) enum Stream {
+enum Transport {
     Plain(Socket),
     Tls(Box<Tls>),
 }
 
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let last: &[u8] = if self.in_session { &TERMINATE } else { &[] };
+        // Whether it still arrives changes nothing for us.
+        drop(match &mut self.transport {
+            Transport::Plain(socket) => socket.without_waiting().write_all(last),
+            Transport::Tls(tls) => tls.end(last),
+        });
+    }
+}
+
 impl Stream {
+    pub(super) fn plain(socket: Socket) -> Self {
+        Self { transport: Transport::Plain(socket), in_session: false }
+    }
+
+    pub(super) fn tls(tls: Tls) -> Self {
+        Self { transport: Transport::Tls(Box::new(tls)), in_session: false }
+    }
+
+    /// The server has let us in.
+    pub(super) fn established(&mut self) {
+        self.in_session = true;
+    }
+
+    /// The hash of the server's certificate that ties authentication to this connection; `None` without TLS.
+    pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
+        match &self.transport {
+            Transport::Plain(_) => None,
+            Transport::Tls(tls) => tls.channel_binding(),
+        }
+    }
+
     /// Waits at most `patience` for bytes and appends what is there; 0 when nothing came.
     ///
     /// # Errors
@@ -235,23 +294,23 @@ impl Stream {
     /// # Errors
     /// The connection broke, or the peer took nothing for half a minute.
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => socket.write_all(bytes),
-            Self::Tls(tls) => tls.write_all(bytes),
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.write_all(bytes),
+            Transport::Tls(tls) => tls.write_all(bytes),
         }
     }
 
     fn read_now(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.read(room),
-            Self::Tls(tls) => tls.read(room),
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.read(room),
+            Transport::Tls(tls) => tls.read(room),
         }
     }
 
     fn socket(&self) -> &Socket {
-        match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(tls) => tls.socket(),
+        match &self.transport {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(tls) => tls.socket(),
         }
     }
 }

@@ -104,9 +104,29 @@ impl Tls {
         }
     }
 
+    /// Writes all of `bytes`. The session takes 64 KiB of plain text at a time, until that has gone out.
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.session.writer().write_all(bytes)?;
-        self.send()
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let taken = self.session.writer().write(rest)?;
+            self.send()?;
+            if taken == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Sends `last` and the end of the session, as far as they go without waiting: without that end Postgres takes a closed
+    /// connection for a broken one, and logs it.
+    pub(super) fn end(&mut self, last: &[u8]) -> io::Result<()> {
+        self.session.writer().write_all(last)?;
+        self.session.send_close_notify();
+        while self.session.wants_write() {
+            self.session.write_tls(&mut self.incoming.get_mut().without_waiting())?;
+        }
+        Ok(())
     }
 
     pub(super) fn socket(&self) -> &Socket {

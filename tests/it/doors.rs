@@ -1,10 +1,12 @@
 //! Ways in: authentication, and TLS with an authority of one's own.
 
 use std::fs;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres, TlsFiles, shared_postgres};
+use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::secure::Authority;
 
@@ -245,6 +247,57 @@ fn rows_flow_through_tls_and_through_the_unix_socket() {
         assert_eq!(door.lane.records("order").len(), last);
         assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     }
+}
+
+/// A command at the place of a door, by TLS: what it said.
+#[track_caller]
+fn commanded(door: &Door, command: &[&str]) -> String {
+    let source = door.source("only_tls", "localhost", "sslmode=require");
+    let place = ["--source", &source, "--publication", &door.lane.name, "--slot", &door.lane.name];
+    let output = Command::new(binary()).args(command).args(place).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{command:?}: {text}");
+    text
+}
+
+#[test]
+fn statements_of_any_length_go_through_tls() {
+    let door = Door::open();
+    door.lane.sql("ALTER TABLE outbox OWNER TO only_tls");
+    let rows = "SELECT md5(n::text) || md5(n::text), 'order', 'k', 't', '1' FROM generate_series(1, 4000) AS n";
+    door.lane.sql(&format!("INSERT INTO outbox {rows}"));
+    let _relay = door.lane.streaming(&[]);
+    door.lane.wait_confirmed();
+    let text = commanded(&door, &["republish", "--table", "outbox", "--apply"]);
+    assert!(text.contains("4,000 rows moved"), "{text}");
+    assert_eq!(door.lane.records("order").len(), 8000);
+}
+
+#[test]
+fn a_connection_is_closed_so_that_postgres_has_nothing_to_say_about_it() {
+    let door = Door::open();
+    let log = || fs::read_to_string(door.guarded.server.log().unwrap()).unwrap();
+    let abandoned = |door: &Door| {
+        let sql = "SELECT sessions_abandoned, sessions FROM pg_stat_database WHERE datname = $1";
+        let row = door.lane.connect().query_one(sql, &[&door.lane.name]).unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    for mode in ["require", "disable"] {
+        let source = door.source("by_trust", "localhost", &format!("sslmode={mode}"));
+        let mut relay = door.relay(&source, None);
+        relay.wait_streaming(LONG).unwrap();
+        commanded(&door, &["status"]);
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
+    wait_until(LONG, "sessions to be counted", || Ok(abandoned(&door).1 >= 8)).unwrap();
+    let name = &door.lane.name;
+    assert_eq!(abandoned(&door).0, 0);
+    let said: Vec<String> = log()
+        .lines()
+        .filter(|line| line.contains(&format!("walrelay/{name}")) && line.contains("could not"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(said, [""; 0]);
 }
 
 #[test]
