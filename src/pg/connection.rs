@@ -1,23 +1,21 @@
-//! One connection to a Postgres server: start-up, authentication, simple queries, and the way into the copy that
-//! carries a slot's stream.
+//! One connection to a Postgres server: start-up, simple queries, and the way into the copy that carries a slot's stream.
 //!
 //! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
 //! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
 //! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
-//! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.3 "SASL Authentication", 54.4.
+//! The log-in is in [`login`](super::login).
+//! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
 use super::copy_both::{PluginOptions, ReplicationStream};
 use super::error::{Error, Recovery, ServerError};
 use super::frame::{FrameError, ReadBuffer};
-use super::source::{ChannelBinding, Host, Source, SslMode, TargetSessionAttrs};
+use super::source::{Host, Source, SslMode, TargetSessionAttrs};
 use super::stream::{Socket, Stream, read_answer};
 use super::tls::Tls;
 use crate::lsn::Lsn;
 use crate::wire::{DecodeError, Reader};
 use bytes::BytesMut;
-use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
-use secrecy::ExposeSecret;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -54,9 +52,9 @@ pub enum Purpose {
 /// An open, idle connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
+    pub(super) stream: Stream,
     buffer: ReadBuffer,
-    host: String,
+    pub(super) host: String,
     backend_pid: u32,
 }
 
@@ -236,7 +234,7 @@ impl Connection {
     }
 
     /// The next message that is not merely informative.
-    fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
+    pub(super) fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
         loop {
             while let Some(frame) = self.buffer.frame().map_err(not_a_row)? {
                 let (owned, length) = (Owned { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
@@ -284,129 +282,7 @@ impl Connection {
         }
     }
 
-    /// Answers the server's authentication requests until it is content.
-    fn authenticate(&mut self, source: &Source, host: &Host, deadline: Instant) -> Result<(), Error> {
-        let mut scram: Option<sasl::ScramSha256> = None;
-        loop {
-            let message = self.message(deadline, "authenticating")?;
-            match message.tag {
-                b'R' => {}
-                b'E' => return Err(self.refused(&message.body)?),
-                tag => return Err(Error::Unexpected { tag, doing: "authenticating" }),
-            }
-            let mut reader = Reader::new("AuthenticationRequest", &message.body);
-            match reader.u32()? {
-                0 => return self.authenticated(source, scram.is_some()),
-                3 => {
-                    self.must_not_bind(source)?;
-                    let password = self.password(source, host)?;
-                    self.send_password(password.as_bytes())?;
-                }
-                5 => {
-                    self.must_not_bind(source)?;
-                    let password = self.password(source, host)?;
-                    let salt = reader.take(4)?.first_chunk().copied().unwrap_or_default();
-                    self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())?;
-                }
-                10 => scram = Some(self.begin_scram(source, host, &mut reader)?),
-                11 => self.continue_scram(scram.as_mut(), reader.rest())?,
-                12 => self.finish_scram(scram.as_mut(), reader.rest())?,
-                2 | 7 | 8 | 9 => {
-                    return Err(self.unable("the server wants Kerberos, GSSAPI or SSPI, which walrelay does not have"));
-                }
-                other => return Err(self.unable(&format!("the server wants unknown method {other}"))),
-            }
-        }
-    }
-
-    fn authenticated(&self, source: &Source, by_scram: bool) -> Result<(), Error> {
-        if source.channel_binding == ChannelBinding::Require && !by_scram {
-            return Err(self.unable("channel_binding=require, but the server let us in without it"));
-        }
-        Ok(())
-    }
-
-    fn must_not_bind(&self, source: &Source) -> Result<(), Error> {
-        if source.channel_binding == ChannelBinding::Require {
-            return Err(self.unable("channel_binding=require, but the server asks for a password that cannot be bound"));
-        }
-        Ok(())
-    }
-
-    fn begin_scram(
-        &mut self,
-        source: &Source,
-        host: &Host,
-        reader: &mut Reader<'_>,
-    ) -> Result<sasl::ScramSha256, Error> {
-        let mut offered = Vec::new();
-        loop {
-            match reader.string()? {
-                "" => break,
-                mechanism => offered.push(mechanism),
-            }
-        }
-        let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
-        let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
-        let mut message = BytesMut::new();
-        frontend::sasl_initial_response(mechanism, scram.message(), &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))?;
-        Ok(scram)
-    }
-
-    fn choose_mechanism(
-        &self,
-        source: &Source,
-        offered: &[&str],
-    ) -> Result<(&'static str, sasl::ChannelBinding), Error> {
-        let end_point =
-            if source.channel_binding == ChannelBinding::Disable { None } else { self.stream.channel_binding() };
-        let plus = offered.contains(&sasl::SCRAM_SHA_256_PLUS);
-        match end_point {
-            Some(hash) if plus => Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))),
-            _ if source.channel_binding == ChannelBinding::Require => {
-                Err(self
-                    .unable("channel_binding=require, but this connection cannot be bound (it needs TLS and SCRAM)"))
-            }
-            _ if !offered.contains(&sasl::SCRAM_SHA_256) => {
-                Err(self.unable(&format!("the server offers only {}", offered.join(", "))))
-            }
-            Some(_) => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested())),
-            None => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported())),
-        }
-    }
-
-    fn continue_scram(&mut self, scram: Option<&mut sasl::ScramSha256>, challenge: &[u8]) -> Result<(), Error> {
-        let Some(scram) = scram else { return Err(self.unable("SASL continues before it began")) };
-        scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
-        let mut message = BytesMut::new();
-        frontend::sasl_response(scram.message(), &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))
-    }
-
-    /// The server proves in turn that it knows the password.
-    fn finish_scram(&self, scram: Option<&mut sasl::ScramSha256>, proof: &[u8]) -> Result<(), Error> {
-        let Some(scram) = scram else { return Err(self.unable("SASL ends before it began")) };
-        scram.finish(proof).map_err(|error| self.unable(&error.to_string()))
-    }
-
-    fn send_password(&mut self, password: &[u8]) -> Result<(), Error> {
-        let mut message = BytesMut::new();
-        frontend::password_message(password, &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))
-    }
-
-    fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
-        source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
-            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)")
-        })
-    }
-
-    fn unable(&self, reason: &str) -> Error {
-        Error::Authentication { host: self.host.clone(), reason: reason.to_owned() }
-    }
-
-    fn refused(&self, body: &[u8]) -> Result<Error, Error> {
+    pub(super) fn refused(&self, body: &[u8]) -> Result<Error, Error> {
         let error = Box::new(server_error(body)?);
         Ok(Error::Server { doing: format!("Postgres at {} refuses the connection", self.host), error })
     }
@@ -423,9 +299,9 @@ fn not_a_row(error: FrameError) -> FrameError {
 }
 
 /// A message taken out of the buffer.
-struct Owned {
-    tag: u8,
-    body: Vec<u8>,
+pub(super) struct Owned {
+    pub(super) tag: u8,
+    pub(super) body: Vec<u8>,
 }
 
 pub(super) fn broke(doing: &'static str) -> impl FnOnce(io::Error) -> Error {

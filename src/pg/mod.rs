@@ -8,6 +8,7 @@ pub mod connection;
 pub mod copy_both;
 pub mod error;
 pub mod frame;
+mod login;
 pub(crate) mod marker;
 pub mod replication;
 pub mod server;

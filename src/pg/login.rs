@@ -1,0 +1,290 @@
+//! Logging in: the server's requests for proof of who we are, answered until it is satisfied.
+//!
+//! In: a connection that has sent its start-up packet. Out: one that the server has let in, or why not. Kerberos, GSSAPI, SSPI and
+//! OAuth are not here.
+//!
+//! Invariant: once SCRAM has begun, nothing but the server's own proof that it knows the password ends it. A server that lets us in
+//! before that, asks for the password in another way, or begins anew, is refused: it may be somebody between us and the server
+//! (libpq's `FE_SCRAM_FINISHED`).
+//! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802.
+
+use super::connection::{Connection, broke};
+use super::error::Error;
+use super::source::{ChannelBinding, Host, Source};
+use crate::wire::Reader;
+use bytes::BytesMut;
+use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::message::frontend;
+use secrecy::ExposeSecret;
+use std::time::Instant;
+
+/// How far the log-in has come.
+enum Exchange {
+    /// The server has asked for nothing.
+    Unasked,
+    /// The password is out, as it is or hashed.
+    PasswordSent,
+    /// SCRAM has begun: the server's proof is awaited.
+    Scram(Box<sasl::ScramSha256>),
+    /// The server has proved that it knows the password.
+    ServerProved,
+}
+
+impl Connection {
+    /// Answers the server's authentication requests until it lets us in.
+    ///
+    /// # Errors
+    /// The server refuses us, we refuse the server, or the connection broke.
+    pub(super) fn authenticate(&mut self, source: &Source, host: &Host, deadline: Instant) -> Result<(), Error> {
+        let mut exchange = Exchange::Unasked;
+        loop {
+            let message = self.message(deadline, "authenticating")?;
+            match message.tag {
+                b'R' => {}
+                b'E' => return Err(self.refused(&message.body)?),
+                tag => return Err(Error::Unexpected { tag, doing: "authenticating" }),
+            }
+            let mut reader = Reader::new("AuthenticationRequest", &message.body);
+            exchange = match (reader.u32()?, exchange) {
+                (0, exchange) => return self.let_in(source, &exchange),
+                (request @ (3 | 5), Exchange::Unasked) => {
+                    self.prove_by_password(source, host, request, &mut reader)?;
+                    Exchange::PasswordSent
+                }
+                (10, Exchange::Unasked) => Exchange::Scram(Box::new(self.begin_scram(source, host, &mut reader)?)),
+                (11, Exchange::Scram(mut scram)) => {
+                    self.continue_scram(&mut scram, reader.rest())?;
+                    Exchange::Scram(scram)
+                }
+                (12, Exchange::Scram(mut scram)) => {
+                    scram.finish(reader.rest()).map_err(|error| self.unable(&error.to_string()))?;
+                    Exchange::ServerProved
+                }
+                (3 | 5 | 10 | 11 | 12, _) => {
+                    return Err(self.unable("the server's requests do not follow one another as they should"));
+                }
+                (2 | 7 | 8 | 9, _) => {
+                    return Err(self.unable("the server wants Kerberos, GSSAPI or SSPI, which walrelay does not have"));
+                }
+                (other, _) => return Err(self.unable(&format!("the server wants unknown method {other}"))),
+            }
+        }
+    }
+
+    fn let_in(&self, source: &Source, exchange: &Exchange) -> Result<(), Error> {
+        match exchange {
+            Exchange::Scram(_) => {
+                Err(self.unable("the server let us in without its own proof that it knows the password"))
+            }
+            Exchange::Unasked | Exchange::PasswordSent if source.channel_binding == ChannelBinding::Require => {
+                Err(self.unable("channel_binding=require, but the server let us in without it"))
+            }
+            Exchange::Unasked | Exchange::PasswordSent | Exchange::ServerProved => Ok(()),
+        }
+    }
+
+    /// As it is (3), or hashed with MD5 (5).
+    fn prove_by_password(
+        &mut self,
+        source: &Source,
+        host: &Host,
+        request: u32,
+        reader: &mut Reader<'_>,
+    ) -> Result<(), Error> {
+        if source.channel_binding == ChannelBinding::Require {
+            return Err(self.unable("channel_binding=require, but the server asks for a password that cannot be bound"));
+        }
+        let password = self.password(source, host)?;
+        if request == 3 {
+            return self.send_password(password.as_bytes());
+        }
+        let salt = reader.take(4)?.first_chunk().copied().unwrap_or_default();
+        self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())
+    }
+
+    fn begin_scram(
+        &mut self,
+        source: &Source,
+        host: &Host,
+        reader: &mut Reader<'_>,
+    ) -> Result<sasl::ScramSha256, Error> {
+        let mut offered = Vec::new();
+        loop {
+            match reader.string()? {
+                "" => break,
+                mechanism => offered.push(mechanism),
+            }
+        }
+        let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
+        let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
+        let mut message = BytesMut::new();
+        frontend::sasl_initial_response(mechanism, scram.message(), &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))?;
+        Ok(scram)
+    }
+
+    fn choose_mechanism(
+        &self,
+        source: &Source,
+        offered: &[&str],
+    ) -> Result<(&'static str, sasl::ChannelBinding), Error> {
+        let end_point =
+            if source.channel_binding == ChannelBinding::Disable { None } else { self.stream.channel_binding() };
+        let plus = offered.contains(&sasl::SCRAM_SHA_256_PLUS);
+        match end_point {
+            Some(hash) if plus => Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))),
+            _ if source.channel_binding == ChannelBinding::Require => {
+                Err(self
+                    .unable("channel_binding=require, but this connection cannot be bound (it needs TLS and SCRAM)"))
+            }
+            _ if !offered.contains(&sasl::SCRAM_SHA_256) => {
+                Err(self.unable(&format!("the server offers only {}", offered.join(", "))))
+            }
+            Some(_) => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested())),
+            None => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported())),
+        }
+    }
+
+    fn continue_scram(&mut self, scram: &mut sasl::ScramSha256, challenge: &[u8]) -> Result<(), Error> {
+        scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
+        let mut message = BytesMut::new();
+        frontend::sasl_response(scram.message(), &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))
+    }
+
+    fn send_password(&mut self, password: &[u8]) -> Result<(), Error> {
+        let mut message = BytesMut::new();
+        frontend::password_message(password, &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))
+    }
+
+    fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
+        source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
+            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)")
+        })
+    }
+
+    fn unable(&self, reason: &str) -> Error {
+        Error::Authentication { host: self.host.clone(), reason: reason.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::Purpose;
+    use super::super::source::Environment;
+    use super::*;
+    use std::io;
+
+    /// What a server says that only pretends to know the password, message by message; what it got instead of a log-in.
+    struct Pretender {
+        answers: &'static [Answer],
+        tls: bool,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Answer {
+        /// AuthenticationSASLContinue, well-formed.
+        Challenge,
+        /// AuthenticationOk, and what follows it.
+        LetIn,
+        /// AuthenticationCleartextPassword.
+        AskForPassword,
+        /// AuthenticationSASL, once more.
+        Begin,
+    }
+
+    impl Pretender {
+        /// Serves one client to its end: everything it said after the start-up packet.
+        fn serve(&self, mut stream: impl io::Read + io::Write) -> Vec<u8> {
+            let mut heard = Vec::new();
+            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+            let mechanism: &[u8] = if self.tls { b"SCRAM-SHA-256-PLUS\0\0" } else { b"SCRAM-SHA-256\0\0" };
+            let begin = [&10_u32.to_be_bytes(), mechanism].concat();
+            Self::say(&mut stream, b'R', &begin);
+            for answer in self.answers {
+                let mut room = [0; 1024];
+                let Ok(length @ 1..) = io::Read::read(&mut stream, &mut room) else { break };
+                heard.extend_from_slice(&room[..length]);
+                match answer {
+                    Answer::Challenge => {
+                        let said = String::from_utf8_lossy(&heard).into_owned();
+                        let nonce = said.split("r=").nth(1).unwrap();
+                        let challenge = format!("r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=4096");
+                        Self::say(&mut stream, b'R', &[&11_u32.to_be_bytes(), challenge.as_bytes()].concat());
+                    }
+                    Answer::LetIn => {
+                        Self::say(&mut stream, b'R', &0_u32.to_be_bytes());
+                        Self::say(&mut stream, b'Z', b"I");
+                    }
+                    Answer::AskForPassword => Self::say(&mut stream, b'R', &3_u32.to_be_bytes()),
+                    Answer::Begin => Self::say(&mut stream, b'R', &begin),
+                }
+            }
+            let mut rest = Vec::new();
+            drop(io::Read::read_to_end(&mut stream, &mut rest));
+            heard.extend(rest);
+            heard
+        }
+
+        fn say(stream: &mut impl io::Write, tag: u8, body: &[u8]) {
+            let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+            // Who has heard enough is gone.
+            drop(stream.write_all(&[&[tag], &length[..], body].concat()).and_then(|()| stream.flush()));
+        }
+
+        fn accept(&self, listener: &std::net::TcpListener) -> Vec<u8> {
+            let (mut socket, _) = listener.accept().unwrap();
+            if !self.tls {
+                return self.serve(socket);
+            }
+            io::Read::read_exact(&mut socket, &mut [0; 8]).unwrap();
+            io::Write::write_all(&mut socket, b"S").unwrap();
+            self.serve(rustls::StreamOwned::new(rustls::ServerConnection::new(tls_server()).unwrap(), socket))
+        }
+    }
+
+    fn tls_server() -> std::sync::Arc<rustls::ServerConfig> {
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+        let issued = walrelay_dev::secure::Issued::by_itself("localhost", &["localhost"]).unwrap();
+        let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);
+        std::sync::Arc::new(config.unwrap())
+    }
+
+    /// A pretender lets nobody in, and does not get the password.
+    #[track_caller]
+    fn check_pretender(answers: &'static [Answer], parameters: &str, tls: bool) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || Pretender { answers, tls }.accept(&listener));
+        let text = format!("postgres://u:hunter2@127.0.0.1:{port}/d?{parameters}");
+        let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
+        let opened = Connection::open(&source, Purpose::Control);
+        let refused = matches!(&opened, Err(Error::Authentication { .. }));
+        assert!(refused, "{answers:?} {parameters}: {opened:?}");
+        drop(opened);
+        let heard = server.join().unwrap();
+        assert!(!String::from_utf8_lossy(&heard).contains("hunter2"), "{answers:?} {parameters}: {heard:?}");
+    }
+
+    #[test]
+    fn a_server_that_ends_scram_without_its_own_proof_is_refused() {
+        use Answer::{AskForPassword, Begin, Challenge, LetIn};
+        for answers in [
+            &[LetIn][..],
+            &[Challenge, LetIn],
+            &[AskForPassword, LetIn],
+            &[Challenge, AskForPassword, LetIn],
+            &[Begin, LetIn],
+            &[Challenge, Begin, LetIn],
+        ] {
+            check_pretender(answers, "sslmode=disable", false);
+            check_pretender(answers, "sslmode=require", true);
+            check_pretender(answers, "sslmode=require&channel_binding=require", true);
+        }
+    }
+}
