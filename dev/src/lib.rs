@@ -11,6 +11,7 @@
 //! ```
 
 pub mod account;
+pub mod brokers;
 pub mod cluster;
 pub mod conformance;
 pub mod consume;

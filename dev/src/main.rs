@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
-use walrelay_dev::{provision, relay};
+use walrelay_dev::{brokers, provision, relay};
 
 use commands::{bench, chaos, conformance, conformance_debezium, demo, latency, outage, prune_chaos, prune_load};
 
@@ -29,6 +29,9 @@ enum Command {
         /// Postgres' major versions, 14 to 18
         #[arg(long, value_delimiter = ',', default_value = "17")]
         postgres: Vec<u32>,
+        /// Other brokers as well: redis, nats, rabbitmq, sqs
+        #[arg(long, value_delimiter = ',')]
+        with: Vec<String>,
     },
     /// Show the whole line from a committed row to a consumer, with a kill -9 in the middle
     Demo(demo::Arguments),
@@ -83,7 +86,7 @@ fn main() -> ExitCode {
 /// Whether what was to be shown is so.
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Provision { postgres } => provision_all(&postgres).map(|()| true),
+        Command::Provision { postgres, with } => provision_all(&postgres, &with).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Outage(arguments) => outage::run(&arguments),
@@ -96,12 +99,16 @@ fn run(command: Command) -> Result<bool> {
     }
 }
 
-fn provision_all(postgres: &[u32]) -> Result<()> {
+fn provision_all(postgres: &[u32], with: &[String]) -> Result<()> {
+    let with = with.iter().map(|name| brokers::Kind::of(name)).collect::<Result<Vec<_>>>()?;
     for major in postgres {
         let tools = provision::postgres(*major)?;
         screen::line(&format!("Postgres {} in {}", tools.version, tools.bin.display()));
     }
     let kafka = provision::kafka()?;
     screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, kafka.libs.display()));
+    for kind in with {
+        screen::line(&format!("{} in {}", kind.name(), kind.provision()?.display()));
+    }
     Ok(())
 }

@@ -285,7 +285,7 @@ fn succeeded(program: &str, output: &Output) -> Result<()> {
 }
 
 /// The `java` of `JAVA_HOME`, else of the path.
-fn java() -> PathBuf {
+pub(crate) fn java() -> PathBuf {
     let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
     home.map(|home| Path::new(&home).join("bin/java")).filter(|java| java.exists()).unwrap_or_else(|| "java".into())
 }

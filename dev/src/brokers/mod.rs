@@ -1,0 +1,275 @@
+//! The message brokers other than Kafka, each as one server of one's own.
+//!
+//! In: more lines of its configuration. Out: a server that answers on a free loopback port, and that can be stopped, killed,
+//! suspended and started again on the same data and port. Nothing runs as another user, nothing needs root.
+//!
+//! Each is durable as a careful operator would have it: what it acknowledged survives SIGKILL.
+
+mod bring;
+mod elasticmq;
+mod nats;
+mod rabbitmq;
+mod resp;
+mod valkey;
+
+use std::fmt::Debug;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::process::Signal;
+
+use crate::process::{self, Guarded, LastWill};
+use crate::{provision, run_dir};
+
+pub use resp::{Connection as RespConnection, Reply};
+
+/// How long a server may take to start or to stop, on a machine that has more to do.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// Which broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Valkey, which speaks Redis' protocol.
+    Valkey,
+    /// NATS with JetStream.
+    Nats,
+    /// RabbitMQ.
+    RabbitMq,
+    /// ElasticMQ, which speaks SQS' protocol.
+    ElasticMq,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Valkey, Self::Nats, Self::RabbitMq, Self::ElasticMq];
+
+    /// The broker that a destination's name asks for, such as `redis`.
+    ///
+    /// # Errors
+    /// There is none; the message lists those there are.
+    pub fn of(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| anyhow!("no broker {name}: {}", Self::ALL.map(Self::name).join(", ")))
+    }
+
+    /// What its destination is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Valkey => "redis",
+            Self::Nats => "nats",
+            Self::RabbitMq => "rabbitmq",
+            Self::ElasticMq => "sqs",
+        }
+    }
+
+    /// Brings its program unless it is there already, and says where it is.
+    ///
+    /// # Errors
+    /// A prerequisite is missing, or it cannot be had.
+    pub fn provision(self) -> Result<PathBuf> {
+        match self {
+            Self::Valkey => bring::valkey(),
+            Self::Nats => bring::nats(),
+            Self::RabbitMq => bring::rabbitmq(),
+            Self::ElasticMq => bring::elasticmq(),
+        }
+    }
+
+    fn program(self) -> Result<Box<dyn Program>> {
+        let home = self.provision()?;
+        Ok(match self {
+            Self::Valkey => Box::new(valkey::Valkey { program: home }),
+            Self::Nats => Box::new(nats::Nats { program: home }),
+            Self::RabbitMq => Box::new(rabbitmq::RabbitMq::new(&home)?),
+            Self::ElasticMq => Box::new(elasticmq::ElasticMq { libs: home, java: provision::java() }),
+        })
+    }
+}
+
+/// What differs from one broker to the other.
+trait Program: Debug + Send + Sync {
+    /// Writes its configuration into `folder`, with `more` lines that win over ours.
+    fn configure(&self, folder: &Path, port: u16, more: &[String]) -> Result<()>;
+
+    /// What starts it in the foreground.
+    fn command(&self, folder: &Path, port: u16) -> Command;
+
+    /// Whether it serves requests.
+    fn answers(&self, folder: &Path, port: u16) -> bool;
+
+    /// What is left to end when its process has ended.
+    fn ended(&self, _folder: &Path) {}
+}
+
+/// A configuration file's text: where two lines set the same, the last counts.
+fn text(lines: &[String], more: &[String]) -> String {
+    lines.iter().chain(more).flat_map(|line| [line.as_str(), "\n"]).collect()
+}
+
+/// A broker of our own; it ends when dropped, and its data with it.
+#[derive(Debug)]
+pub struct Broker {
+    kind: Kind,
+    program: Box<dyn Program>,
+    folder: PathBuf,
+    port: u16,
+    process: Option<Guarded>,
+}
+
+impl Broker {
+    /// Starts one on empty storage, with `more` lines of configuration.
+    ///
+    /// # Errors
+    /// It cannot be brought, or does not start; the message carries the end of its log.
+    pub fn start(kind: Kind, more: &[&str]) -> Result<Self> {
+        let program = kind.program()?;
+        let run = provision::dev_dir().join("run");
+        let folder = run_dir::make(&run, kind.name())?;
+        let mut broker = Self { kind, program, folder, port: run_dir::free_port()?, process: None };
+        broker.configure(more)?;
+        broker.start_again()?;
+        Ok(broker)
+    }
+
+    /// Gives it other lines of configuration, from its next start on.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn configure(&self, more: &[&str]) -> Result<()> {
+        let more: Vec<String> = more.iter().map(|line| (*line).to_owned()).collect();
+        self.program.configure(&self.folder, self.port, &more)
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it keeps its configuration, its log and its data.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What `--to` takes for it.
+    pub fn url(&self) -> String {
+        match self.kind {
+            Kind::Valkey => format!("redis://127.0.0.1:{}", self.port),
+            Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
+            Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port),
+            Kind::ElasticMq => format!("sqs+http://127.0.0.1:{}/elasticmq", self.port),
+        }
+    }
+
+    /// Its process id; `None` while it is down.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Guarded::pid)
+    }
+
+    /// Stops it cleanly.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn stop(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::TERM)?;
+            process.wait(PATIENCE)?;
+            self.program.ended(&self.folder);
+        }
+        Ok(())
+    }
+
+    /// SIGKILL: a crash.
+    ///
+    /// # Errors
+    /// It cannot be ended.
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill_tree()?;
+            self.program.ended(&self.folder);
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP: it hangs, connections stay open.
+    ///
+    /// # Errors
+    /// The signal may not be sent.
+    pub fn suspend(&mut self) -> Result<()> {
+        self.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::STOP))
+    }
+
+    /// Ends what [`Broker::suspend`] began.
+    ///
+    /// # Errors
+    /// The signal may not be sent.
+    pub fn resume(&mut self) -> Result<()> {
+        self.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::CONT))
+    }
+
+    /// Starts it on the same data and the same port; nothing happens when it is up.
+    ///
+    /// # Errors
+    /// It does not start; the message carries the end of its log.
+    pub fn start_again(&mut self) -> Result<()> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = self.program.command(&self.folder, self.port);
+        command.current_dir(&self.folder).stdout(log.try_clone()?).stderr(log);
+        let will = LastWill { ask_first: Some(Signal::TERM), remove: vec![self.folder.clone()] };
+        self.process = Some(Guarded::spawn(self.kind.name(), &mut command, &will)?);
+        self.wait_until_ready()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.program.answers(&self.folder, self.port) {
+            let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
+            if exited.is_some() || Instant::now() >= deadline {
+                self.process = None;
+                bail!("{} does not start:\n{}", self.kind.name(), process::tail(&self.log(), 15));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// A connection to Valkey.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn resp(&self) -> Result<RespConnection> {
+        RespConnection::open(self.port).with_context(|| format!("cannot reach {}", self.url()))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Its data goes with it, so there is nothing to stop cleanly for.
+        self.process = None;
+        self.program.ended(&self.folder);
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// One server of a kind for all tests of a process that need none of their own; use addresses with names of your own
+/// ([`crate::postgres::unique_name`]). It ends with the process.
+///
+/// # Errors
+/// As [`Broker::start`]; the same error for everybody who asks.
+pub fn shared(kind: Kind) -> Result<&'static Broker> {
+    static SHARED: [OnceLock<Result<Broker, String>>; 4] = [const { OnceLock::new() }; 4];
+    let place = Kind::ALL.iter().position(|known| *known == kind).and_then(|place| SHARED.get(place));
+    let place = place.context("a kind that is not listed")?;
+    let shared = place.get_or_init(|| Broker::start(kind, &[]).map_err(|error| format!("{error:#}")));
+    shared.as_ref().map_err(|error| anyhow!("{error}"))
+}
