@@ -1,4 +1,4 @@
-//! Files into one old set-up: which kind each file is, and whose keys are whose.
+//! Files into one old set-up: which kind each file is, whose keys are whose, and which of Quarkus' profiles are active.
 //!
 //! ```text
 //!  application.properties, DEBEZIUM_* ──► debezium.source.*, .format.*, .transforms.* ──► connector's keys
@@ -8,10 +8,11 @@
 //! ```
 //!
 //! In: files' bytes, the environment. Out: a [`Job`], whose values still hold their `${…}`.
-//! Specification: Debezium Server's `DebeziumServerConfigSourceFactory`, Kafka Connect's REST interface.
+//! Specification: Debezium Server's `DebeziumServerConfigSourceFactory`, Quarkus' "Configuration Reference" (profiles), SmallRye
+//! Config's environment variables, Kafka Connect's REST interface.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
@@ -42,6 +43,8 @@ pub(super) struct Job {
     pub(super) has_worker: bool,
     /// Debezium Server's own: `debezium.sink.type` and the like.
     pub(super) server: Keys,
+    /// Quarkus' active profiles, the strongest last; empty for Kafka Connect.
+    pub(super) profiles: Vec<String>,
 }
 
 /// A file's kind, and its entries.
@@ -61,11 +64,52 @@ impl Document {
         let entries = properties::parse(&text)
             .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))?;
         let keys = keys(file, entries);
-        if keys.iter().any(|(key, _)| key.starts_with("debezium.") || key.starts_with("quarkus.")) {
+        if keys.iter().any(|(key, _)| is_of_server(key)) {
             return Ok(Self::Server(keys));
         }
         let connector = keys.get("connector.class").is_some();
         Ok(if connector { Self::Connector(keys) } else { Self::Worker(keys) })
+    }
+}
+
+fn is_of_server(key: &str) -> bool {
+    let name = key.strip_prefix('%').and_then(|rest| rest.split_once('.')).map_or(key, |(_, name)| name);
+    name.starts_with("debezium.") || name.starts_with("quarkus.")
+}
+
+/// The files that Quarkus reads beside those named, `application-PROFILE.properties` beside `application.properties`, for
+/// each active profile.
+pub(super) fn beside(files: &[PathBuf], documents: &[Document], environment: &Environment) -> Vec<(PathBuf, String)> {
+    let mut server = Keys::default();
+    for document in documents {
+        if let Document::Server(keys) = document {
+            server = server.overlaid(keys.clone());
+        }
+    }
+    let mut found = Vec::new();
+    for profile in profiles(&server, environment) {
+        for (file, document) in files.iter().zip(documents) {
+            let (Document::Server(_), Some(stem)) = (document, file.file_stem()) else { continue };
+            let path = file.with_file_name(format!("{}-{profile}.properties", stem.to_string_lossy()));
+            if !files.contains(&path) && path.is_file() {
+                found.push((path, profile.clone()));
+            }
+        }
+    }
+    found
+}
+
+impl Document {
+    /// Reads the file of one profile, whose keys count only while that is active.
+    pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, DebeziumError> {
+        match Self::read(file, bytes)? {
+            Self::Server(keys) => Ok(Self::Server(keys.iter().fold(Keys::default(), |mut all, (key, value)| {
+                let key = if key.starts_with('%') { key.to_owned() } else { format!("%{profile}.{key}") };
+                all.insert(key, value.clone());
+                all
+            }))),
+            other => Ok(other),
+        }
     }
 }
 
@@ -112,22 +156,54 @@ fn line_of(text: &str, key: &str) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Entries with the names that Quarkus gives them. Those of another profile than `prod` are left out; those of `prod` beat
-/// those of none.
+/// Entries with the names that Quarkus gives them, those of profiles with their `%profile.` before them.
 fn keys(file: &Path, entries: Vec<Entry>) -> Keys {
-    let (mut plain, mut profiled) = (Keys::default(), Keys::default());
+    let mut keys = Keys::default();
     for Entry { key, value, line } in entries {
         let value = Value { text: value, origin: origin(file, line, &key) };
         match key.strip_prefix('%').and_then(|rest| rest.split_once('.')) {
-            None => plain.insert(name_of(&key), value),
-            Some((profiles, name)) if profiles.split(',').any(|profile| profile == "prod") => {
-                profiled.insert(name_of(name), value);
-            }
-            Some(_) => {}
+            None => keys.insert(name_of(&key), value),
+            Some((profiles, name)) => keys.insert(format!("%{profiles}.{}", name_of(name)), value),
         }
     }
-    plain.overlaid(profiled)
+    keys
 }
+
+/// Quarkus' active profiles, the strongest last: those that a variable names beat those that a file does.
+fn profiles(keys: &Keys, environment: &Environment) -> Vec<String> {
+    const NAMES: [&str; 2] = ["quarkus.profile", "smallrye.config.profile"];
+    let variable = NAMES.iter().find_map(|name| {
+        let mut names = [(*name).to_owned(), variable_of(name)].into_iter();
+        names.find_map(|name| environment.variables.get(&name)).filter(|value| !value.trim().is_empty())
+    });
+    let in_files = || NAMES.iter().find_map(|name| keys.get(name)).map(|value| value.text.clone());
+    let given = variable.cloned().or_else(in_files).unwrap_or_default();
+    let named = given.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    let named = named.collect::<Vec<_>>();
+    if named.is_empty() { vec![DEFAULT_PROFILE.to_owned()] } else { named }
+}
+
+/// Keys of active profiles take the place of those without one, a later profile's that of an earlier one's. Those of other
+/// profiles are left out.
+fn profiled(keys: &Keys, profiles: &[String]) -> Keys {
+    let mut plain = Keys::default();
+    let mut layers = vec![Keys::default(); profiles.len()];
+    for (key, value) in keys.iter() {
+        let Some((names, name)) = key.strip_prefix('%').and_then(|rest| rest.split_once('.')) else {
+            plain.insert(key.to_owned(), value.clone());
+            continue;
+        };
+        for (profile, layer) in profiles.iter().zip(&mut layers) {
+            if names.split(',').any(|name| name == profile) {
+                layer.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+    layers.into_iter().fold(plain, Keys::overlaid)
+}
+
+/// What Debezium Server runs with where nobody says otherwise.
+const DEFAULT_PROFILE: &str = "prod";
 
 /// `DEBEZIUM_SOURCE_SLOT_NAME` is `debezium.source.slot.name`; two underscores are one that stays.
 fn name_of(key: &str) -> String {
@@ -140,7 +216,11 @@ fn name_of(key: &str) -> String {
 
 /// The name of a variable that stands for a key.
 fn variable_of(key: &str) -> String {
-    key.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+    underscored(key).to_ascii_uppercase()
+}
+
+fn underscored(key: &str) -> String {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
 impl Job {
@@ -180,12 +260,21 @@ impl Job {
             producer.insert("bootstrap.servers".to_owned(), given);
         }
         let producer = producer.overlaid(connector.take_below("producer.override."));
-        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server: Keys::default() }
+        Self {
+            platform: Platform::Connect,
+            connector,
+            producer,
+            worker,
+            has_worker,
+            server: Keys::default(),
+            profiles: Vec::new(),
+        }
     }
 
     /// Debezium Server's prefixes taken off; what is more special is laid over what is less.
     fn of_server(keys: Keys, environment: &Environment) -> Self {
-        let mut server = with_variables(keys, environment);
+        let profiles = profiles(&keys, environment);
+        let mut server = with_variables(profiled(&keys, &profiles), &profiles, environment);
         let producer = server.take_below("debezium.sink.kafka.producer.");
         let mut connector = server.take_below("debezium.source.");
         for part in ["transforms", "predicates"] {
@@ -207,7 +296,15 @@ impl Job {
                 connector.insert(name, value);
             }
         }
-        Self { platform: Platform::Server, connector, producer, worker: Keys::default(), has_worker: false, server }
+        Self {
+            platform: Platform::Server,
+            connector,
+            producer,
+            worker: Keys::default(),
+            has_worker: false,
+            server,
+            profiles,
+        }
     }
 }
 
@@ -217,20 +314,44 @@ fn prefixed(prefix: &str, keys: &Keys) -> Keys {
     all
 }
 
-/// Variables beat the file: by the exact name of one of its keys, else by the name that theirs stands for.
-fn with_variables(keys: Keys, environment: &Environment) -> Keys {
-    let known = keys.iter().map(|(key, _)| (variable_of(key), key.to_owned())).collect::<BTreeMap<_, _>>();
-    let variables = environment.variables.iter().filter(|(name, value)| {
-        !value.is_empty()
-            && PARTS.iter().any(|part| name.strip_prefix("DEBEZIUM_").is_some_and(|rest| rest.starts_with(part)))
-    });
-    let mut given = Keys::default();
-    for (name, text) in variables {
-        let key = known.get(name).cloned().unwrap_or_else(|| name_of(name));
-        given.insert(key, Value { text: text.clone(), origin: Origin::Variable(name.clone()) });
+/// Variables beat the file, those of active profiles others: by the exact name of a key, dots and all, else by the name that theirs
+/// stands for.
+fn with_variables(keys: Keys, profiles: &[String], environment: &Environment) -> Keys {
+    let mut known = BTreeMap::new();
+    for (key, _) in keys.iter() {
+        // In the key's own case, too.
+        known.insert(underscored(key), key.to_owned());
+        known.insert(variable_of(key), key.to_owned());
     }
-    keys.overlaid(given)
+    let (mut exact, mut given) = (Keys::default(), Keys::default());
+    let mut of_profiles = vec![Keys::default(); profiles.len()];
+    for (name, text) in environment.variables.iter().filter(|(_, text)| !text.is_empty()) {
+        let value = Value { text: text.clone(), origin: Origin::Variable(name.clone()) };
+        if is_key(name) {
+            exact.insert(name.clone(), value);
+        } else if is_variable(name) || known.contains_key(name) {
+            given.insert(known.get(name).cloned().unwrap_or_else(|| name_of(name)), value);
+        } else {
+            for (profile, layer) in profiles.iter().zip(&mut of_profiles) {
+                let prefix = format!("_{}_", variable_of(profile));
+                let rest = name.strip_prefix(&prefix).filter(|rest| is_variable(rest));
+                if let Some(rest) = rest {
+                    layer.insert(known.get(rest).cloned().unwrap_or_else(|| name_of(rest)), value.clone());
+                }
+            }
+        }
+    }
+    of_profiles.into_iter().fold(keys.overlaid(given).overlaid(exact), Keys::overlaid)
 }
 
-/// What Debezium Server's variables begin with; `DEBEZIUM_VERSION` and the like are its image's.
-const PARTS: [&str; 5] = ["SOURCE_", "SINK_", "FORMAT_", "TRANSFORMS", "PREDICATES"];
+/// Whether a variable's name is a key as it stands.
+fn is_key(name: &str) -> bool {
+    let of_part = |part: &&str| name.strip_prefix("debezium.").is_some_and(|rest| rest.starts_with(*part));
+    ["source.", "sink.", "format.", "transforms", "predicates"].iter().any(|part| of_part(&part))
+}
+
+/// Whether a variable's name stands for one of Debezium Server's keys; `DEBEZIUM_VERSION` and the like are its image's.
+fn is_variable(name: &str) -> bool {
+    let of_part = |part: &&str| name.strip_prefix("DEBEZIUM_").is_some_and(|rest| rest.starts_with(*part));
+    ["SOURCE_", "SINK_", "FORMAT_", "TRANSFORMS", "PREDICATES"].iter().any(|part| of_part(&part))
+}

@@ -7,7 +7,7 @@
 //!
 //! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's
 //! properties. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
-//! key that was not carried over. Reads files that are named; contacts nothing.
+//! key that was not carried over. Reads files that are named, and those of active profiles beside them; contacts nothing.
 //! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed.
 
 mod document;
@@ -88,13 +88,16 @@ pub enum Severity {
     Refused,
 }
 
-/// Reads `files` together.
+/// Reads `files` together, and those of Quarkus' active profiles that lie beside them.
 ///
 /// # Errors
 /// A file cannot be read or understood, or they are not one set-up. What a key asks for is in the notes instead: see
 /// [`Translation::verdict`].
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
-    let documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<_, _>>()?;
+    let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
+    for (file, profile) in document::beside(files, &documents, environment) {
+        documents.push(Document::of_profile(&file, &bytes(&file)?, &profile)?);
+    }
     Ok(translate::translate(Job::assemble(documents, environment)?, environment))
 }
 

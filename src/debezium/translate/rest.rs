@@ -168,12 +168,21 @@ const CONNECTOR: [(&str, When, Severity, &str); 98] = [
 ];
 
 /// Debezium Server's.
-const SERVER_KEYS: [(&str, When, Severity, &str); 8] = [
+const SERVER_KEYS: [(&str, When, Severity, &str); 12] = [
     ("debezium.sink.kafka.", Always, NotNeeded, PACE),
     ("debezium.sink.", Always, Warning, "another sink's setting, or one that is not known here"),
     ("debezium.api.", Always, NotNeeded, SERVER),
     ("debezium.termination.wait", Always, NotNeeded, "--shutdown-timeout bounds a clean stop"),
     ("debezium.engine.factory", Always, NotNeeded, SERVER),
+    ("quarkus.profile", Always, NotNeeded, "honoured: keys of other profiles are left out"),
+    ("smallrye.config.profile", Always, NotNeeded, "honoured: keys of other profiles are left out"),
+    ("quarkus.config.", Always, Differs, "it changes which files and profiles Quarkus reads, and is not followed here"),
+    (
+        "smallrye.config.",
+        Always,
+        Differs,
+        "it changes which files and profiles Quarkus reads, and is not followed here",
+    ),
     ("quarkus.", Always, NotNeeded, "Quarkus' own affair: --log-level, --log-format and --http do the like"),
     ("mp.", Always, NotNeeded, "Quarkus' own affair"),
     ("debezium.", Always, Warning, "no setting that is known here"),
