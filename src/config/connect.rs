@@ -4,6 +4,8 @@
 //! [`outbox`](crate::outbox) obeys. There are no flags for these: they are what is left of Java, and go with its files.
 //! Specification: Debezium's "Outbox Event Router" and PostgreSQL connector, Kafka Connect's converters.
 
+use super::{List, TablePatterns};
+
 /// How keys, values and headers are made of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connect {
@@ -23,6 +25,9 @@ pub struct Connect {
     pub skip_null_headers: bool,
     /// What schemas are called (where a converter writes any).
     pub schemas: Schemas,
+    /// `column.include.list`, `column.exclude.list`, well-formed: a column that is not captured is as if the table had none of
+    /// that name. Empty: all are captured.
+    pub columns: Vec<(List, String)>,
 }
 
 impl Default for Connect {
@@ -36,11 +41,22 @@ impl Default for Connect {
             skip_missing: false,
             skip_null_headers: false,
             schemas: Schemas::default(),
+            columns: Vec::new(),
         }
     }
 }
 
 impl Connect {
+    /// Which columns are captured.
+    pub fn captured(&self) -> TablePatterns {
+        let mut patterns = TablePatterns::default();
+        for (list, text) in &self.columns {
+            // They were tried when the settings were read.
+            drop(patterns.add(*list, text));
+        }
+        patterns
+    }
+
     /// Whether a converter writes schemas, which need more of a table than its rows tell.
     pub fn writes_schemas(&self) -> bool {
         [&self.key, &self.value, &self.header].into_iter().any(Converter::writes_schemas)

@@ -1,6 +1,6 @@
-//! Tables by regular expressions, as Debezium's `table.include.list` and its kin name them.
+//! Tables and columns by regular expressions, as Debezium's `table.include.list` and its kin name them.
 //!
-//! In: comma separated expressions in Java's syntax. Out: whether a table is captured. An expression must match the whole
+//! In: comma separated expressions in Java's syntax. Out: whether a table or a column is captured. An expression must match the whole
 //! of `schema.table`, in whatever case. A partition counts by its own name alone, as it does there.
 //! Specification: Debezium's PostgreSQL connector properties.
 
@@ -32,15 +32,29 @@ pub enum List {
     IncludeTables,
     /// `table.exclude.list`.
     ExcludeTables,
+    /// `column.include.list`: `schema.table.column`.
+    IncludeColumns,
+    /// `column.exclude.list`.
+    ExcludeColumns,
 }
 
 impl List {
     const fn excludes(self) -> bool {
-        matches!(self, Self::ExcludeSchemas | Self::ExcludeTables)
+        matches!(self, Self::ExcludeSchemas | Self::ExcludeTables | Self::ExcludeColumns)
+    }
+
+    const fn is_of_columns(self) -> bool {
+        matches!(self, Self::IncludeColumns | Self::ExcludeColumns)
     }
 
     const fn is_of_schemas(self) -> bool {
         matches!(self, Self::IncludeSchemas | Self::ExcludeSchemas)
+    }
+}
+
+impl Part {
+    fn captures(&self, name: &str) -> bool {
+        self.expressions.iter().any(|(_, regex)| regex.is_match(name)) != self.list.excludes()
     }
 }
 
@@ -69,10 +83,16 @@ impl TablePatterns {
     /// Whether a table is captured.
     pub fn capture(&self, relation: &Relation) -> bool {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        self.parts.iter().all(|part| {
-            let name = if part.list.is_of_schemas() { &relation.namespace } else { &table };
-            part.expressions.iter().any(|(_, regex)| regex.is_match(name)) != part.list.excludes()
-        })
+        self.parts
+            .iter()
+            .filter(|part| !part.list.is_of_columns())
+            .all(|part| part.captures(if part.list.is_of_schemas() { &relation.namespace } else { &table }))
+    }
+
+    /// Whether a column of `table` (`schema.table`) is captured.
+    pub fn capture_column(&self, table: &str, column: &str) -> bool {
+        let name = format!("{table}.{column}");
+        self.parts.iter().filter(|part| part.list.is_of_columns()).all(|part| part.captures(&name))
     }
 }
 

@@ -43,8 +43,6 @@ pub(super) struct Job {
     pub(super) has_worker: bool,
     /// Debezium Server's own: `debezium.sink.type` and the like.
     pub(super) server: Keys,
-    /// Quarkus' active profiles, the strongest last; empty for Kafka Connect.
-    pub(super) profiles: Vec<String>,
 }
 
 /// A file's kind, and its entries.
@@ -108,7 +106,7 @@ impl Document {
                 all.insert(key, value.clone());
                 all
             }))),
-            other => Ok(other),
+            other @ (Self::Connector(_) | Self::Worker(_)) => Ok(other),
         }
     }
 }
@@ -237,7 +235,7 @@ impl Job {
         }
         match (server, connector, worker) {
             (Some(server), None, worker) => {
-                Ok(Self::of_server(server.overlaid(worker.unwrap_or_default()), environment))
+                Ok(Self::of_server(&server.overlaid(worker.unwrap_or_default()), environment))
             }
             (None, Some(connector), worker) => Ok(Self::of_connect(connector, worker)),
             (Some(_), Some(_), _) => Err(DebeziumError::Together {
@@ -260,21 +258,13 @@ impl Job {
             producer.insert("bootstrap.servers".to_owned(), given);
         }
         let producer = producer.overlaid(connector.take_below("producer.override."));
-        Self {
-            platform: Platform::Connect,
-            connector,
-            producer,
-            worker,
-            has_worker,
-            server: Keys::default(),
-            profiles: Vec::new(),
-        }
+        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server: Keys::default() }
     }
 
     /// Debezium Server's prefixes taken off; what is more special is laid over what is less.
-    fn of_server(keys: Keys, environment: &Environment) -> Self {
-        let profiles = profiles(&keys, environment);
-        let mut server = with_variables(profiled(&keys, &profiles), &profiles, environment);
+    fn of_server(keys: &Keys, environment: &Environment) -> Self {
+        let profiles = profiles(keys, environment);
+        let mut server = with_variables(profiled(keys, &profiles), &profiles, environment);
         let producer = server.take_below("debezium.sink.kafka.producer.");
         let mut connector = server.take_below("debezium.source.");
         for part in ["transforms", "predicates"] {
@@ -296,15 +286,7 @@ impl Job {
                 connector.insert(name, value);
             }
         }
-        Self {
-            platform: Platform::Server,
-            connector,
-            producer,
-            worker: Keys::default(),
-            has_worker: false,
-            server,
-            profiles,
-        }
+        Self { platform: Platform::Server, connector, producer, worker: Keys::default(), has_worker: false, server }
     }
 }
 
@@ -347,11 +329,11 @@ fn with_variables(keys: Keys, profiles: &[String], environment: &Environment) ->
 /// Whether a variable's name is a key as it stands.
 fn is_key(name: &str) -> bool {
     let of_part = |part: &&str| name.strip_prefix("debezium.").is_some_and(|rest| rest.starts_with(*part));
-    ["source.", "sink.", "format.", "transforms", "predicates"].iter().any(|part| of_part(&part))
+    ["source.", "sink.", "format.", "transforms", "predicates"].iter().any(of_part)
 }
 
 /// Whether a variable's name stands for one of Debezium Server's keys; `DEBEZIUM_VERSION` and the like are its image's.
 fn is_variable(name: &str) -> bool {
     let of_part = |part: &&str| name.strip_prefix("DEBEZIUM_").is_some_and(|rest| rest.starts_with(*part));
-    ["SOURCE_", "SINK_", "FORMAT_", "TRANSFORMS", "PREDICATES"].iter().any(|part| of_part(&part))
+    ["SOURCE_", "SINK_", "FORMAT_", "TRANSFORMS", "PREDICATES"].iter().any(of_part)
 }

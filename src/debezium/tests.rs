@@ -575,7 +575,7 @@ fn what_would_send_records_elsewhere_is_a_difference() {
 fn what_is_not_needed_is_said_with_the_reason() {
     of_key("snapshot.mode", "initial", Severity::NotNeeded, "rows older than the slot");
     of_key("snapshot.mode", "no_data", Severity::NotNeeded, "rows older than the slot");
-    of_key("heartbeat.interval.ms", "1000", Severity::NotNeeded, "idle outbox");
+    of_key("heartbeat.interval.ms", "0", Severity::NotNeeded, "asks for nothing");
     of_key("heartbeat.action.query", "INSERT", Severity::NotNeeded, "idle outbox");
     of_key("signal.data.collection", "public.signals", Severity::NotNeeded, "signals");
     of_key("offset.storage.file.filename", "x", Severity::NotNeeded, "the slot is the only memory");
@@ -590,6 +590,7 @@ fn what_changes_something_else_is_a_warning() {
     of_key("flush.lsn.source", "false", Severity::Warning, "far behind");
     of_key("errors.tolerance", "all", Severity::Warning, "--on-bad-row");
     of_key("message.prefix.include.list", "x", Severity::Warning, "--message-prefix");
+    of_key("heartbeat.interval.ms", "1000", Severity::Warning, "heartbeat topic");
     of_key("nonsense.key", "x", Severity::Warning, "no key of Debezium's");
     of_key("slot.nam", "x", Severity::Warning, "slot.name is");
     of_key("driver.socketTimeout", "x", Severity::Warning, "JDBC");
@@ -605,6 +606,58 @@ fn what_changes_records_is_a_difference() {
     of_key("provide.transaction.metadata", "true", Severity::Differs, "not written");
     of_key("provide.transaction.metadata", "false", Severity::NotNeeded, "nothing");
     of_key("skipped.operations", "t", Severity::NotNeeded, "anyway");
+}
+
+/// Keys whose effect shows in schemas alone, with a value that has one.
+const OF_SCHEMAS: [(&str, &str); 5] = [
+    ("column.propagate.source.type", ".*"),
+    ("datatype.propagate.source.type", ".*"),
+    ("schema.name.adjustment.mode", "avro"),
+    ("topic.delimiter", "_"),
+    ("topic.naming.strategy", "io.debezium.schema.SchemaRegexTopicNamingStrategy"),
+];
+
+#[test]
+fn what_changes_schemas_is_a_difference_where_schemas_are_written() {
+    for (key, value) in OF_SCHEMAS {
+        of_key(key, value, Severity::NotNeeded, "only where a JsonConverter writes schemas");
+        let json = server(&format!("debezium.format.value=json\ndebezium.source.{key}={value}"));
+        noted(&json, &format!("debezium.source.{key}"), Severity::Differs, "schemas.enable=false");
+        let bare = "debezium.format.value=json\ndebezium.format.value.schemas.enable=false";
+        let bare = server(&format!("{bare}\ndebezium.source.{key}={value}"));
+        noted(&bare, &format!("debezium.source.{key}"), Severity::NotNeeded, "only where");
+    }
+    let json = server(
+        "debezium.format.value=json\ndebezium.source.schema.name.adjustment.mode=none\ndebezium.source.topic.delimiter=.",
+    );
+    json.verdict(false).unwrap();
+}
+
+#[test]
+fn logical_messages_that_debezium_would_write_are_named() {
+    noted(&server(""), "logical messages", Severity::Warning, "PREFIX.message");
+    let none = server("debezium.source.message.prefix.exclude.list=.*");
+    assert!(none.notes.iter().all(|note| note.origin != "logical messages"));
+}
+
+#[test]
+fn an_envelope_of_columns_that_some_tables_lack_is_a_difference_unless_there_is_one_table() {
+    let lines = "debezium.transforms.outbox.table.fields.additional.placement=ver:envelope\n\
+                 debezium.transforms.outbox.table.field.additional.missing=ignore";
+    assert!(server(lines).verdict(false).is_err());
+    server(&format!("{lines}\ndebezium.source.table.include.list=public.outbox")).verdict(false).unwrap();
+}
+
+#[test]
+fn columns_that_are_not_captured_are_not_there() {
+    let translation = server("debezium.source.column.exclude.list=public.outbox.sec.*");
+    let captured = translation.connect.captured();
+    assert!(captured.capture_column("public.outbox", "payload") && captured.capture_column("public.outbox2", "secret"));
+    assert!(!captured.capture_column("public.outbox", "secret"));
+    assert!(translation.tables.is_empty());
+    let only = server("debezium.source.column.include.list=public.outbox.(id|payload)").connect.captured();
+    assert!(only.capture_column("public.outbox", "id") && !only.capture_column("public.outbox", "secret"));
+    of_key("column.exclude.list", "a(b", Severity::Refused, "no regular expression");
 }
 
 #[test]

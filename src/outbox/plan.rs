@@ -10,6 +10,7 @@
 
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
+use crate::config::TablePatterns;
 use crate::config::mapping::{Mapping, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
 use crate::route::{Name, Topic};
@@ -227,7 +228,8 @@ impl Plan {
         mapping: &Mapping,
         topic: &Topic,
     ) -> Result<Self, PlanError> {
-        let find = Finder { table: &table, columns: &columns, mapping };
+        let captured = mapping.connect.as_ref().map(|connect| connect.captured());
+        let find = Finder { table: &table, columns: &columns, mapping, captured: captured.as_ref() };
         let envelope = find.pairs("--envelope", &mapping.envelope)?;
         let timestamp = match &mapping.timestamp {
             Timestamp::Commit => None,
@@ -382,7 +384,7 @@ impl Plan {
 
 /// The id's column, whatever else is missing.
 pub(super) fn id_column(columns: &[PlanColumn], mapping: &Mapping) -> Option<usize> {
-    Finder { table: "", columns, mapping }.role(Role::Id).ok().flatten()
+    Finder { table: "", columns, mapping, captured: None }.role(Role::Id).ok().flatten()
 }
 
 fn as_json_name((name, index): (String, usize)) -> (String, usize) {
@@ -400,11 +402,17 @@ struct Finder<'a> {
     table: &'a str,
     columns: &'a [PlanColumn],
     mapping: &'a Mapping,
+    /// Others are as if they were not there; `None`: all are.
+    captured: Option<&'a TablePatterns>,
 }
 
 impl Finder<'_> {
     fn named(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name == name)
+        self.columns.iter().position(|column| column.name == name).filter(|_| self.is_captured(name))
+    }
+
+    fn is_captured(&self, name: &str) -> bool {
+        self.captured.is_none_or(|captured| captured.capture_column(self.table, name))
     }
 
     fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, PlanError> {
@@ -503,7 +511,8 @@ impl Finder<'_> {
     }
 
     fn present(&self) -> Vec<String> {
-        self.columns.iter().map(|column| column.name.clone()).collect()
+        let names = self.columns.iter().map(|column| column.name.clone());
+        names.filter(|name| self.is_captured(name)).collect()
     }
 
     /// The column whose name is likest to one of `names`, if one is like enough to be a slip.
@@ -513,7 +522,8 @@ impl Finder<'_> {
             let lower = column.name.to_lowercase();
             names.iter().map(|name| strsim::jaro_winkler(&lower, &name.to_lowercase())).fold(0.0, f64::max)
         };
-        let best = self.columns.iter().map(|column| (likeness(column), column)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let columns = self.columns.iter().filter(|column| self.is_captured(&column.name));
+        let best = columns.map(|column| (likeness(column), column)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         (best.0 >= LIKE_ENOUGH).then(|| best.1.name.clone())
     }
 }

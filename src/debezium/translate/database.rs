@@ -1,7 +1,7 @@
 //! Where the rows come from: `database.*`, slot, publication, tables.
 
 use super::Translator;
-use crate::config::List;
+use crate::config::{List, TablePatterns};
 use crate::debezium::keys::Value;
 use crate::debezium::{Setting, Severity};
 use crate::given::Origin;
@@ -110,15 +110,29 @@ impl Translator {
             ("schema.blacklist", List::ExcludeSchemas),
             ("table.whitelist", List::IncludeTables),
             ("table.blacklist", List::ExcludeTables),
+            ("column.include.list", List::IncludeColumns),
+            ("column.exclude.list", List::ExcludeColumns),
+            ("column.whitelist", List::IncludeColumns),
+            ("column.blacklist", List::ExcludeColumns),
         ];
         for (key, list) in lists {
             let Some(value) = self.job.connector.take_filled(key) else { continue };
-            if let Err((expression, problem)) = self.out.tables.add(list, &value.text) {
+            let is_of_columns = matches!(list, List::IncludeColumns | List::ExcludeColumns);
+            let mut of_columns = TablePatterns::default();
+            let patterns = if is_of_columns { &mut of_columns } else { &mut self.out.tables };
+            if let Err((expression, problem)) = patterns.add(list, &value.text) {
                 let problem = problem.to_string();
                 let last = problem.lines().last().unwrap_or_default();
                 self.refuse(&value, format!("{expression:?} is no regular expression: {last}"));
+            } else if is_of_columns {
+                self.out.connect.columns.push((list, value.text.clone()));
+                self.not_needed(
+                    &value,
+                    "honoured: a column that is not captured is as if the table had none of that name",
+                );
             }
             if let Some(tables) = plain_names(&value.text).filter(|_| list == List::IncludeTables) {
+                self.one_table = tables.len() == 1;
                 let text = format!(
                     "as expressions over the publication's tables; close to --table {}",
                     tables.join(" --table ")

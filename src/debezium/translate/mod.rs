@@ -35,6 +35,7 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
             platform: job.platform,
         },
         job,
+        one_table: false,
     };
     translator.resolve(environment);
     translator.database();
@@ -53,6 +54,8 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
 struct Translator {
     job: Job,
     out: Translation,
+    /// The files name one table, and no other.
+    one_table: bool,
 }
 
 impl Translator {

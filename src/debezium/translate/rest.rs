@@ -3,6 +3,7 @@
 //! Specification: Debezium's PostgreSQL connector and Server, Kafka Connect's worker properties.
 
 use super::Translator;
+use crate::debezium::Note;
 use crate::debezium::Severity::{self, Differs, NotNeeded, Warning};
 use crate::debezium::keys::Value;
 use crate::given::nearest;
@@ -15,23 +16,41 @@ enum When {
     On,
     /// Unless its value is true.
     Off,
+    /// Where a JsonConverter writes schemas, unless its value is false, none or empty: else it shows nowhere.
+    InSchemas,
 }
 
-use When::{Always, Off, On};
+use When::{Always, InSchemas, Off, On};
 
 const PACE: &str = "how Debezium paced itself";
 const OFFSETS: &str = "the slot is the only memory: nothing is read from or written to Debezium's offsets";
 const HEARTBEAT: &str =
     "not needed: an idle outbox confirms what the server's keepalives say, so that no WAL is held back";
+const HEARTBEAT_TOPIC: &str = "records are not written to Debezium's heartbeat topic (whoever watches that topic has /readyz and metrics); \
+                               no WAL is held back without them: an idle outbox confirms what the server's keepalives say";
 const SIGNAL: &str = "not needed: there are no signals; rows are published once more by inserting them again";
 const OLD_ROWS: &str = "not needed: the slot goes on where it is; rows older than the slot are not read, and are published by inserting them again";
 const CONNECT: &str = "Kafka Connect's own affair";
 const SERVER: &str = "Debezium Server's own affair";
+const SCHEMA_NAMES: &str =
+    "it changes the names of schemas that a JsonConverter writes: set schemas.enable=false, or leave it out";
 const NAMES: &str = "the router names topics without it";
-const SCHEMA: &str = "it changes schemas' details, which are written only where a JsonConverter writes schemas";
+const SCHEMA: &str = "it changes the schemas that a JsonConverter writes, with keys their partitions: set schemas.enable=false, or leave it out";
+
+/// Values that change nothing, of keys of all kinds: Debezium's defaults among them.
+const NOTHING: [&str; 8] = [
+    "",
+    "0",
+    "false",
+    "none",
+    "disabled",
+    ".",
+    "io.debezium.schema.schematopicnamingstrategy",
+    "io.debezium.schema.defaulttopicnamingstrategy",
+];
 
 /// The connector's. One that ends with a dot stands for all that begin with it; the first that fits counts.
-const CONNECTOR: [(&str, When, Severity, &str); 98] = [
+const CONNECTOR: [(&str, When, Severity, &str); 95] = [
     ("name", Always, NotNeeded, CONNECT),
     ("tasks.max", Always, NotNeeded, CONNECT),
     ("tasks.max.enforce", Always, NotNeeded, CONNECT),
@@ -50,6 +69,7 @@ const CONNECTOR: [(&str, When, Severity, &str); 98] = [
     ("incremental.snapshot.", Always, NotNeeded, OLD_ROWS),
     ("read.only", Always, NotNeeded, OLD_ROWS),
     ("streaming.delay.ms", Always, NotNeeded, PACE),
+    ("heartbeat.interval.ms", On, Warning, HEARTBEAT_TOPIC),
     ("heartbeat.", Always, NotNeeded, HEARTBEAT),
     ("signal.", Always, NotNeeded, SIGNAL),
     ("notification.", Always, NotNeeded, "walrelay tells of itself in its log, /status and /metrics"),
@@ -127,22 +147,18 @@ const CONNECTOR: [(&str, When, Severity, &str); 98] = [
         "logical messages become records of their own in Debezium; --message-prefix takes them as rows of an outbox",
     ),
     ("message.key.columns", Always, NotNeeded, "the router makes the key"),
-    ("column.include.list", Always, NotNeeded, "the columns that a record is made of are read, and no others"),
-    ("column.exclude.list", Always, NotNeeded, "the columns that a record is made of are read, and no others"),
-    ("column.whitelist", Always, NotNeeded, "the columns that a record is made of are read, and no others"),
-    ("column.blacklist", Always, NotNeeded, "the columns that a record is made of are read, and no others"),
     ("column.truncate.", Always, Differs, "values are not shortened"),
     ("column.mask.", Always, Differs, "values are not masked"),
-    ("column.propagate.source.type", Always, NotNeeded, SCHEMA),
-    ("datatype.propagate.source.type", Always, NotNeeded, SCHEMA),
-    ("propagate.", Always, NotNeeded, SCHEMA),
-    ("schema.name.adjustment.mode", Always, NotNeeded, SCHEMA),
+    ("column.propagate.source.type", InSchemas, Differs, SCHEMA),
+    ("datatype.propagate.source.type", InSchemas, Differs, SCHEMA),
+    ("propagate.", InSchemas, Differs, SCHEMA),
+    ("schema.name.adjustment.mode", InSchemas, Differs, SCHEMA),
     ("field.name.adjustment.mode", On, Differs, "names of columns are not changed"),
     ("sanitize.field.names", On, Differs, "names of columns are not changed"),
     ("schema.refresh.mode", Always, NotNeeded, "columns are as the stream says, at each place in it"),
     ("schema.history.", Always, NotNeeded, OFFSETS),
     ("include.schema.changes", Always, NotNeeded, "PostgreSQL sends none"),
-    ("include.schema.comments", Always, NotNeeded, SCHEMA),
+    ("include.schema.comments", InSchemas, Differs, SCHEMA),
     (
         "include.unknown.datatypes",
         On,
@@ -154,9 +170,9 @@ const CONNECTOR: [(&str, When, Severity, &str); 98] = [
     ("unavailable.value.placeholder", Always, NotNeeded, "an inserted row has all its values"),
     ("converters", On, Differs, "custom converters may change values; none is applied"),
     ("post.processors", On, Differs, "post processors may change values; none is applied"),
-    ("topic.delimiter", Always, NotNeeded, NAMES),
+    ("topic.delimiter", InSchemas, Differs, SCHEMA_NAMES),
     ("topic.cache.size", Always, NotNeeded, NAMES),
-    ("topic.naming.strategy", Always, NotNeeded, NAMES),
+    ("topic.naming.strategy", InSchemas, Differs, SCHEMA_NAMES),
     ("topic.heartbeat.prefix", Always, NotNeeded, HEARTBEAT),
     ("topic.transaction", Always, NotNeeded, NAMES),
     ("custom.metric.tags", Always, NotNeeded, "walrelay has its own metrics"),
@@ -193,6 +209,7 @@ impl Translator {
     pub(super) fn rest(&mut self) {
         self.sink();
         self.inserts();
+        self.messages();
         self.converters_left();
         let connector = std::mem::take(&mut self.job.connector);
         for (key, value) in connector.iter() {
@@ -234,6 +251,18 @@ impl Translator {
         }
     }
 
+    /// Without a list of prefixes Debezium takes all of them.
+    fn messages(&mut self) {
+        if self.job.connector.iter().any(|(key, _)| key.starts_with("message.prefix.")) {
+            return;
+        }
+        self.out.notes.push(Note {
+            severity: Warning,
+            origin: "logical messages".to_owned(),
+            text: "Debezium writes each pg_logical_emit_message to the topic PREFIX.message; walrelay publishes those that --message-prefix names, as rows of an outbox (message.prefix.exclude.list=.* says that there are none)".to_owned(),
+        });
+    }
+
     fn converters_left(&mut self) {
         for key in ["key.converter.", "value.converter.", "header.converter.", "converter."] {
             for (_, value) in self.job.connector.take_below(key).iter() {
@@ -249,12 +278,15 @@ impl Translator {
     }
 
     fn left(&mut self, value: &Value, when: When, severity: Severity, text: &str) {
-        let silent = match when {
-            Always => false,
-            On => ["", "false", "none", "disabled"].contains(&value.text.trim().to_ascii_lowercase().as_str()),
-            Off => value.boolean() != Some(false),
+        let asks = !NOTHING.contains(&value.text.trim().to_ascii_lowercase().as_str());
+        let (severity, text) = match when {
+            InSchemas if asks && !self.out.connect.writes_schemas() => {
+                (NotNeeded, "it shows only where a JsonConverter writes schemas")
+            }
+            On | InSchemas if !asks => (NotNeeded, "it asks for nothing"),
+            Off if value.boolean() != Some(false) => (NotNeeded, "it asks for nothing"),
+            Always | On | Off | InSchemas => (severity, text),
         };
-        let (severity, text) = if silent { (NotNeeded, "it asks for nothing") } else { (severity, text) };
         self.note(severity, &value.origin, text);
     }
 

@@ -291,7 +291,8 @@ impl Planner<'_> {
 
     fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
         let (payload, expand) = (self.plan.payload, self.connect.expand);
-        if self.plan.envelope.is_empty() {
+        // An envelope stays one where the table lacks all of its columns.
+        if mapping.envelope.is_empty() {
             let encoder = self.encoder(payload, &self.connect.value)?;
             return Ok(ValuePlan::Payload { encoder, expand: expand.filter(|_| self.is_text(payload)) });
         }
