@@ -376,6 +376,13 @@ impl Outbox {
         self.mapping.message_prefixes.iter().any(|wanted| wanted == prefix)
     }
 
+    /// The place of a prefix among those that are asked for, from 0; their number, for any other.
+    pub fn message_prefix_place(&self, prefix: &str) -> u32 {
+        let wanted = &self.mapping.message_prefixes;
+        let place = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
+        u32::try_from(place).unwrap_or(u32::MAX)
+    }
+
     /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
         let Some(Entry::Listed(plan) | Entry::Gone(plan)) = self.relations.get(&relation) else {

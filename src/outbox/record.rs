@@ -17,7 +17,7 @@ use super::{RowContext, time};
 use crate::config::mapping::Mapping;
 use crate::pgoutput::{Column, Tuple};
 use crate::route::{LastTopic, NoTopic, Topic};
-use crate::sink::{Header, Record};
+use crate::sink::{Header, Record, emptied};
 use std::borrow::Cow;
 use std::io::Write;
 
@@ -37,12 +37,6 @@ pub(super) struct Scratch {
     pub(super) topic_values: Vec<Piece<'static>>,
     pub(super) drafts: Vec<Draft<'static>>,
     headers: Vec<Header<'static>>,
-}
-
-/// An emptied vector for values of another lifetime, in the same room: the standard library collects in place.
-fn emptied<A, B>(mut vector: Vec<A>) -> Vec<B> {
-    vector.clear();
-    vector.into_iter().filter_map(|_| None).collect()
 }
 
 impl Scratch {

@@ -2,11 +2,11 @@
 //!
 //! A refusal fails a whole batch, and says not which record of it is to blame. So the stream begins again from the confirmed
 //! position, and between the first and the last record that was in flight *one record is in flight in all*: a refusal then names
-//! exactly that one. If none is refused on its own, the batch as a whole was too large, and the next ones are made smaller, for a while.
+//! exactly that one. If none is refused on its own, the batch as a whole was too large; the sink makes the next ones smaller by itself.
 //!
 //! ```text
 //!   confirmed          first in flight            last enqueued
-//!      │  full pace         │  one record at a time     │  full pace, maybe smaller batches
+//!      │  full pace         │  one record at a time     │  full pace
 //!  ────┴────────────────────┴───────────────────────────┴──────────►
 //! ```
 //!
@@ -17,21 +17,10 @@
 
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow};
-use crate::sink::{Failure, Pace};
+use crate::sink::{Failure, Token};
 use crate::tracker::Position;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// Batches of what size, in bytes, are tried once single records turn out fine: what Java clients send by default, then
-/// records one by one.
-const SMALLER_BATCHES: [usize; 2] = [16_384, 1];
-
-/// Batches are tried larger again when no record was refused for so long; for twice as long once that has proved wrong, and so on:
-/// a batch that is refused costs repeats.
-const LARGER_AFTER: Duration = Duration::from_mins(10);
-
-/// The wait is doubled so often at most, which makes it most of a day.
-const MOST_DOUBLINGS: u32 = 7;
+use std::time::Instant;
 
 /// Where care is needed.
 #[derive(Debug, Default)]
@@ -46,14 +35,6 @@ pub struct Careful {
     condemned: BTreeMap<Position, Condemned>,
     /// A record that was refused for its topic's sake is not tried again before that.
     pause: Option<(Position, Instant, Failure)>,
-    /// The step of [`SMALLER_BATCHES`] that holds, from 1; 0: none.
-    smaller: usize,
-    /// How many times the batches were made smaller.
-    made_smaller: u32,
-    /// Since when there has been no suspect, while batches are smaller.
-    calm_since: Option<Instant>,
-    /// The sink is to be made anew for larger batches, once nothing is in flight.
-    larger: bool,
 }
 
 /// Between these, both included, one record is in flight in all.
@@ -76,6 +57,8 @@ pub struct Alone {
     pub what: What,
     /// The topic that it goes to.
     pub topic: String,
+    /// As it was enqueued.
+    pub token: Token,
 }
 
 /// What goes alone.
@@ -116,7 +99,6 @@ impl Careful {
     /// One of the records from `first` to `last` was refused.
     pub fn suspect(&mut self, first: Position, last: Position) {
         self.suspects = Some(Suspects { first, last, found: false });
-        self.calm_since = None;
         self.settled();
     }
 
@@ -128,7 +110,7 @@ impl Careful {
     /// Whether anything is to be looked at before the record at `position` is enqueued.
     #[inline]
     pub fn concerns(&self, position: Position) -> bool {
-        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty() || self.larger
+        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty()
     }
 
     /// Whether the record at `position` must wait until nothing else is in flight: it is a suspect, or the first behind
@@ -138,37 +120,9 @@ impl Careful {
         self.suspects.as_ref().is_some_and(|suspects| suspects.first <= position)
     }
 
-    /// Nothing is in flight and `position` comes next: true once, when that lies behind the last suspect and none was
-    /// refused, so that the sink should be made anew with [`Careful::pace`].
+    /// Nothing is in flight and `position` comes next: true once, when that lies behind the last suspect and none was refused.
     pub fn passed(&mut self, position: Position) -> bool {
-        let Some(Suspects { found, .. }) = self.suspects.take_if(|suspects| position > suspects.last) else {
-            return false;
-        };
-        if !found {
-            self.smaller = (self.smaller + 1).min(SMALLER_BATCHES.len());
-            self.made_smaller += 1;
-            self.larger = false;
-        }
-        !found
-    }
-
-    /// Time goes on: after a while without a refusal batches may be larger again, by one step.
-    pub fn calm(&mut self, now: Instant) {
-        if self.smaller == 0 || self.is_on() {
-            return;
-        }
-        let since = *self.calm_since.get_or_insert(now);
-        let doublings = self.made_smaller.saturating_sub(1).min(MOST_DOUBLINGS);
-        if now.saturating_duration_since(since) >= LARGER_AFTER * 2_u32.pow(doublings) {
-            self.smaller -= 1;
-            self.calm_since = Some(now);
-            self.larger = true;
-        }
-    }
-
-    /// Whether the sink is to be made anew for larger batches. With [`Careful::pace`] as it is now, that is done.
-    pub fn is_larger(&self) -> bool {
-        self.larger
+        self.suspects.take_if(|suspects| position > suspects.last).is_some_and(|Suspects { found, .. }| !found)
     }
 
     /// Positions from `switch_point` on belong to other rows now.
@@ -266,21 +220,13 @@ impl Careful {
         let (at, until, failure) = self.pause.as_ref()?;
         (*at == position && now < *until).then(|| failure.clone())
     }
-
-    /// How a sink that is made now should hand over.
-    pub fn pace(&mut self) -> Pace {
-        self.larger = false;
-        match self.smaller.checked_sub(1) {
-            None => Pace::Full,
-            Some(step) => Pace::Batches(SMALLER_BATCHES.get(step).copied().unwrap_or(1)),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sink::FailureClass;
+    use std::time::Duration;
 
     fn at(final_lsn: u64, ordinal: u64) -> Position {
         Position { final_lsn: Lsn::new(final_lsn), ordinal }
@@ -288,7 +234,7 @@ mod tests {
 
     fn alone(position: Position, what: What) -> Alone {
         let row = BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated };
-        Alone { position, row, what, topic: "orders".into() }
+        Alone { position, row, what, topic: "orders".into(), token: Token::unpack(0) }
     }
 
     fn refusal() -> Failure {
@@ -320,50 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn when_no_single_record_is_refused_the_batches_get_smaller_each_time() {
+    fn when_no_single_record_is_refused_that_is_said_once() {
         let mut careful = Careful::default();
-        assert_eq!(careful.pace(), Pace::Full);
         careful.suspect(at(10, 0), at(20, 0));
-        assert_eq!(careful.pace(), Pace::Full);
         assert!(!careful.passed(at(20, 0)));
         assert!(careful.passed(at(20, 1)));
         assert!(!careful.passed(at(20, 2)), "once");
-        assert_eq!(careful.pace(), Pace::Batches(16_384));
-        for _ in 0..3 {
-            careful.suspect(at(30, 0), at(30, 0));
-            assert!(careful.passed(at(31, 0)));
-            assert_eq!(careful.pace(), Pace::Batches(1));
-        }
-    }
-
-    #[test]
-    fn batches_get_larger_again_after_a_while_without_refusals_and_later_each_time_that_was_wrong() {
-        let (mut careful, start) = (Careful::default(), Instant::now());
-        let after = |minutes| start + Duration::from_mins(minutes);
-        let refused = |careful: &mut Careful| {
-            careful.suspect(at(10, 0), at(20, 0));
-            careful.calm(after(1_000_000));
-            assert!(careful.passed(at(21, 0)), "a search is no calm");
-        };
-        refused(&mut careful);
-        careful.calm(after(0));
-        careful.calm(after(9));
-        assert!(!careful.is_larger() && !careful.concerns(at(30, 0)));
-        careful.calm(after(10));
-        assert!(careful.is_larger() && careful.concerns(at(30, 0)));
-        assert_eq!((careful.pace(), careful.is_larger()), (Pace::Full, false));
-        careful.calm(after(1000));
-        assert!(!careful.is_larger(), "they are as large as may be");
-        refused(&mut careful);
-        refused(&mut careful);
-        assert_eq!(careful.pace(), Pace::Batches(1));
-        careful.calm(after(1000));
-        careful.calm(after(1039));
-        assert!(!careful.is_larger(), "four times as long, after three refusals");
-        careful.calm(after(1040));
-        assert_eq!(careful.pace(), Pace::Batches(16_384));
-        careful.calm(after(1080));
-        assert_eq!(careful.pace(), Pace::Full);
     }
 
     #[test]
@@ -397,7 +305,6 @@ mod tests {
         assert_eq!(careful.condemned(at(15, 0)), None);
         assert!(!careful.passed(at(20, 1)));
         assert!(!careful.is_on());
-        assert_eq!(careful.pace(), Pace::Full);
     }
 
     #[test]

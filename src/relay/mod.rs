@@ -33,7 +33,8 @@ use crate::outbox::{BadRow, Outbox, PlanError};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::resume::Resume;
-use crate::sink::{Delivered, Failure, FailureClass, Sink, Token};
+use crate::sink::Token;
+use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use crate::tracker::{Position, Tracker};
 use careful::{Alone, What};
 use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
@@ -274,7 +275,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn renew_sink(&mut self) -> Result<(), Failure> {
-        self.sink.restart(self.careful.pace())?;
+        self.sink.restart()?;
         self.careful.settled();
         self.group.forget();
         Ok(())
@@ -370,9 +371,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Self { sink, tracker, metrics, clock, careful, group, topics, .. } = self;
         let mut failed = None;
         let mut now = None;
-        sink.poll(&mut |Delivered { token, records, bytes, outcome }| match outcome {
+        sink.poll(&mut |report| match report {
             // After a failure nothing counts: what follows is replayed.
-            Ok(()) if failed.is_none() => {
+            Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
                 careful.delivered();
                 if topics.any_failing() {
@@ -386,15 +387,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     metrics.acknowledged(token.topic, records.into(), bytes, now);
                 }
             }
-            Ok(()) => {}
-            Err(failure) => {
-                metrics.publish_failure(failure.reason, records.into());
-                failed = Some((token, worse(failed.take().map(|(_, failure)| failure), failure)));
-            }
+            Report::Delivered(_) => {}
+            Report::Refused(refused) => failed = Some(worse(failed.take(), refused.failure)),
+            Report::Failed(failure) => failed = Some(worse(failed.take(), failure)),
         });
         self.settle();
         match failed {
-            Some((token, failure)) => self.failed(failure, token, when).map_err(Box::new),
+            Some(failure) => {
+                self.metrics.publish_failure(failure.reason, 1);
+                self.failed(failure, when).map_err(Box::new)
+            }
             None => Ok(()),
         }
     }
@@ -410,8 +412,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which, and what to try next.
-    fn failed(&mut self, failure: Failure, token: Token, when: Reported) -> Result<(), Ended> {
+    fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), Ended> {
         if let Some(alone) = self.careful.guilty() {
+            let token = alone.token;
             if !self.is_judged(alone, &failure) {
                 return Err(Ended::SinkFailed(failure));
             }
@@ -456,7 +459,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Err(Ended::SinkFailed(failure));
         }
         self.tracker.withdrawn(token);
-        self.sink.restart(self.careful.pace()).map_err(Ended::SinkFailed)
+        self.sink.restart().map_err(Ended::SinkFailed)
     }
 
     /// Lets operators see.
@@ -470,7 +473,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.shown = Some(now);
         let flush_lsn = self.tracker.flush_lsn();
         self.careful.confirmed(flush_lsn);
-        self.careful.calm(now);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());

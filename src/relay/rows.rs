@@ -18,7 +18,7 @@ use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContex
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::sink::dead_letter::DeadLetter;
-use crate::sink::{Enqueue, Failure, FailureClass, Pace, Record, Sink};
+use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
 use crate::tracker::Position;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,16 @@ impl Change<'_> {
             Self::Row { .. } => "Insert",
             Self::Message(_) => "Message",
         }
+    }
+
+    /// Which row it is, for the sink to give back.
+    #[inline]
+    fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
+        let source = match self {
+            Self::Row { relation, .. } => Source::Table(*relation),
+            Self::Message(message) => Source::Message(outbox.message_prefix_place(message.prefix)),
+        };
+        Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source }
     }
 
     /// Lends its record.
@@ -105,6 +115,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(step);
         }
         let Self { outbox, sink, tracker, metrics, topics, clock, .. } = self;
+        let origin = change.origin(outbox, &context);
         let outcome = change.record(outbox, &context, |record| {
             let token = tracker.token(topics.number(record.topic, metrics));
             if topics.any_failing()
@@ -112,7 +123,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             {
                 return Enqueue::Blocked(failure);
             }
-            sink.try_enqueue(record, token)
+            sink.try_enqueue(record, Tag { token, origin })
         });
         self.dealt_with(outcome, change, &context, session)
     }
@@ -157,7 +168,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> Step {
         let topic = self.topics.last().to_owned();
-        self.careful.enqueued(Alone { position: position(context), row, what, topic });
+        let token = self.tracker.token(self.topics.number(&topic, &self.metrics));
+        self.careful.enqueued(Alone { position: position(context), row, what, topic, token });
         Step::Wait(Wait::Alone)
     }
 
@@ -175,11 +187,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Report::Nobody => {}
         }
-        if self.careful.is_larger()
-            && let Some(step) = self.make_larger()?
-        {
-            return Ok(Some(step));
-        }
         if let Some(failure) = self.careful.paused(position, self.clock.now()) {
             return Ok(Some(Step::Wait(Wait::Blocked(failure))));
         }
@@ -194,32 +201,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(Some(Step::Wait(Wait::ForRoom)));
         }
         if self.careful.passed(position) {
-            let pace = self.careful.pace();
-            tracing::warn!(?pace, "no single record was refused, but a batch was: batches are made smaller");
-            self.hand_over_at(pace, "batches are made smaller")?;
+            tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
         }
         Ok(None)
-    }
-
-    /// For long no record was refused: batches may be larger again. `None` once that is done.
-    #[cold]
-    fn make_larger(&mut self) -> Turn<Option<Step>> {
-        if self.sink.in_flight().records > 0 {
-            return Ok(Some(Step::Wait(Wait::ForRoom)));
-        }
-        let pace = self.careful.pace();
-        tracing::info!(?pace, "no record was refused for long: batches may be larger again");
-        self.hand_over_at(pace, "batches may be larger again")?;
-        Ok(None)
-    }
-
-    /// Makes the sink anew while nothing is in flight. One that takes records in transactions begins again with an open one.
-    fn hand_over_at(&mut self, pace: Pace, why: &str) -> Turn<()> {
-        if self.group.is_on() {
-            let failure = Failure { class: FailureClass::Row, reason: "too_large", text: why.to_owned() };
-            return Err(Box::new(Ended::SinkFailed(failure)));
-        }
-        self.sink.restart(pace).map_err(|failure| Box::new(Ended::SinkFailed(failure)))
     }
 
     /// The row will never be published as it is: its fate is what the settings say.
@@ -319,14 +303,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             without_payload: bare,
         };
         let token = tracker.token(topics.number(letter.topic, metrics));
+        let tag = Tag { token, origin: change.origin(outbox, context) };
         let whole = change.record(outbox, context, |record| {
             let letter = DeadLetter { intended: Some(record.topic), ..letter };
-            letter.lend(record, |record| sink.try_enqueue(record, token))
+            letter.lend(record, |record| sink.try_enqueue(record, tag))
         });
         match whole {
             Err(RowError::Bad(_)) => {
                 let letter = DeadLetter { intended: row.reason.topic(), ..letter };
-                change.remains(outbox, context, |record| letter.lend(record, |record| sink.try_enqueue(record, token)))
+                change.remains(outbox, context, |record| letter.lend(record, |record| sink.try_enqueue(record, tag)))
             }
             outcome => outcome,
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::mapping::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
-use crate::sink::{Enqueue, InFlight, Own, Owner, Pace, Record, Token};
+use crate::sink::{Enqueue, InFlight, Own, Owner, Record, Tag, Token};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -68,11 +68,11 @@ struct Idle {
 }
 
 impl Sink for Idle {
-    fn try_enqueue(&mut self, _record: &Record<'_>, _token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, _record: &Record<'_>, _tag: Tag) -> Enqueue {
         Enqueue::Full
     }
 
-    fn poll(&mut self, _each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, _each: &mut dyn FnMut(Report)) {
         if self.draining {
             self.in_flight.records -= 1;
         }
@@ -82,9 +82,7 @@ impl Sink for Idle {
         self.in_flight
     }
 
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -162,7 +160,8 @@ fn a_destinations_trouble_is_no_obstacle_while_nothing_is_in_flight() {
 
 #[test]
 fn what_came_before_a_row_above_the_limit_is_delivered_and_told_first() {
-    let mut relay = relay(Idle { in_flight: InFlight { records: 3, bytes: 0 }, draining: true, ..Idle::default() });
+    let mut relay =
+        relay(Idle { in_flight: InFlight { records: 3, ..InFlight::default() }, draining: true, ..Idle::default() });
     let mut script = Script::of(&[keepalive(3000), vec![0; LIMIT]]);
     let ended = relay.stream(&mut script, None);
     assert!(matches!(ended, Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))), "{ended:?}");
@@ -207,26 +206,24 @@ struct Ledger {
 struct Transactional(Rc<RefCell<Ledger>>, Hands);
 
 impl Sink for Transactional {
-    fn try_enqueue(&mut self, _record: &Record<'_>, token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, _record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         self.0.borrow_mut().in_flight.push(token);
         Enqueue::Taken
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         let mut ledger = self.0.borrow_mut();
         if ledger.reports && !ledger.silence.contains(&self.1.now()) {
             let reported = ledger.in_flight.drain(..);
-            reported.for_each(|token| each(Delivered { token, records: 1, bytes: 1, outcome: Ok(()) }));
+            reported.for_each(|token| each(Report::Delivered(Delivered { token, records: 1, bytes: 1 })));
         }
     }
 
     fn in_flight(&self) -> InFlight {
-        InFlight { records: self.0.borrow().in_flight.len() as u64, bytes: 0 }
+        InFlight { records: self.0.borrow().in_flight.len() as u64, ..InFlight::default() }
     }
 
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         self.0.borrow_mut().in_flight.clear();
         Ok(())
     }

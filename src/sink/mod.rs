@@ -1,13 +1,17 @@
 //! What leaves: a [`Record`], and the one trait behind which a destination stands.
 //!
-//! In: a record that borrows from the read buffer, with a [`Token`] that comes back in its delivery report. Out: whether
-//! the destination took it, and later exactly one report for each record taken.
+//! In: a record that borrows from the read buffer, with a [`Tag`]: what comes back in its report. Out: whether the destination
+//! took it, and later exactly one report for each record taken.
 //! Nothing above this folder names Kafka. A destination is driven by one thread; it may keep threads of its own.
 
 pub mod dead_letter;
 pub mod kafka;
 pub mod null;
+mod owned;
 pub mod stdout;
+
+pub(crate) use owned::emptied;
+pub use owned::{HeaderRoom, OwnedRecord};
 
 use std::time::Duration;
 
@@ -29,11 +33,22 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes of key and value: what bounds and byte counters count.
+    /// Bytes of key and value: what byte counters count.
     pub fn bytes(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len)
     }
+
+    /// Bytes of key, value and headers, names included, and [`HEADER_OVERHEAD_BYTES`] for each header: what bounds count.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        let header =
+            |header: &Header<'_>| header.name.len() + header.value.map_or(0, <[u8]>::len) + HEADER_OVERHEAD_BYTES;
+        self.bytes() + self.headers.iter().map(header).sum::<usize>()
+    }
 }
+
+/// What a header costs beyond its name and value while its record is in flight, in bytes: an allocation and its fields.
+pub const HEADER_OVERHEAD_BYTES: usize = 64;
 
 /// A header; names may repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,16 +85,56 @@ impl Token {
     }
 }
 
+/// Which row a record was made of. A destination keeps it with what it keeps of the record, gives it back in [`Refused`], and
+/// reads nothing into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Origin {
+    /// Where its transaction's commit record begins, as an integer.
+    pub final_lsn: u64,
+    /// Its number in the transaction, from 0.
+    pub ordinal: u64,
+    /// Where it was inserted.
+    pub source: Source,
+}
+
+/// Where a row was inserted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The table with this object identifier.
+    Table(u32),
+    /// No table: it is a logical message with the prefix that `--message-prefix` names at this place, from 0.
+    Message(u32),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::Table(0)
+    }
+}
+
+/// What a record carries to its report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// For [`Delivered`].
+    pub token: Token,
+    /// For [`Refused`].
+    pub origin: Origin,
+}
+
 /// What a destination has taken and not yet reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InFlight {
     /// Records.
     pub records: u64,
-    /// Their bytes of key and value.
+    /// What they hold: [`Record::held_bytes`].
     pub bytes: u64,
+    /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and what waits behind them.
+    pub held: u64,
+    /// How many are in lanes in which the one that is refused is being searched for.
+    pub isolating: u64,
 }
 
-/// What became of an attempt to hand a record over.
+/// What became of an attempt to enqueue a record.
 #[derive(Debug)]
 pub enum Enqueue {
     /// The destination has it: exactly one report will come.
@@ -92,8 +147,20 @@ pub enum Enqueue {
     Bad(Failure),
 }
 
-/// Reports of equal fate that came in a row.
+/// What a destination reports.
 #[derive(Debug)]
+pub enum Report {
+    /// Records that it keeps now.
+    Delivered(Delivered),
+    /// One record that it refuses: for the record's own sake ([`FailureClass::Row`]), or for its topic's ([`FailureClass::Topic`]).
+    /// The record stays in flight, and its lane is held, until [`Sink::resolve`].
+    Refused(Box<Refused>),
+    /// The client as a whole gave up: nothing more is taken or reported until [`Sink::restart`].
+    Failed(Failure),
+}
+
+/// Records that were delivered, in a row with equal tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// The token of each of them.
     pub token: Token,
@@ -101,8 +168,35 @@ pub struct Delivered {
     pub records: u32,
     /// Their bytes of key and value.
     pub bytes: u64,
-    /// `Err`: none of them may be counted as delivered.
-    pub outcome: Result<(), Failure>,
+}
+
+/// Which refusal is meant; counted by the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RefusalId(pub u64);
+
+/// One record that the destination refuses by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// For [`Sink::resolve`].
+    pub id: RefusalId,
+    /// As it was enqueued.
+    pub tag: Tag,
+    /// The record. Where a dead-letter record stands in its place, that.
+    pub record: OwnedRecord,
+    /// Why.
+    pub failure: Failure,
+}
+
+/// What becomes of a refused record.
+#[derive(Debug, Clone, Copy)]
+pub enum Resolution<'a> {
+    /// It is tried again after a pause, about a second, and everything behind it waits.
+    Retry,
+    /// It is not in flight any more, and no report of it will come. What waits behind it goes on.
+    Skip,
+    /// This record takes its place, addressed to a topic of its own. Once it is delivered, [`Delivered`] says so with this token, and
+    /// what waits behind goes on. If it is refused as well, [`Refused`] comes with it and the origin of the first.
+    Instead(&'a Record<'a>, Token),
 }
 
 /// Why a record was not delivered.
@@ -130,15 +224,6 @@ pub enum FailureClass {
     Client,
 }
 
-/// How a destination hands over after a restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// Batches, as large as settings allow.
-    Full,
-    /// As [`Pace::Full`], with batches of at most so many bytes: a topic refused larger ones.
-    Batches(usize),
-}
-
 /// Under which name a transactional destination works, and what it keeps beside the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
@@ -158,26 +243,54 @@ pub enum Own {
 }
 
 /// A destination. Its methods never block for longer than about 100 ms, or a second where the destination is slow to answer.
+///
+/// The contract:
+///
+/// * **Taken once, reported once.** For each record for which [`Sink::try_enqueue`] said [`Enqueue::Taken`], [`Sink::poll`] reports
+///   [`Delivered`] once, or [`Sink::resolve`] ends it with [`Resolution::Skip`]. Until then it is in [`Sink::in_flight`].
+/// * **Lanes.** What must stay behind a record is its *lane*: a Kafka partition; a key of a topic elsewhere. Within a lane records
+///   arrive in the order in which they were taken. A destination does not send a record of a lane before every earlier one has
+///   arrived, unless it knows that the other end takes it only after those. Lanes pass each other freely, and so do reports.
+/// * **A lane may wait.** A record whose lane cannot move now is taken all the same and copied into a queue of the destination: it
+///   counts as in flight. [`Enqueue::Full`] bounds the sum.
+/// * **A refusal holds its lane.** The destination finds out which single record is refused before it says [`Report::Refused`], in
+///   whatever way it can (one batch of a lane under way, then halves of it). Nothing of that lane moves until [`Sink::resolve`]. Other
+///   lanes go on. What passes by itself (an unreachable broker, too few replicas) is retried by the destination and reported by
+///   [`Sink::blocked`], never as a refusal.
+/// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
+///   still arrive.
+/// * **Transactions.** A destination that takes records in transactions refuses no single record: it says [`Report::Failed`].
 pub trait Sink {
-    /// Hands one record over.
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue;
+    /// Takes one record. It is copied: nothing is borrowed after the call.
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;
 
     /// Serves the reports that have come, in runs. Does not wait for any.
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered));
+    fn poll(&mut self, each: &mut dyn FnMut(Report));
+
+    /// Decides what becomes of a refused record. Anything but [`Enqueue::Taken`] leaves the refusal as it is, and only
+    /// [`Resolution::Instead`] has it: [`Enqueue::Bad`] when the other record would never be taken.
+    fn resolve(&mut self, _refusal: RefusalId, _resolution: Resolution<'_>) -> Enqueue {
+        Enqueue::Taken
+    }
 
     /// What was taken and not yet reported.
     fn in_flight(&self) -> InFlight;
 
     /// What has gathered should leave without waiting for company: no further record is at hand, or those that come are live.
     /// May take a millisecond.
-    fn ran_dry(&mut self);
+    fn ran_dry(&mut self) {}
 
-    /// Forgets everything that was taken, so that no report of it will ever come, and begins anew. What had left may
-    /// still arrive.
+    /// Forgets everything that was taken, so that no report of it will ever come, and starts over. What had left may still
+    /// arrive.
     ///
     /// # Errors
-    /// The destination's client cannot be made.
-    fn restart(&mut self, pace: Pace) -> Result<(), Failure>;
+    /// The destination's client cannot be created.
+    fn restart(&mut self) -> Result<(), Failure>;
+
+    /// What lanes wait for that passes by itself, where any does: the topic's state or the environment's.
+    fn blocked(&self) -> Option<Failure> {
+        None
+    }
 
     /// The last trouble with the destination that is not known to be over, for people.
     fn trouble(&self) -> Option<String>;

@@ -2,7 +2,7 @@
 //!
 //! In: records. Out: their reports, at the next poll. Keeps nothing.
 
-use super::{Delivered, Enqueue, Failure, InFlight, Pace, Record, Sink, Token};
+use super::{Delivered, Enqueue, Failure, InFlight, Record, Report, Sink, Tag, Token};
 
 /// The destination that is none.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct NullSink {
 }
 
 impl Sink for NullSink {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         let bytes = record.bytes() as u64;
         match self.runs.last_mut() {
             Some((last, records, sum)) if *last == token => {
@@ -23,14 +23,14 @@ impl Sink for NullSink {
             Some(_) | None => self.runs.push((token, 1, bytes)),
         }
         self.in_flight.records += 1;
-        self.in_flight.bytes += bytes;
+        self.in_flight.bytes += record.held_bytes() as u64;
         Enqueue::Taken
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.in_flight = InFlight::default();
         for (token, records, bytes) in self.runs.drain(..) {
-            each(Delivered { token, records, bytes, outcome: Ok(()) });
+            each(Report::Delivered(Delivered { token, records, bytes }));
         }
     }
 
@@ -38,9 +38,7 @@ impl Sink for NullSink {
         self.in_flight
     }
 
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         self.runs.clear();
         self.in_flight = InFlight::default();
         Ok(())
@@ -54,6 +52,7 @@ impl Sink for NullSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::Origin;
 
     #[test]
     fn each_record_is_reported_once_in_runs_of_equal_tokens() {
@@ -68,11 +67,15 @@ mod tests {
         let token = |transaction| Token { transaction, tick: 0, topic: 0 };
         let mut sink = NullSink::default();
         for transaction in [1, 1, 2] {
-            assert!(matches!(sink.try_enqueue(&record, token(transaction)), Enqueue::Taken));
+            let tag = Tag { token: token(transaction), origin: Origin::default() };
+            assert!(matches!(sink.try_enqueue(&record, tag), Enqueue::Taken));
         }
-        assert_eq!(sink.in_flight(), InFlight { records: 3, bytes: 9 });
+        assert_eq!(sink.in_flight(), InFlight { records: 3, bytes: 9, ..InFlight::default() });
         let mut reports = Vec::new();
-        sink.poll(&mut |run| reports.push((run.token, run.records, run.bytes)));
+        sink.poll(&mut |report| match report {
+            Report::Delivered(run) => reports.push((run.token, run.records, run.bytes)),
+            other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+        });
         assert_eq!(reports, [(token(1), 2, 6), (token(2), 1, 3)]);
         assert_eq!(sink.in_flight(), InFlight::default());
         sink.poll(&mut |run| panic!("reported twice: {run:?}"));

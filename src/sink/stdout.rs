@@ -5,7 +5,7 @@
 
 use crate::wire::Hex;
 
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 
@@ -63,7 +63,7 @@ fn text(bytes: Option<&[u8]>) -> Value {
 }
 
 impl<W: Write> Sink for StdoutSink<W> {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         if let Err(error) = self.write(record) {
             self.broken = Some(error.kind());
         }
@@ -72,7 +72,7 @@ impl<W: Write> Sink for StdoutSink<W> {
         }
         let bytes = record.bytes() as u64;
         self.in_flight.records += 1;
-        self.in_flight.bytes += bytes;
+        self.in_flight.bytes += record.held_bytes() as u64;
         match self.pending.last_mut() {
             Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
             Some(_) | None => self.pending.push((token, 1, bytes)),
@@ -80,7 +80,7 @@ impl<W: Write> Sink for StdoutSink<W> {
         Enqueue::Taken
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         if self.pending.is_empty() {
             return;
         }
@@ -88,9 +88,12 @@ impl<W: Write> Sink for StdoutSink<W> {
             self.broken = Some(error.kind());
         }
         self.in_flight = InFlight::default();
-        let failure = self.failure();
+        if let Some(failure) = self.failure() {
+            self.pending.clear();
+            return each(Report::Failed(failure));
+        }
         for (token, records, bytes) in self.pending.drain(..) {
-            each(Delivered { token, records, bytes, outcome: failure.clone().map_or(Ok(()), Err) });
+            each(Report::Delivered(Delivered { token, records, bytes }));
         }
     }
 
@@ -98,9 +101,7 @@ impl<W: Write> Sink for StdoutSink<W> {
         self.in_flight
     }
 
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, _pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         self.pending.clear();
         self.in_flight = InFlight::default();
         self.failure().map_or(Ok(()), Err)
@@ -114,7 +115,7 @@ impl<W: Write> Sink for StdoutSink<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Header;
+    use crate::sink::{Header, Origin};
 
     #[test]
     fn a_record_is_one_line_of_json() {
@@ -141,12 +142,16 @@ mod tests {
     fn each_record_is_reported_once_after_the_flush() {
         let mut sink = StdoutSink::new(Vec::new());
         let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
-        let token = Token { transaction: 1, tick: 2, topic: 3 };
-        assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
-        assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
+        let tag = Tag { token: Token { transaction: 1, tick: 2, topic: 3 }, origin: Origin::default() };
+        assert!(matches!(sink.try_enqueue(&record, tag), Enqueue::Taken));
+        assert!(matches!(sink.try_enqueue(&record, tag), Enqueue::Taken));
         let mut reported = 0;
-        sink.poll(&mut |run| reported += run.records);
-        sink.poll(&mut |run| reported += run.records);
+        let mut each = |report| match report {
+            Report::Delivered(run) => reported += run.records,
+            other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+        };
+        sink.poll(&mut each);
+        sink.poll(&mut each);
         assert_eq!((reported, sink.in_flight().records), (2, 0));
     }
 
@@ -163,9 +168,9 @@ mod tests {
         }
         let mut sink = StdoutSink::new(Closed);
         let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
-        sink.try_enqueue(&record, Token::unpack(0));
+        sink.try_enqueue(&record, Tag { token: Token::unpack(0), origin: Origin::default() });
         let mut failed = false;
-        sink.poll(&mut |run| failed |= run.outcome.is_err());
-        assert!(failed && sink.restart(Pace::Full).is_err());
+        sink.poll(&mut |report| failed |= matches!(report, Report::Failed(_)));
+        assert!(failed && sink.restart().is_err());
     }
 }

@@ -13,7 +13,7 @@ use crate::truth::{DEAD_LETTERS, Found, Taken, Truth};
 use crate::wal::Wal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Token};
+use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Report, Token};
 
 /// Topic and number.
 pub(crate) type Partition = (String, u64);
@@ -62,7 +62,7 @@ impl Rules {
 pub(crate) struct Producer {
     queues: BTreeMap<Partition, VecDeque<Queued>>,
     paused: BTreeMap<Partition, Duration>,
-    reports: Vec<(Duration, Delivered)>,
+    reports: Vec<(Duration, Told)>,
     pub(crate) in_flight: InFlight,
     /// Takes and sends nothing any more.
     fatal: bool,
@@ -71,6 +71,8 @@ pub(crate) struct Producer {
     pub(crate) taken: Taken,
     /// Rows whose failure was reported.
     pub(crate) failed: BTreeSet<usize>,
+    /// Half of the smallest batch of several that was refused, in bytes: the next client's batches are no larger.
+    pub(crate) refused: u64,
     pub(crate) settings: Client,
 }
 
@@ -86,6 +88,14 @@ pub(crate) struct Client {
     /// A report comes so late at most, in milliseconds; once in `later`, a hundred times as late.
     pub(crate) report: u64,
     pub(crate) later: u64,
+}
+
+/// What is reported of one record.
+#[derive(Debug)]
+struct Told {
+    token: Token,
+    bytes: u64,
+    outcome: Result<(), Failure>,
 }
 
 #[derive(Debug)]
@@ -134,6 +144,7 @@ impl Broker {
             given_up: false,
             taken,
             failed: BTreeSet::new(),
+            refused: u64::MAX,
             settings,
         });
         self.producers.len() - 1
@@ -219,6 +230,10 @@ impl Broker {
             Fate::Judged => {
                 let batch = producer.batch(partition, held, dice);
                 if rules.refuse(&batch) {
+                    if batch.len() > 1 {
+                        let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
+                        producer.refused = producer.refused.min((bytes / 2).max(1));
+                    }
                     let told = now + Duration::from_millis(dice.below(300));
                     let barred = producer.refuse(partition, batch, &refusal(), told);
                     producer.die(barred, rules, told, (wal, truth), dice);
@@ -246,7 +261,7 @@ impl Broker {
     }
 
     /// The reports that have come, in any order.
-    pub(crate) fn reports(&mut self, producer: usize, now: Duration, dice: &mut Dice) -> Vec<Delivered> {
+    pub(crate) fn reports(&mut self, producer: usize, now: Duration, dice: &mut Dice) -> Vec<Report> {
         let producer = &mut self.producers[producer];
         let mut due = Vec::new();
         let mut rest = Vec::new();
@@ -258,7 +273,7 @@ impl Broker {
             due.swap(place, dice.index(place + 1));
         }
         for report in &due {
-            producer.in_flight.records -= u64::from(report.records);
+            producer.in_flight.records -= 1;
             producer.in_flight.bytes -= report.bytes;
         }
         in_runs(due)
@@ -266,18 +281,19 @@ impl Broker {
 }
 
 /// Reports of equal token and good outcome that follow each other come as one.
-fn in_runs(reports: Vec<Delivered>) -> Vec<Delivered> {
-    let mut runs: Vec<Delivered> = Vec::new();
-    for report in reports {
-        match runs.last_mut() {
-            Some(run) if run.token == report.token && run.outcome.is_ok() && report.outcome.is_ok() => {
-                run.records += report.records;
-                run.bytes += report.bytes;
+fn in_runs(told: Vec<Told>) -> Vec<Report> {
+    let mut reports: Vec<Report> = Vec::new();
+    for Told { token, bytes, outcome } in told {
+        match (outcome, reports.last_mut()) {
+            (Err(failure), _) => reports.push(Report::Failed(failure)),
+            (Ok(()), Some(Report::Delivered(run))) if run.token == token => {
+                run.records += 1;
+                run.bytes += bytes;
             }
-            Some(_) | None => runs.push(report),
+            (Ok(()), _) => reports.push(Report::Delivered(Delivered { token, records: 1, bytes })),
         }
     }
-    runs
+    reports
 }
 
 impl Producer {
@@ -320,7 +336,7 @@ impl Producer {
         for Queued { number, letter, bytes, token } in batch {
             append(truth, partition, (number, letter), wal);
             if !self.given_up {
-                let delivered = Delivered { token, records: 1, bytes, outcome: Ok(()) };
+                let delivered = Told { token, bytes, outcome: Ok(()) };
                 self.reports.push((now + Duration::from_millis(late), delivered));
             }
         }
@@ -367,7 +383,7 @@ impl Producer {
         let Queued { bytes, token, number, .. } = *queued;
         self.failed.insert(number);
         let outcome = Err(failure.clone());
-        self.reports.push((now, Delivered { token, records: 1, bytes, outcome }));
+        self.reports.push((now, Told { token, bytes, outcome }));
     }
 }
 

@@ -8,7 +8,7 @@ use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::Clock;
-use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Pace, Record, Sink, Token};
+use walrelay::sink::{Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag};
 
 /// A relay that asks for the time so often without letting any pass is spinning.
 const SPIN: u32 = 200_000;
@@ -59,7 +59,7 @@ impl SimSink {
 }
 
 impl Sink for SimSink {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         self.shared.with(|world| {
             if world.crashed {
                 return Enqueue::Full;
@@ -80,7 +80,7 @@ impl Sink for SimSink {
         })
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         let reports = self.shared.with(|world| {
             if world.crashed {
                 return Vec::new();
@@ -96,14 +96,11 @@ impl Sink for SimSink {
         self.shared.with(|world| world.broker.producers[self.producer].in_flight)
     }
 
-    fn ran_dry(&mut self) {}
-
-    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         self.shared.with(|world| {
             let mut settings = world.nature.client.expect("a client's settings");
-            if let Pace::Batches(bytes) = pace {
-                settings.batch = settings.batch.min(bytes as u64);
-            }
+            let old = &world.broker.producers[self.producer];
+            settings.batch = settings.batch.min(old.settings.batch).min(old.refused);
             if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
                 let text = "no memory".to_owned();
                 return Err(Failure { class: FailureClass::Client, reason: "client", text });

@@ -4,7 +4,7 @@
 //! their header `id`, and reports by their transaction: so each must have one of its own while it is on.
 
 use super::load::row_of;
-use crate::sink::{Delivered, Enqueue, Failure, InFlight, Pace, Record, Sink, Token};
+use crate::sink::{Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,25 +48,31 @@ impl<S> Stopwatch<S> {
 }
 
 impl<S: Sink> Sink for Stopwatch<S> {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
-        let taken = self.sink.try_enqueue(record, token);
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let taken = self.sink.try_enqueue(record, tag);
         if self.seen.is_on() && matches!(taken, Enqueue::Taken) {
             let id = record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value);
             if let Some(row) = id.and_then(row_of) {
-                self.in_flight.insert(token.transaction, row);
+                self.in_flight.insert(tag.token.transaction, row);
             }
         }
         taken
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         let Self { sink, seen, in_flight } = self;
-        sink.poll(&mut |delivered| {
-            if let Some(row) = in_flight.remove(&delivered.token.transaction) {
+        sink.poll(&mut |report| {
+            if let Report::Delivered(delivered) = &report
+                && let Some(row) = in_flight.remove(&delivered.token.transaction)
+            {
                 seen.rows.lock().unwrap_or_else(PoisonError::into_inner).insert(row, Instant::now());
             }
-            each(delivered);
+            each(report);
         });
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        self.sink.resolve(refusal, resolution)
     }
 
     fn in_flight(&self) -> InFlight {
@@ -77,9 +83,13 @@ impl<S: Sink> Sink for Stopwatch<S> {
         self.sink.ran_dry();
     }
 
-    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
+    fn restart(&mut self) -> Result<(), Failure> {
         self.in_flight.clear();
-        self.sink.restart(pace)
+        self.sink.restart()
+    }
+
+    fn blocked(&self) -> Option<Failure> {
+        self.sink.blocked()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -90,8 +100,8 @@ impl<S: Sink> Sink for Stopwatch<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Header;
     use crate::sink::null::NullSink;
+    use crate::sink::{Header, Origin, Token};
 
     #[test]
     fn rows_are_noted_once_it_is_on() {
@@ -103,7 +113,7 @@ mod tests {
             let record =
                 Record { topic: "t", key: None, value: None, headers: &headers, timestamp_millis: 0, partition: None };
             let token = Token { transaction: u32::try_from(row).unwrap(), tick: 0, topic: 0 };
-            assert!(matches!(sink.try_enqueue(&record, token), Enqueue::Taken));
+            assert!(matches!(sink.try_enqueue(&record, Tag { token, origin: Origin::default() }), Enqueue::Taken));
             sink.poll(&mut |_| {});
         };
         pass(7);

@@ -4,7 +4,7 @@
 //! place of that thread, so that a report takes no lock. Troubles may come on any thread.
 
 use super::{failure, probe};
-use crate::sink::{Delivered, Token};
+use crate::sink::{Failure, Token};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
@@ -17,12 +17,21 @@ use std::sync::{Mutex, PoisonError};
 
 thread_local! {
     /// Reports served by this thread's polls and not yet taken.
-    static REPORTS: RefCell<Vec<Delivered>> = const { RefCell::new(Vec::new()) };
+    static REPORTS: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What has been reported since the last call, on this thread.
-pub(super) fn take_reports() -> Vec<Delivered> {
+pub(super) fn take_reports() -> Vec<Run> {
     REPORTS.take()
+}
+
+/// Reports of one token that came in a row.
+pub(super) struct Run {
+    pub(super) token: Token,
+    pub(super) records: u32,
+    /// Their bytes of key and value.
+    pub(super) bytes: u64,
+    pub(super) outcome: Result<(), Failure>,
 }
 
 /// Receives librdkafka's callbacks.
@@ -126,7 +135,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
         let token = Token::unpack(opaque as u64);
         REPORTS.with_borrow_mut(|runs| match result {
             Ok(message) => delivered(runs, token, bytes(message)),
-            Err((error, message)) => runs.push(Delivered {
+            Err((error, message)) => runs.push(Run {
                 token,
                 records: 1,
                 bytes: bytes(message),
@@ -136,13 +145,13 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     }
 }
 
-fn delivered(runs: &mut Vec<Delivered>, token: Token, bytes: u64) {
+fn delivered(runs: &mut Vec<Run>, token: Token, bytes: u64) {
     match runs.last_mut() {
         Some(run) if run.token == token && run.outcome.is_ok() => {
             run.records += 1;
             run.bytes += bytes;
         }
-        Some(_) | None => runs.push(Delivered { token, records: 1, bytes, outcome: Ok(()) }),
+        Some(_) | None => runs.push(Run { token, records: 1, bytes, outcome: Ok(()) }),
     }
 }
 

@@ -27,8 +27,8 @@ pub use rights::{ExactlyOnce, Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactl
 pub use scratch::{ScratchError, ScratchTopic};
 pub use settings::{Settings, SettingsError};
 
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Pace, Record, Sink, Token};
-use context::{Context, take_reports};
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, Report, Sink, Tag, Token};
+use context::{Context, Run, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
@@ -82,7 +82,12 @@ pub struct KafkaSink {
     passed_over: u32,
     /// The client reaches nobody any more, and another one would: it is to be made anew.
     lost: bool,
-    pace: Pace,
+    /// Batches of at most so many bytes: larger ones were refused.
+    batches: Option<u64>,
+    /// Of those that were refused since the producer began, the largest.
+    refused: u64,
+    /// And how many records they were.
+    refused_records: u32,
     /// Topics that had fewer partitions than a record asked for: how many, and since when.
     short: HashMap<String, (usize, Instant)>,
     /// For exactly once.
@@ -95,7 +100,7 @@ impl KafkaSink {
     /// # Errors
     /// librdkafka refuses the settings.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
-        let producer = settings.producer(Pace::Full)?;
+        let producer = settings.producer(None)?;
         Ok(Self {
             settings,
             topics: Topics::default(),
@@ -105,7 +110,9 @@ impl KafkaSink {
             heard: Instant::now(),
             passed_over: 0,
             lost: false,
-            pace: Pace::Full,
+            batches: None,
+            refused: 0,
+            refused_records: 0,
             short: HashMap::new(),
             transactions: None,
         })
@@ -248,7 +255,7 @@ impl KafkaSink {
             let metadata = producer.client().fetch_metadata(None, MOST_METADATA_PATIENCE);
             metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
         };
-        !answers(&self.producer) && self.settings.producer(Pace::Full).is_ok_and(|fresh| answers(&fresh))
+        !answers(&self.producer) && self.settings.producer(None).is_ok_and(|fresh| answers(&fresh))
     }
 
     /// Something has come back, or a new client is there.
@@ -314,7 +321,7 @@ fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
 }
 
 impl Sink for KafkaSink {
-    fn try_enqueue(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         let bytes = record.bytes() as u64;
         if !self.has_room(bytes) {
             return Enqueue::Full;
@@ -345,7 +352,7 @@ impl Sink for KafkaSink {
         }
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Delivered)) {
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         loop {
             // One call serves one batch of reports.
             self.producer.poll(Duration::ZERO);
@@ -357,18 +364,28 @@ impl Sink for KafkaSink {
                 return;
             }
             self.hear();
-            for mut run in runs {
+            for run in runs {
                 if run.token == PROGRESS {
                     // What becomes of it, the commit says.
                     continue;
                 }
-                match &mut run.outcome {
-                    Ok(()) => self.producer.context().recovered(),
-                    Err(failure) => self.say_why(failure),
-                }
                 self.in_flight.records -= u64::from(run.records);
                 self.in_flight.bytes -= run.bytes;
-                each(run);
+                match run.outcome {
+                    Ok(()) => {
+                        self.producer.context().recovered();
+                        let Run { token, records, bytes, .. } = run;
+                        each(Report::Delivered(Delivered { token, records, bytes }));
+                    }
+                    Err(mut failure) => {
+                        self.say_why(&mut failure);
+                        if failure.class == FailureClass::Row {
+                            self.refused += run.bytes;
+                            self.refused_records += run.records;
+                        }
+                        each(Report::Failed(failure));
+                    }
+                }
             }
         }
     }
@@ -386,12 +403,17 @@ impl Sink for KafkaSink {
         }
     }
 
-    fn restart(&mut self, pace: Pace) -> Result<(), Failure> {
-        self.pace = pace;
-        let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings, pace)).transpose()?;
+    fn restart(&mut self) -> Result<(), Failure> {
+        // One record is as small as a batch can be.
+        if std::mem::take(&mut self.refused_records) > 1 {
+            self.batches = Some((self.refused / 2).max(1));
+        }
+        self.refused = 0;
+        let batches = self.batches;
+        let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings, batches)).transpose()?;
         let fresh = match in_transactions.flatten() {
             Some(fresh) => fresh,
-            None => self.settings.producer(pace).map_err(|error| Failure {
+            None => self.settings.producer(batches).map_err(|error| Failure {
                 class: FailureClass::Client,
                 reason: "client",
                 text: error.to_string(),
@@ -430,6 +452,7 @@ impl Sink for KafkaSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::Origin;
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
     use std::time::Instant;
@@ -448,7 +471,7 @@ mod tests {
         cluster.create_topic("orders", 1, 1).unwrap();
         cluster.broker_round_trip_time(-1, Duration::from_millis(300)).unwrap();
         let mut sink = sink(&cluster.bootstrap_servers());
-        let token = Token { transaction: 0, tick: 0, topic: 0 };
+        let token = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
         let until = Instant::now() + Duration::from_secs(20);
         let mut taken = false;
         while !taken && Instant::now() < until {
@@ -464,7 +487,7 @@ mod tests {
         let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
         cluster.request_errors(RDKafkaApiKey::InitProducerId, &[forbidden; 20]);
         let mut sink = sink(&cluster.bootstrap_servers());
-        let token = Token { transaction: 0, tick: 0, topic: 0 };
+        let token = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
         let until = Instant::now() + Duration::from_secs(20);
         let mut text = String::new();
         while text.is_empty() && Instant::now() < until {

@@ -1,7 +1,6 @@
 //! The producer's settings: ours, the user's, and those that our guarantees rest on.
 
 use super::context::Context;
-use crate::sink::Pace;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -131,21 +130,25 @@ impl Settings {
         given.map_or(Duration::from_mins(10), Duration::from_millis)
     }
 
-    /// A producer of transactions under `name`.
-    pub(super) fn transactional(&self, pace: Pace, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
+    /// A producer of transactions under `name`, with batches of at most so many bytes.
+    pub(super) fn transactional(
+        &self,
+        batches: Option<u64>,
+        name: &str,
+    ) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         // In a transaction a refused record aborts everything: there is no gap to be prevented.
         settings.client.remove("enable.gapless.guarantee");
         let timeout = self.transaction_timeout().as_millis().to_string();
         settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
-        settings.producer(pace)
+        settings.producer(batches)
     }
 
     /// A producer of transactions under `name` that are longer than any broker admits.
     pub(super) fn inadmissible(&self, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         settings.client.set(TRANSACTION_TIMEOUT, LONGEST_TRANSACTION_MS);
-        settings.transactional(Pace::Full, name)
+        settings.transactional(None, name)
     }
 
     /// Reads topics, without a group.
@@ -175,9 +178,10 @@ impl Settings {
         client
     }
 
-    pub(super) fn producer(&self, pace: Pace) -> Result<BaseProducer<Context>, SettingsError> {
+    /// Batches of at most so many bytes.
+    pub(super) fn producer(&self, batches: Option<u64>) -> Result<BaseProducer<Context>, SettingsError> {
         let mut client = self.client.clone();
-        if let Pace::Batches(bytes) = pace {
+        if let Some(bytes) = batches {
             client.set("batch.size", bytes.to_string());
         }
         client.create_with_context(Context::new(&self.brokers)).map_err(refused)
@@ -217,7 +221,7 @@ mod tests {
         let pairs = [("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere/ca.pem")];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let settings = Settings::new("127.0.0.1:1", "walrelay", &pairs, 1 << 20).unwrap();
-        let error = settings.producer(Pace::Full).err().unwrap().to_string();
+        let error = settings.producer(None).err().unwrap().to_string();
         assert!(error.starts_with("the Kafka properties cannot be used: ") && error.contains("ca.location"), "{error}");
     }
 

@@ -13,7 +13,7 @@ use super::context::Context;
 use super::progress::{PARTITION, Reading, TOPIC};
 use super::settings::Settings;
 use super::{KafkaSink, failure, take_reports};
-use crate::sink::{Failure, FailureClass, Own, Owner, Pace, Token};
+use crate::sink::{Failure, FailureClass, Own, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::time::Duration;
@@ -70,11 +70,11 @@ impl Transactions {
     pub(super) fn restart(
         &mut self,
         settings: &Settings,
-        pace: Pace,
+        batches: Option<u64>,
     ) -> Result<Option<BaseProducer<Context>>, Failure> {
         self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
-        let producer = settings.transactional(pace, name).map_err(|error| client(error.to_string()))?;
+        let producer = settings.transactional(batches, name).map_err(|error| client(error.to_string()))?;
         self.phase = Phase::Initializing;
         Ok(Some(producer))
     }
@@ -86,7 +86,7 @@ impl KafkaSink {
         match &mut transactions.phase {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
-                if let Some(producer) = transactions.restart(&self.settings, self.pace)? {
+                if let Some(producer) = transactions.restart(&self.settings, self.batches)? {
                     self.replace(producer);
                     take_reports();
                     self.hear();
