@@ -21,10 +21,12 @@ pub(super) enum Service {
     Azure,
     /// Supabase.
     Supabase,
+    /// Neon, whose settings belong to a project.
+    Neon,
 }
 
 /// What each service is known by: settings that only it has, and roles.
-pub(super) const MARKS: [(&str, Service); 13] = [
+pub(super) const MARKS: [(&str, Service); 15] = [
     ("rds.logical_replication", Service::Rds),
     ("rds.extensions", Service::Rds),
     ("rds_superuser", Service::Rds),
@@ -38,6 +40,8 @@ pub(super) const MARKS: [(&str, Service); 13] = [
     ("supabase_admin", Service::Supabase),
     ("supabase_replication_admin", Service::Supabase),
     ("supabase_auth_admin", Service::Supabase),
+    ("neon.timeline_id", Service::Neon),
+    ("neon_superuser", Service::Neon),
 ];
 
 /// How settings begin that Aurora has and RDS has not: its planner's.
@@ -96,6 +100,7 @@ impl Service {
             Self::CloudSql => "Google Cloud SQL",
             Self::Azure => "Azure Database for PostgreSQL",
             Self::Supabase => "Supabase",
+            Self::Neon => "Neon",
         }
     }
 
@@ -106,6 +111,9 @@ impl Service {
             Self::Rds | Self::Aurora => self.parameter("rds.logical_replication", "1", true),
             Self::CloudSql => self.parameter("cloudsql.logical_decoding", "on", true),
             Self::Azure | Self::Supabase => self.parameter("wal_level", "logical", true),
+            Self::Neon => {
+                "enable logical replication in the project's settings (it cannot be disabled again)".to_owned()
+            }
         }
     }
 
@@ -114,6 +122,7 @@ impl Service {
         let instead = "# max_slot_wal_keep_size cannot be set there: alert on walrelay_slot_retained_wal_bytes";
         match self {
             Self::Own | Self::Rds | Self::Aurora | Self::Supabase => self.quantity("max_slot_wal_keep_size", limit),
+            Self::Neon => "keep the relay running: Neon removes a slot that is inactive for about 40 hours".to_owned(),
             Self::CloudSql => format!("gcloud sql instances patch INSTANCE --storage-auto-increase {instead}"),
             Self::Azure => format!(
                 "az postgres flexible-server update --resource-group GROUP --name SERVER --storage-auto-grow Enabled {instead}"
@@ -125,7 +134,7 @@ impl Service {
     /// which writes it into a configuration file.
     pub(super) fn quantity(self, name: &str, value: Quantity) -> String {
         let value = match self {
-            Self::Own | Self::Supabase => value.with_unit(),
+            Self::Own | Self::Supabase | Self::Neon => value.with_unit(),
             Self::Rds | Self::Aurora | Self::CloudSql | Self::Azure => value.number().to_string(),
         };
         self.parameter(name, &value, false)
@@ -165,6 +174,7 @@ impl Service {
             Self::Supabase => {
                 format!("supabase --experimental --project-ref REF postgres-config update --config {name}={value}")
             }
+            Self::Neon => format!("Neon sets {name} itself; its support can change it ({value} is wanted)"),
         }
     }
 
@@ -174,7 +184,28 @@ impl Service {
         match self {
             Self::Rds | Self::Aurora => format!("GRANT rds_replication TO {role};"),
             Self::CloudSql => format!("ALTER USER {role} WITH REPLICATION; -- as a member of cloudsqlsuperuser"),
-            Self::Own | Self::Azure | Self::Supabase => format!("ALTER ROLE {role} REPLICATION;"),
+            Self::Own | Self::Azure | Self::Supabase | Self::Neon => format!("ALTER ROLE {role} REPLICATION;"),
+        }
+    }
+
+    /// Lets a role in from this host. Only who runs the server may change `pg_hba.conf`.
+    fn admission(self, role: &str, database: &str) -> String {
+        match self {
+            Self::Own => format!(
+                "a line in pg_hba.conf, then SELECT pg_reload_conf();   host {} {} all scram-sha-256",
+                identifier(database),
+                identifier(role)
+            ),
+            Self::Rds | Self::Aurora => {
+                "allow this host in the instance's security group, and connect with TLS (sslmode=require or better)"
+                    .to_owned()
+            }
+            Self::CloudSql | Self::Azure | Self::Supabase | Self::Neon => {
+                format!(
+                    "allow this host in the network rules of {}, and connect with TLS (sslmode=require or better)",
+                    self.name()
+                )
+            }
         }
     }
 }
@@ -246,11 +277,7 @@ const SYNTAX_ERROR: &str = "42601";
 pub(super) fn replication_mend(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
     match error.code() {
         Some(sqlstate::INSUFFICIENT_PRIVILEGE) => service.replication_right(user),
-        Some("28000") => format!(
-            "a line in pg_hba.conf, then SELECT pg_reload_conf();   host {} {} all scram-sha-256",
-            identifier(database),
-            identifier(user)
-        ),
+        Some("28000") => service.admission(user, database),
         Some("53300") => service.parameter("max_wal_senders", "20", true),
         _ => service.wal_level(),
     }
@@ -319,6 +346,53 @@ mod tests {
         assert!(limit(Service::Own).contains("SET max_slot_wal_keep_size = '50GB'"));
         assert!(limit(Service::Azure).contains("--storage-auto-grow Enabled # max_slot_wal_keep_size cannot"));
         assert!(limit(Service::CloudSql).contains("--storage-auto-increase # max_slot_wal_keep_size cannot"));
+    }
+
+    /// The page of the manual about a service, with the commands that it gives.
+    const PAGES: [(Service, &str); 7] = [
+        (Service::Own, include_str!("../../../docs/postgres/own.md")),
+        (Service::Rds, include_str!("../../../docs/postgres/rds.md")),
+        (Service::Aurora, include_str!("../../../docs/postgres/aurora.md")),
+        (Service::CloudSql, include_str!("../../../docs/postgres/cloud-sql.md")),
+        (Service::Azure, include_str!("../../../docs/postgres/azure.md")),
+        (Service::Supabase, include_str!("../../../docs/postgres/supabase.md")),
+        (Service::Neon, include_str!("../../../docs/postgres/neon.md")),
+    ];
+
+    #[test]
+    fn the_manual_gives_the_commands_that_check_prints() {
+        for (service, page) in PAGES {
+            let mut commands = vec![service.replication_right("walrelay"), service.wal_level()];
+            commands.push(service.wal_limit(Quantity::Megabytes(51_200)));
+            if service == Service::Own {
+                // Its page makes the role with the right.
+                commands.remove(0);
+            }
+            if service == Service::Supabase {
+                // It is `logical` already.
+                commands.remove(1);
+            }
+            let page = page.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+            for command in commands {
+                let wanted = command.to_lowercase();
+                assert!(page.contains(&wanted), "{}: {command}", service.name());
+            }
+        }
+    }
+
+    #[test]
+    fn no_managed_service_is_told_to_change_files_or_system_settings() {
+        for (service, _) in PAGES.into_iter().filter(|(service, _)| *service != Service::Own) {
+            let told = [
+                service.wal_level(),
+                service.wal_limit(Quantity::Megabytes(1)),
+                service.parameter("max_wal_senders", "20", true),
+                replication_mend(service, "app", "shop", &answer("28000", "no entry")),
+            ];
+            for told in told {
+                assert!(!told.contains("ALTER SYSTEM") && !told.contains("pg_hba.conf"), "{}: {told}", service.name());
+            }
+        }
     }
 
     #[test]
