@@ -5,26 +5,31 @@
 //!
 //! ```text
 //!  client ──▶ reader ──▶ queue ──▶ writer ──▶ server      (a pair of threads for each direction)
-//!                                    ▲ delay, stall, limit
+//!                                    ▲ distance, delay, stall, limit
 //! ```
 //!
-//! The queue is bounded: a stalled direction pushes back on its sender as a full network does.
+//! The queue is bounded: a stalled direction pushes back on its sender as a full network does. A distance is no bound of the rate:
+//! what it has under way fits besides ([`queue`], shown by [`pace`]). That a connection is opened takes no longer than without.
+
+pub mod pace;
+mod queue;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use queue::Queue;
 
 /// The largest piece that is forwarded at once, in bytes.
-const PIECE: usize = 16 * 1024;
+const PIECE: usize = 64 * 1024;
 
-/// How many pieces one direction holds while it is delayed or stalled.
-const PIECES: usize = 64;
+/// How much later than asked the kernel may wake a thread, in nanoseconds; 50,000 by default, which is much beside a short distance.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +141,7 @@ impl Tap {
         self.line.state().refusing = refusing;
     }
 
-    /// How far away the target is: each byte takes that much longer, in both directions, whatever else happens.
+    /// How far away the target is: each byte takes that much longer, in both directions, whatever else happens. It limits no rate.
     pub fn set_distance(&self, distance: Duration) {
         self.line.state().distance = distance;
     }
@@ -208,6 +213,10 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn distance(&self) -> Duration {
+        self.state().distance
+    }
+
     /// Waits out a stall. `None`: the tap is closed.
     fn weather(&self, direction: Direction) -> Option<Weather> {
         let stalled = |state: &mut State| state.weather_mut(direction).stalled && !state.closed;
@@ -261,15 +270,16 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
             Direction::ToServer => (client.try_clone()?, server.try_clone()?),
             Direction::ToClient => (server.try_clone()?, client.try_clone()?),
         };
-        let (sender, receiver) = sync_channel(PIECES);
-        let (line, lost) = (Arc::clone(line), Arc::clone(&lost));
+        let filled = Arc::new(Queue::default());
+        let emptied = Arc::clone(&filled);
+        let (its, line, lost) = (Arc::clone(line), Arc::clone(line), Arc::clone(&lost));
         let (reading, writing) = (Arc::clone(&alive), Arc::clone(&alive));
         thread::spawn(move || {
-            read(from, &sender);
+            read(from, &filled, &its);
             drop(reading);
         });
         thread::spawn(move || {
-            write(to, &receiver, &line, direction, &lost);
+            write(to, &emptied, &line, direction, &lost);
             drop(writing);
         });
     }
@@ -280,27 +290,32 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
     Ok(())
 }
 
-/// A piece and when it came.
-type Piece = (Instant, Vec<u8>);
-
-/// Ends with the connection, or when the writer has gone; the writer learns of it from the closed queue.
-fn read(mut from: TcpStream, sender: &SyncSender<Piece>) {
+/// Ends with the connection, or when the writer has gone.
+fn read(mut from: TcpStream, queue: &Queue, line: &Line) {
     let mut buffer = vec![0; PIECE];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let piece = buffer.get(..count).unwrap_or_default().to_vec();
-        if sender.send((Instant::now(), piece)).is_err() {
-            return;
+        let piece = buffer.get(..count).unwrap_or_default();
+        if !queue.push(piece, queue::room(line.distance())) {
+            break;
         }
     }
+    queue.end();
 }
 
-fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Direction, lost: &AtomicBool) {
-    for (came, piece) in pieces {
+fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lost: &AtomicBool) {
+    // Where it is refused, distances are a little longer.
+    let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
+    let mut piece = Vec::with_capacity(PIECE);
+    while let Some(came) = queue.next() {
         if lost.load(Ordering::SeqCst) {
+            queue.take(came, PIECE, &mut piece);
             continue;
         }
         let Some(weather) = line.weather(direction) else { break };
         thread::sleep((came + weather.delay).saturating_duration_since(Instant::now()));
+        let limited = weather.bytes_per_second.is_some();
+        let until = if limited { came } else { Instant::now().checked_sub(weather.delay).unwrap_or(came) };
+        queue.take(until, PIECE, &mut piece);
         // A stall may have begun during the delay.
         if line.weather(direction).is_none() {
             break;
@@ -316,6 +331,7 @@ fn write(mut to: TcpStream, pieces: &Receiver<Piece>, line: &Line, direction: Di
             thread::sleep(Duration::from_secs(1) * length / rate);
         }
     }
+    queue.end();
     if !lost.load(Ordering::SeqCst) {
         drop(to.shutdown(Shutdown::Write));
     }
