@@ -9,13 +9,19 @@ QUICK ?=
 # Transactions a second. Written into a call of $(if), their commas would part its arguments.
 RATES = 1,200,1000,5000,20000
 QUICK_RATES = 200,5000
+# One way: RTT 0, 1, 5 and 40 ms.
+DISTANCES = 0,500us,2500us,20ms
+QUICK_DISTANCES = 0,2500us
+NETWORK_RATES = 1000,2000
+# 1, or 3 of which 2 have to be in sync.
+BROKERS ?= 1
 FUZZ_SECONDS ?= 30
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions latency lint-deploy deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -74,12 +80,21 @@ big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoint
 	$(CARGO) build --locked --workspace --bins --release
 	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
 
-bench: ## Measure backlogs beside pg_recvlogical and Debezium, RUNS=5 each, into benches/results (QUICK=1: the core)
+# One program each for what belongs side by side: backlogs and steady streams on loopback, then the same across a network.
+bench: ## Measure beside pg_recvlogical and Debezium, on loopback and across a network, RUNS=5 each, into benches/results (QUICK=1: less)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev bench --name $(if $(QUICK),quick,core) --runs $(if $(QUICK),3,$(RUNS)) \
-		--rows $(if $(QUICK),300000,$(ROWS)) --seconds $(if $(QUICK),15,60) \
-		--steady $(if $(QUICK),$(QUICK_RATES),$(RATES)) $(ARGS)
+	$(call measure,core) --rows $(if $(QUICK),300000,$(ROWS)) $(ARGS)
+	$(call measure,steady) --no-backlog --subjects walrelay,debezium-tuned --steady $(if $(QUICK),$(QUICK_RATES),$(RATES)) \
+		$(ARGS)
+	$(call measure,network-steady) --no-backlog --subjects walrelay,debezium-tuned \
+		--kafka-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 --steady $(if $(QUICK),2000,$(NETWORK_RATES)) \
+		$(ARGS)
+	$(call measure,network-backlog) --subjects pg-recvlogical,walrelay,debezium-tuned --over tcp --rows 300000 \
+		--kafka-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 $(ARGS)
+
+measure = $(target)/release/walrelay-dev bench --name $(if $(QUICK),quick-)$(1) --runs $(if $(QUICK),3,$(RUNS)) \
+	--seconds $(if $(QUICK),10,20) --brokers $(BROKERS)
 
 stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' for some
 	@dev/prerequisites build
@@ -88,11 +103,6 @@ stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' fo
 instructions: ## Count the instructions of each stage by callgrind, into benches/instructions.md (needs valgrind)
 	@dev/prerequisites build
 	CARGO="$(CARGO)" benches/instructions.sh
-
-latency: ## Measure commit to consumer at 200 transactions a second
-	@dev/prerequisites test
-	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev latency $(ARGS)
 
 lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and Kubernetes objects
 	@dev/prerequisites build

@@ -1,8 +1,8 @@
 //! Kafka behind taps: one broker, or three of which two have to be in sync.
 //!
-//! In: how many brokers, their properties. Out: brokers that can be killed, stopped and suspended one by one, and a tap in
+//! In: how many brokers, what they have in common. Out: brokers that can be killed, stopped and suspended one by one, and a tap in
 //! front of each: who bootstraps from [`Cluster::tapped_brokers`] stays behind the taps, because the brokers advertise
-//! them; [`Cluster::brokers`] and [`Cluster::client_config`] go around them.
+//! them; [`Cluster::plain_brokers`] and [`Cluster::client_config`] go around them.
 //!
 //! ```text
 //!  relay ──▶ tap 1 ──▶ TAPPED    ┐
@@ -27,19 +27,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `count` brokers on empty storage; topics that are made through one of them have a replica on each.
+    /// Starts `count` brokers on empty storage, all with these options; topics that are created through one of them have a replica
+    /// on each.
     ///
     /// # Errors
     /// They cannot be brought, or do not start; the message carries the end of a log.
-    pub fn start(count: u16, properties: &[(&str, &str)]) -> Result<Self> {
+    pub fn start(count: u16, common: &Options) -> Result<Self> {
         let controllers = (0..count).map(|_| run_dir::free_port()).collect::<Result<Vec<_>>>()?;
         let taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
         let cluster = kafka::cluster_id();
         let options = (1..=count).zip(&taps).map(|(id, tap)| Options {
-            properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             advertise_through: Some(tap.port()),
             member: Some(Member { id, controllers: controllers.clone(), cluster: cluster.clone() }),
-            ..Options::default()
+            ..common.clone()
         });
         let starting: Vec<_> = options.map(|options| thread::spawn(move || launched(&options))).collect();
         let mut brokers = Vec::new();
@@ -87,10 +87,15 @@ impl Cluster {
         self.taps.iter().map(Tap::address).collect::<Vec<_>>().join(",")
     }
 
+    /// Bootstrap servers around the taps.
+    pub fn plain_brokers(&self) -> String {
+        self.brokers.iter().map(Kafka::brokers).collect::<Vec<_>>().join(",")
+    }
+
     /// Gets in around the taps, by every broker.
     pub fn client_config(&self) -> ClientConfig {
         let mut config = self.brokers.first().map(Kafka::client_config).unwrap_or_default();
-        config.set("bootstrap.servers", self.brokers.iter().map(Kafka::brokers).collect::<Vec<_>>().join(","));
+        config.set("bootstrap.servers", self.plain_brokers());
         config
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision, relay};
 
-use commands::{bench, chaos, conformance, conformance_debezium, demo, latency, outage, prune_chaos, prune_load};
+use commands::{bench, chaos, conformance, conformance_debezium, demo, outage, prune_chaos, prune_load};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -46,8 +46,6 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Hold the relay against a real Debezium Server, on the same rows by the same properties; then move there and back
     ConformanceDebezium(conformance_debezium::Arguments),
-    /// Measure commit to consumer at a steady rate
-    Latency(latency::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),
     /// Measure what pruning many rows costs writers and the relay, and what the table looks like then
@@ -93,7 +91,6 @@ fn run(command: Command) -> Result<bool> {
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
-        Command::Latency(arguments) => latency::run(&arguments).map(|()| true),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
         Command::PruneLoad(arguments) => prune_load::run(&arguments).map(|()| true),
     }

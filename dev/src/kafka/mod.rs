@@ -62,7 +62,7 @@ pub struct Options {
     pub format_arguments: Vec<String>,
     /// What a client needs to get in, as librdkafka properties; none: plain text.
     pub client: Vec<(String, String)>,
-    /// For measuring: all of the compiler and 1 GiB of heap; tests want a quick start instead.
+    /// For measuring: all of the compiler and 1 GiB of heap (512 MiB for one of several nodes); tests want a quick start instead.
     pub for_benchmarks: bool,
     /// Its place among several nodes; `None`: it is alone.
     pub member: Option<Member>,

@@ -140,7 +140,8 @@ impl Node {
         let mut command = Command::new(&self.tools.java);
         let logging = format!("-Dlog4j2.configurationFile={}", self.logging().display());
         let heap = match (self.for_benchmarks, self.member.controllers.len()) {
-            (true, _) => ["-Xmx1g", "-XX:+UseG1GC"],
+            (true, 1) => ["-Xmx1g", "-XX:+UseG1GC"],
+            (true, _) => ["-Xmx512m", "-XX:+UseG1GC"],
             (false, 1) => ["-Xmx512m", "-XX:+UseSerialGC"],
             (false, _) => ["-Xmx256m", "-XX:+UseSerialGC"],
         };

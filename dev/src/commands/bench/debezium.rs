@@ -95,9 +95,9 @@ pub(super) fn command(folder: Option<&Path>, java: Option<&Path>, job: &Job<'_>,
 fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
     let values = [
         ("{http}", run_dir::free_port()?.to_string()),
-        ("{brokers}", job.ground.kafka.brokers()),
+        ("{brokers}", job.ground.brokers(job.reading)),
         ("{compression}", job.reading.compression.clone()),
-        ("{port}", job.ground.postgres.port()?.to_string()),
+        ("{port}", job.ground.postgres_port(job.reading)?.to_string()),
         ("{database}", job.loaded.database.clone()),
         ("{sslmode}", if job.reading.way == Way::Tls { "require" } else { "disable" }.to_owned()),
         ("{slot}", job.slot.to_owned()),

@@ -1,5 +1,8 @@
 //! The services, and a backlog behind a base slot that every run copies.
 //!
+//! Who is measured at a distance gets the addresses of taps before the brokers and before Postgres, who is not gets their own. Whoever
+//! writes, consumes or looks on always goes around the taps.
+//!
 //! Row `n` has the id `n` in hexadecimal, the key `order-<n modulo keys>` and, with several topics, the route `t<n modulo
 //! topics>`: so what must arrive, and in which order, is known without keeping it.
 
@@ -8,14 +11,18 @@ use std::time::Instant;
 
 use ::postgres::Client;
 use anyhow::{Context as _, Result};
+use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::process::Command;
 use std::time::Duration;
+use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres, TlsFiles};
-use walrelay_dev::provision;
+use walrelay_dev::tap::Tap;
+use walrelay_dev::tap::pace::{self, Between};
+use walrelay_dev::{process, provision};
 
-use super::case::{Kind, Load, Way};
+use super::case::{Distance, Kind, Load, Reading, Way};
 use crate::screen::{line, thousands};
 
 /// The publication in each database.
@@ -60,7 +67,8 @@ const FRAME_BYTES: u64 = 90;
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) postgres: Postgres,
-    pub(super) kafka: Kafka,
+    postgres_tap: Tap,
+    cluster: Cluster,
     pub(super) major: u32,
     tls: bool,
     /// Holds logs and what the subjects write.
@@ -81,37 +89,76 @@ pub(super) struct Loaded {
 }
 
 impl Ground {
-    pub(super) fn start(major: u32, tls: bool) -> Result<Self> {
+    pub(super) fn start(major: u32, tls: bool, brokers: u16) -> Result<Self> {
         let folder = provision::dev_dir().join("bench");
         std::fs::create_dir_all(&folder)?;
-        let kafka = Kafka::start(&kafka::Options { for_benchmarks: true, ..kafka::Options::default() })?;
+        let cluster = Cluster::start(brokers, &kafka::Options { for_benchmarks: true, ..kafka::Options::default() })?;
         let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;
-        Ok(Self { postgres, kafka, major, tls, folder })
+        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+        Ok(Self { postgres, postgres_tap, cluster, major, tls, folder })
     }
 
     /// How the services are set.
     pub(super) fn describe(&self) -> String {
         let settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         format!(
-            "Postgres {} with {}; Kafka {}, 1 GiB of heap",
+            "Postgres {} with {}; Kafka {}, {}",
             self.major,
             settings.join(", "),
-            provision::KAFKA_VERSION
+            provision::KAFKA_VERSION,
+            match self.cluster.len() {
+                1 => "1 GiB of heap".to_owned(),
+                brokers =>
+                    format!("{brokers} brokers with 512 MiB of heap each, a replica on each, two in sync at least"),
+            }
         )
     }
 
-    /// The database of a case, as a URI.
-    pub(super) fn url(&self, database: &str, way: Way) -> Result<String> {
-        Ok(match way {
+    /// Any broker, around its tap: for whatever one can answer for all.
+    pub(super) fn kafka(&self) -> Result<&Kafka> {
+        self.cluster.brokers().first().context("a cluster without brokers")
+    }
+
+    /// Gets in around the taps.
+    pub(super) fn client_config(&self) -> ClientConfig {
+        self.cluster.client_config()
+    }
+
+    /// Bootstrap servers for who is measured.
+    pub(super) fn brokers(&self, reading: &Reading) -> String {
+        if reading.kafka.is_none() { self.cluster.plain_brokers() } else { self.cluster.tapped_brokers() }
+    }
+
+    /// Postgres' port for who is measured.
+    pub(super) fn postgres_port(&self, reading: &Reading) -> Result<u16> {
+        if reading.postgres.is_none() { self.postgres.port() } else { Ok(self.postgres_tap.port()) }
+    }
+
+    /// Moves the services as far away as the reading says.
+    pub(super) fn move_away(&self, reading: &Reading) {
+        self.cluster.taps().iter().for_each(|tap| tap.set_distance(reading.kafka.0));
+        self.postgres_tap.set_distance(reading.postgres.0);
+    }
+
+    /// CPU time of all brokers.
+    pub(super) fn broker_cpu(&self) -> Result<Duration> {
+        let pids = self.cluster.brokers().iter().map(Kafka::pid).collect::<Result<Vec<_>>>()?;
+        pids.into_iter().flatten().map(process::cpu_time).sum()
+    }
+
+    /// The database of a case for who is measured, as a URI.
+    pub(super) fn url(&self, database: &str, reading: &Reading) -> Result<String> {
+        let tcp = || Ok(format!("postgres://postgres@127.0.0.1:{}/{database}", self.postgres_port(reading)?));
+        match reading.way {
             // Even where the server could do TLS.
-            Way::Tcp if self.tls => format!("{}?sslmode=disable", self.postgres.url(database)),
-            Way::Tcp => self.postgres.url(database),
-            Way::Tls => format!("{}?sslmode=require", self.postgres.url(database)),
-            Way::Socket => self.postgres.socket_url(database)?,
-        })
+            Way::Tcp if self.tls => tcp().map(|url| format!("{url}?sslmode=disable")),
+            Way::Tcp => tcp(),
+            Way::Tls => tcp().map(|url| format!("{url}?sslmode=require")),
+            Way::Socket => self.postgres.socket_url(database),
+        }
     }
 
     /// Writes a backlog.
@@ -148,7 +195,7 @@ impl Ground {
     /// Writes one record without key, value and headers into each partition: a broker's first write to a partition makes its files
     /// and waits for the disk, which takes longer than all of a run's where there are a thousand.
     pub(super) fn open(&self, topics: &[&str], partitions: u32) -> Result<()> {
-        let producer: BaseProducer = self.kafka.client_config().create()?;
+        let producer: BaseProducer = self.client_config().create()?;
         for (topic, partition) in
             topics.iter().flat_map(|topic| (0..partitions).map(move |partition| (topic, partition)))
         {
@@ -164,8 +211,8 @@ impl Ground {
             return Ok(());
         }
         let started = Instant::now();
-        self.kafka.create_topic("warm-up", 12, &[])?;
-        let mut config = self.kafka.client_config();
+        self.kafka()?.create_topic("warm-up", 12, &[])?;
+        let mut config = self.client_config();
         config.set("linger.ms", "5").set("enable.idempotence", "true").set("queue.buffering.max.messages", "200000");
         let producer: BaseProducer = config.create()?;
         let payload = "x".repeat(300);
@@ -181,10 +228,24 @@ impl Ground {
             }
         }
         producer.flush(Duration::from_mins(1))?;
-        self.kafka.delete_topics(&["warm-up"])?;
+        self.kafka()?.delete_topics(&["warm-up"])?;
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
     }
+}
+
+/// What a tap costs at each of the distances, and that it limits no rate.
+pub(super) fn tap_words(distances: &[Distance]) -> Result<String> {
+    let mut words = Vec::new();
+    let ways =
+        [("without a tap".to_owned(), Between::Nothing), ("through one".to_owned(), Between::Tap(Duration::ZERO))];
+    let far = distances.iter().filter(|distance| !distance.is_none());
+    for (name, between) in ways.into_iter().chain(far.map(|far| (format!("{far}"), Between::Tap(far.0)))) {
+        let times = pace::round_trips(between)?;
+        let middle = times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64() * 1000.0;
+        words.push(format!("{name} {:.0} MB/s and {middle:.2} ms", pace::throughput(between)? / 1e6));
+    }
+    Ok(format!("one stream and its round trip on this machine: {}", words.join(", ")))
 }
 
 /// No crash is tried here, and no checkpoint shall fall into a run.

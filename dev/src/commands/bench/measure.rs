@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 use walrelay_dev::consume::Meter;
 use walrelay_dev::process::{self, Guarded, LastWill};
@@ -91,27 +91,29 @@ pub(super) fn measure(
     client.execute("SELECT pg_copy_logical_replication_slot('base', $1)", &[&slot])?;
     if name.writes() {
         let settings = [("max.message.bytes", "2000000"), ("segment.index.bytes", index_bytes(loaded.load.topics))];
-        ground.kafka.create_topics(&names, reading.partitions, &settings)?;
+        ground.kafka()?.create_topics(&names, reading.partitions, &settings)?;
         ground.open(&names, reading.partitions)?;
     }
+    ground.move_away(reading);
     let folder = ground.folder.join("run");
     empty(&folder)?;
     let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
     let measured = run_to_end(subjects, name, &job, &topics);
     let measured = measured.and_then(|mut run| {
         if name.writes() {
-            run.verdict = verify::verify(&ground.kafka, &topics, loaded)?;
+            run.verdict = verify::verify(ground, &topics, loaded)?;
         }
         Ok(run)
     });
     drop_slot(&mut client, &slot)?;
     if name.writes() {
-        ground.kafka.delete_topics(&names)?;
+        ground.kafka()?.delete_topics(&names)?;
     }
     measured
 }
 
-fn topics(topic: &str, count: u64) -> Vec<String> {
+/// The names of a run's topics, in the order of the routes.
+pub(super) fn topics(topic: &str, count: u64) -> Vec<String> {
     match count {
         1 => vec![topic.to_owned()],
         _ => (0..count).map(|number| format!("{topic}.t{number}")).collect(),
@@ -120,7 +122,7 @@ fn topics(topic: &str, count: u64) -> Vec<String> {
 
 /// Kafka maps two index files of 10 MiB into memory for each partition, and a kernel that reads ahead fills them with zeroes in the
 /// course of a run: with a thousand topics that took seven tenths of the broker's time. Theirs are large enough for 85 MB each.
-const fn index_bytes(topics: u64) -> &'static str {
+pub(super) const fn index_bytes(topics: u64) -> &'static str {
     if topics == 1 { "10485760" } else { "262144" }
 }
 
@@ -143,7 +145,7 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let log = job.ground.folder.join(format!("{}.log", job.slot));
     let file = std::fs::File::create(&log)?;
     command.stdout(file.try_clone()?).stderr(file);
-    let meter = name.writes().then(|| Meter::new(&job.ground.kafka.client_config(), topics)).transpose()?;
+    let meter = name.writes().then(|| Meter::new(&job.ground.client_config(), topics)).transpose()?;
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
     let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
@@ -182,6 +184,20 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let first = first.unwrap_or(last);
     let run = watch.run(&first, &last, started, job.loaded, behind_bytes);
     Ok(Run { streaming_seconds, ..run })
+}
+
+/// Starts a subject and waits until it reads the slot. What it says goes into `<slot>.log`.
+pub(super) fn started(subjects: &Subjects, name: Name, job: &Job<'_>, client: &mut Client) -> Result<Guarded> {
+    let mut command = subjects.command(name, job)?;
+    let log = job.ground.folder.join(format!("{}.log", job.slot));
+    let file = std::fs::File::create(&log)?;
+    command.stdout(file.try_clone()?).stderr(file);
+    let process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
+    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+    let reads = || Ok(client.query_one(sql, &[&job.slot])?.get(0));
+    process::wait_until(Duration::from_mins(1), "the slot to be read", reads)
+        .with_context(|| process::tail(&log, 15))?;
+    Ok(process)
 }
 
 /// As an operator would.
@@ -224,7 +240,7 @@ impl<'a> Watch<'a> {
         if let Some(cpu) = self.walsender.and_then(|walsender| process::cpu_time(walsender).ok()) {
             self.walsender_cpu = cpu;
         }
-        let broker = self.ground.kafka.pid()?.map_or(Ok(Duration::ZERO), process::cpu_time)?;
+        let broker = self.ground.broker_cpu()?;
         Ok(Moment { at: Instant::now(), rows, tool: self.tool_cpu, walsender: self.walsender_cpu, broker })
     }
 

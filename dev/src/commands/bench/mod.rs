@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
-//!  for each rate:   write by the clock beside one relay ─▶ latencies
+//!  for each rate:   write by the clock beside each subject in turn ─▶ from the statement to the append and to a consumer
 //!  for each rate:   eight writers beside nobody and beside each relay in turn ─▶ what it costs them
 //! ```
 //!
@@ -29,10 +29,11 @@ use walrelay_dev::provision;
 
 use crate::Binary;
 use crate::screen::{line, thousands};
-use case::{Delivery, Kind, Load, Reading, Size, Way};
+use case::{Delivery, Distance, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
 use measure::Run;
 use report::{Report, Row, Table};
+use steady::Case;
 use subject::{Name, Programs, Subjects};
 
 #[derive(Debug, clap::Args)]
@@ -57,7 +58,7 @@ pub(crate) struct Arguments {
     /// What carries the payload
     #[arg(long, value_enum, value_delimiter = ',', default_value = "jsonb")]
     kind: Vec<Kind>,
-    /// Topics that the rows go to
+    /// Topics that the rows go to in turn
     #[arg(long, value_delimiter = ',', default_value = "1")]
     topics: Vec<u64>,
     /// Distinct keys
@@ -66,6 +67,15 @@ pub(crate) struct Arguments {
     /// How Postgres is reached
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,socket")]
     over: Vec<Way>,
+    /// How far the brokers are from who is measured, one way, such as 500us or 2.5ms: each byte arrives that much later
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    kafka_distance: Vec<Distance>,
+    /// How far Postgres is from who is measured
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    postgres_distance: Vec<Distance>,
+    /// Brokers, each of which has every partition: 1, or 3 of which 2 have to be in sync
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3))]
+    brokers: u16,
     /// Partitions of each topic
     #[arg(long, value_delimiter = ',', default_value = "12")]
     partitions: Vec<u32>,
@@ -75,7 +85,7 @@ pub(crate) struct Arguments {
     /// The relay's --delivery
     #[arg(long, value_enum, value_delimiter = ',', default_value = "at-least-once")]
     delivery: Vec<Delivery>,
-    /// Also measure the relay at these rates of transactions a second
+    /// Also measure subjects at these rates of single-row transactions a second, over the first of the ways to Postgres
     #[arg(long, value_delimiter = ',')]
     steady: Vec<u32>,
     /// Also measure what relays cost eight writers at these rates of transactions a second; 0: as fast as they can
@@ -121,8 +131,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for (name, found) in &report.subjects {
         line(&format!("  {name}: {}", found.as_ref().map_or_else(|why| format!("not available: {why}"), Clone::clone)));
     }
-    let ground = Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls))?;
+    let ground = Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls), arguments.brokers)?;
     report.services = format!("{}; {}", ground.describe(), arguments.warmth());
+    let distances = [arguments.kafka_distance.as_slice(), arguments.postgres_distance.as_slice()].concat();
+    if distances.iter().any(|distance| !distance.is_none()) {
+        report.services = format!("{}; {}", report.services, ground::tap_words(&distances)?);
+    }
+    line(&report.services);
     ground.warm_up(arguments.warm_up)?;
     if !arguments.no_backlog {
         for (number, load) in arguments.loads().into_iter().enumerate() {
@@ -133,10 +148,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             ground.unload(&loaded)?;
         }
     }
-    if !arguments.steady.is_empty() {
-        let rates = &arguments.steady;
-        report.steady = steady::measure(&subjects, &ground.kafka, arguments.postgres, rates, arguments.seconds)?;
-    }
+    let cases = arguments.steady_cases();
+    report.steady = steady::measure(&ground, &subjects, &report.subjects, &cases, arguments.seconds, arguments.runs)?;
     report.writers = writers::measure(&ground, &subjects, &arguments.writers, arguments.seconds, arguments.runs);
     report.write(&arguments.results, &arguments.name)?;
     line(&report.markdown());
@@ -166,12 +179,21 @@ impl Arguments {
 
     /// Every combination of how it is read.
     fn readings(&self) -> Vec<Reading> {
-        let first =
-            Reading { way: Way::Tcp, partitions: 1, compression: "none".to_owned(), delivery: Delivery::AtLeastOnce };
-        let mut readings = each(&[first], &self.over, |reading, way| Reading { way, ..reading });
+        let mut readings = each(&[Reading::default()], &self.over, |reading, way| Reading { way, ..reading });
         readings = each(&readings, &self.partitions, |reading, partitions| Reading { partitions, ..reading });
         readings = each(&readings, &self.compression, |reading, compression| Reading { compression, ..reading });
-        each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading })
+        readings = each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading });
+        readings = each(&readings, &self.postgres_distance, |reading, postgres| Reading { postgres, ..reading });
+        each(&readings, &self.kafka_distance, |reading, kafka| Reading { kafka, ..reading })
+    }
+
+    /// Every combination of a steady stream.
+    fn steady_cases(&self) -> Vec<Case> {
+        let mut readings = self.readings();
+        readings.retain(|reading| Some(&reading.way) == self.over.first());
+        let cases: Vec<Case> = readings.into_iter().map(|reading| Case { rate: 0, topics: 1, reading }).collect();
+        let cases = each(&cases, &self.topics, |case, topics| Case { topics: topics.max(1), ..case });
+        each(&cases, &self.steady, |case, rate| Case { rate, ..case })
     }
 
     /// All subjects on one load, a table for each reading. A round 0 does not count: each subject has its own ways to write, and the

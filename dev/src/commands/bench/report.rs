@@ -146,8 +146,8 @@ impl Report {
             let line = format!("\n## {}\n\n{}\n\n{}", table.load, table.reading, markdown_table(table));
             text.push_str(&line);
         }
-        if !self.steady.is_empty() {
-            text.push_str(&steady::markdown(&self.steady));
+        for steady in &self.steady {
+            text.push_str(&steady.markdown());
         }
         for writers in &self.writers {
             text.push_str(&writers.markdown());
@@ -192,7 +192,7 @@ impl Report {
         Ok(())
     }
 
-    /// A picture of each case, or, of backlogs that grow, of them together; of the steady rates; of the writers.
+    /// A picture of each case, or, of backlogs that grow, of them together; of the steady rates of each reading; of the writers.
     fn pictures(&self) -> Vec<(String, String)> {
         let mut pictures = Vec::new();
         if self.grows {
@@ -201,9 +201,10 @@ impl Report {
             let bars = self.tables.iter().enumerate();
             pictures.extend(bars.map(|(number, table)| (number.to_string(), plot::rates(table))));
         }
-        if !self.steady.is_empty() {
-            pictures.push(("steady".to_owned(), steady::picture(&self.steady)));
-        }
+        let steady = steady::pictures(&self.steady);
+        let alone = steady.len() == 1;
+        let name = |number| if alone { "steady".to_owned() } else { format!("steady-{number}") };
+        pictures.extend(steady.into_iter().enumerate().map(|(number, picture)| (name(number), picture)));
         let writers = self.writers.iter().enumerate();
         pictures.extend(writers.map(|(number, writers)| (format!("writers-{number}"), plot::of_writers(writers))));
         pictures

@@ -1,113 +1,419 @@
-//! The relay at a steady rate of single-row transactions, rate by rate.
+//! A steady stream of single-row transactions beside each subject in turn: how long a row takes from its statement to the broker's
+//! append and to a consumer.
+//!
+//! ```text
+//!  for each rate, each reading, for each run, each subject:
+//!      a fresh database ─▶ the subject streams ─▶ writers by the clock ─▶ a consumer beside the brokers ─▶ compare
+//! ```
+//!
+//! One clock for all: the machine's. A row's time begins when its statement is sent, so that what COMMIT takes is in it, and the
+//! walsender may be faster than COMMIT's return. The broker's append time has whole milliseconds. A run in which a row is missing gives
+//! no figures.
 
-use anyhow::Result;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
-use walrelay_dev::kafka::Kafka;
+use walrelay_dev::consume::Follower;
+use walrelay_dev::postgres;
+use walrelay_dev::process;
 
-use super::plot;
-use super::report::Figure;
-use super::subject::Subjects;
-use crate::commands::latency::{self, Measured};
+use super::case::{Kind, Load, Reading, Size};
+use super::ground::{self, Ground, Loaded};
+use super::report::{Figure, figure_of};
+use super::subject::{Job, Name, Subjects};
+use super::{failure, measure, plot, verify};
 use crate::screen::{line, percentile, thousands};
 
-/// What one rate showed.
-#[derive(Debug)]
-pub(super) struct Steady {
-    measured: Measured,
-}
-
-/// How long the highest rate goes on first, which does not count: a broker that has just started is slow at small batches, too.
+/// Rows of so many seconds come first and do not count.
 const WARM_UP_SECONDS: u32 = 5;
 
-/// Measures each rate for so many seconds.
-pub(super) fn measure(
-    subjects: &Subjects,
-    kafka: &Kafka,
-    major: u32,
-    rates: &[u32],
+/// Writers at least, and the transactions a second that one of more is asked for.
+const WRITERS: u32 = 4;
+const PER_WRITER: u32 = 1500;
+
+/// Prime, so that a writer's rows are of every key.
+const KEYS: u64 = 997;
+
+/// How long no row may come while some are due.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Which percentiles are told.
+const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 100.0];
+
+const INSERT: &str = "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+                      VALUES (lpad(to_hex($1::bigint), 32, '0')::uuid, {route}, 'order-' || $1::bigint % {keys}, 'OrderPlaced',
+                              jsonb_build_object('total', '29.99', 'note', repeat('x', 250)))";
+
+/// What is asked of every subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Case {
+    /// Transactions a second.
+    pub(super) rate: u32,
+    pub(super) topics: u64,
+    pub(super) reading: Reading,
+}
+
+/// All runs of one case.
+#[derive(Debug)]
+pub(super) struct Steady {
+    case: Case,
     seconds: u32,
+    rows: Vec<(Name, Vec<Run>, Option<String>)>,
+}
+
+/// One run of one subject.
+#[derive(Debug, Clone)]
+struct Run {
+    written_per_second: f64,
+    /// How late the writers were at most.
+    late: Duration,
+    /// Milliseconds at each of [`PERCENTILES`].
+    to_append: [f64; 5],
+    to_consumer: [f64; 5],
+    /// Of one core.
+    cpu_share: f64,
+    peak_mib: u64,
+    repeated: u64,
+}
+
+/// What the writers did.
+struct Written {
+    /// When each row's statement was sent, in milliseconds since the epoch.
+    sent: Vec<f64>,
+    late: Duration,
+    took: Duration,
+}
+
+/// A record as it came: the row, and when it was appended and was there, in milliseconds since the epoch.
+struct Arrival {
+    row: u64,
+    appended: f64,
+    came: f64,
+}
+
+/// Measures each case for so many seconds a run; subjects take turns.
+pub(super) fn measure(
+    ground: &Ground,
+    subjects: &Subjects,
+    found: &[(Name, Result<String, String>)],
+    cases: &[Case],
+    seconds: u32,
+    runs: usize,
 ) -> Result<Vec<Steady>> {
-    let postgres = latency::start_postgres(major)?;
-    let at = |rate, seconds| {
-        latency::measure(&postgres, kafka, &subjects.walrelay, rate, seconds, subjects.relay_arguments())
-    };
-    if let Some(highest) = rates.iter().max() {
-        at(*highest, WARM_UP_SECONDS)?;
+    let Some(highest) = cases.iter().max_by_key(|case| case.rate) else { return Ok(Vec::new()) };
+    wait_for_disk(ground, false)?;
+    if let Some((first, _)) = found.iter().find(|(name, found)| name.writes() && found.is_ok()) {
+        // A broker that has just started is slow at small batches.
+        drop(run(ground, subjects, *first, highest, WARM_UP_SECONDS, 0));
     }
-    let mut all = Vec::new();
-    for rate in rates {
-        let measured = at(*rate, seconds)?;
-        let steady = Steady { measured };
-        line(&format!("  steady {}", steady.row()));
-        all.push(steady);
-    }
+    let mut number = 0;
+    let all = cases.iter().map(|case| of_case(ground, subjects, found, case, seconds, runs, &mut number)).collect();
+    wait_for_disk(ground, true)?;
     Ok(all)
 }
 
-impl Steady {
-    fn row(&self) -> String {
-        let Measured { rate, written_per_second, to_append, to_consumer, cpu_share, peak_mib, .. } = &self.measured;
-        let at = |times: &[f64]| {
-            [50.0, 90.0, 99.0, 99.9, 100.0].map(|percent| format!("{:.1}", percentile(times, percent))).join(" / ")
+/// The disk takes as long as it likes, and is not what is measured here: a COMMIT of a steady stream does not wait for it.
+fn wait_for_disk(ground: &Ground, wait: bool) -> Result<()> {
+    let mut client = ground.postgres.connect(None)?;
+    client.batch_execute(&format!("ALTER SYSTEM SET fsync = {wait}"))?;
+    Ok(client.batch_execute("SELECT pg_reload_conf()")?)
+}
+
+fn of_case(
+    ground: &Ground,
+    subjects: &Subjects,
+    found: &[(Name, Result<String, String>)],
+    case: &Case,
+    seconds: u32,
+    runs: usize,
+    number: &mut usize,
+) -> Steady {
+    let load = case.load(0);
+    let rows = found.iter().filter(|(name, _)| name.writes()).map(|(name, found)| {
+        let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
+        (*name, Vec::new(), missing.or_else(|| name.cannot(&load, &case.reading).map(str::to_owned)))
+    });
+    let mut steady = Steady { case: case.clone(), seconds, rows: rows.collect() };
+    for round in 1..=runs {
+        for (name, done, note) in steady.rows.iter_mut().filter(|(.., note)| note.is_none()) {
+            *number += 1;
+            match run(ground, subjects, *name, case, seconds, *number) {
+                Ok(run) => {
+                    let at = format!("{}/s, {}", case.rate, case.reading);
+                    line(&format!("  steady {round}  {:<22} {at}: {}", name.to_string(), run.words()));
+                    done.push(run);
+                }
+                Err(error) => {
+                    line(&format!("  steady {round}  {name} failed: {error:#}"));
+                    *note = Some(failure(&error));
+                }
+            }
+        }
+    }
+    steady
+}
+
+fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u32, number: usize) -> Result<Run> {
+    let database = ground.postgres.create_unique_database("steady")?;
+    let (slot, topic) = (database.replace('-', "_"), format!("steady-{number}"));
+    let mut client = ground.postgres.connect(Some(&database))?;
+    // Other than a backlog's: a walsender sends nothing that is not flushed.
+    let settings = format!("ALTER DATABASE {} SET synchronous_commit = on", postgres::quote_identifier(&database));
+    client.batch_execute(&settings)?;
+    client.batch_execute(&ground::tables(Kind::Jsonb))?;
+    client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])?;
+    let topics = measure::topics(&topic, case.topics);
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let settings =
+        [("message.timestamp.type", "LogAppendTime"), ("segment.index.bytes", measure::index_bytes(case.topics))];
+    ground.kafka()?.create_topics(&names, case.reading.partitions, &settings)?;
+    ground.open(&names, case.reading.partitions)?;
+    ground.move_away(&case.reading);
+
+    let folder = ground.folder.join("run");
+    measure::empty(&folder)?;
+    let loaded =
+        Loaded { load: case.load(0), database: database.clone(), end: String::new(), row_bytes: 0.0, hash: None };
+    let job = Job { ground, loaded: &loaded, reading: &case.reading, slot: &slot, topic: &topic, folder };
+    let consumer = Follower::from_beginning(&ground.client_config(), &names)?;
+    let mut subject = measure::started(subjects, name, &job, &mut client)?;
+
+    let warm = u64::from(case.rate * WARM_UP_SECONDS);
+    let rows = warm + u64::from(case.rate * seconds);
+    let (started, before) = (Instant::now(), subject.cpu()?);
+    let (arrivals, repeated, written) = std::thread::scope(|scope| {
+        let writers = scope.spawn(|| write(ground, &database, case, rows));
+        let (arrivals, repeated) = gather(&consumer, rows)?;
+        let written = writers.join().map_err(|_| anyhow!("a writer panicked"))??;
+        anyhow::Ok((arrivals, repeated, written))
+    })?;
+    let cpu = subject.cpu()?.saturating_sub(before);
+    let peak_mib = process::memory_kib(subject.pid())?.peak / 1024;
+    let cpu_share = cpu.as_secs_f64() / started.elapsed().as_secs_f64();
+    measure::end(&mut subject)?;
+
+    measure::drop_slot(&mut client, &slot)?;
+    drop(client);
+    ground.drop_database(&database)?;
+    ground.kafka()?.delete_topics(&names)?;
+    let counted: Vec<&Arrival> = arrivals.iter().filter(|arrival| arrival.row >= warm).collect();
+    let times = |at: fn(&Arrival) -> f64| {
+        let times = counted.iter().filter_map(|arrival| Some(at(arrival) - written.sent_at(arrival.row)?));
+        let mut times: Vec<f64> = times.map(|time| time.max(0.0)).collect();
+        times.sort_by(f64::total_cmp);
+        PERCENTILES.map(|percent| percentile(&times, percent))
+    };
+    #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+    let written_per_second = rows as f64 / written.took.as_secs_f64();
+    let (to_append, to_consumer) = (times(|arrival| arrival.appended), times(|arrival| arrival.came));
+    Ok(Run { written_per_second, late: written.late, to_append, to_consumer, cpu_share, peak_mib, repeated })
+}
+
+/// Shares the rate among the writers.
+fn write(ground: &Ground, database: &str, case: &Case, rows: u64) -> Result<Written> {
+    let writers = u64::from(case.rate.div_ceil(PER_WRITER).max(WRITERS));
+    let route = if case.topics == 1 { "'order'".to_owned() } else { format!("'t' || $1::bigint % {}", case.topics) };
+    let insert = INSERT.replace("{route}", &route).replace("{keys}", &KEYS.to_string());
+    let started = Instant::now();
+    let parts = std::thread::scope(|scope| {
+        let insert = &insert;
+        let threads: Vec<_> = (0..writers)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let its = (writer..rows).step_by(usize::try_from(writers)?);
+                    write_by_the_clock(ground, database, insert, case.rate, its, started)
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a writer panicked"))?);
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let took = started.elapsed();
+    let mut sent = vec![0.0; usize::try_from(rows)?];
+    let mut latest = Duration::ZERO;
+    for (late, times) in parts {
+        latest = latest.max(late);
+        for (row, at) in times {
+            if let Some(place) = usize::try_from(row).ok().and_then(|row| sent.get_mut(row)) {
+                *place = at;
+            }
+        }
+    }
+    Ok(Written { sent, late: latest, took })
+}
+
+/// Writes each row when it is due; the longest delay behind that, and when each statement was sent.
+fn write_by_the_clock(
+    ground: &Ground,
+    database: &str,
+    insert: &str,
+    rate: u32,
+    rows: impl Iterator<Item = u64>,
+    started: Instant,
+) -> Result<(Duration, Vec<(u64, f64)>)> {
+    let mut client = ground.postgres.connect(Some(database))?;
+    let insert = client.prepare(insert)?;
+    let (mut late, mut sent) = (Duration::ZERO, Vec::new());
+    for row in rows {
+        #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
+        let due = started + Duration::from_secs_f64(row as f64 / f64::from(rate));
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        late = late.max(due.elapsed());
+        sent.push((row, millis()?));
+        client.execute(&insert, &[&i64::try_from(row)?])?;
+    }
+    Ok((late, sent))
+}
+
+/// Takes records until every row has come; how many came again.
+fn gather(consumer: &Follower, rows: u64) -> Result<(Vec<Arrival>, u64)> {
+    let mut seen = vec![false; usize::try_from(rows)?];
+    let (mut arrivals, mut repeated, mut news) = (Vec::with_capacity(seen.len()), 0, Instant::now());
+    while arrivals.len() < seen.len() {
+        let Some(record) = consumer.next(Duration::from_millis(100))? else {
+            ensure!(news.elapsed() < PATIENCE, "of {rows} rows only {} came", arrivals.len());
+            continue;
         };
+        let (came, appended) = (millis()?, record.timestamp.unwrap_or_default());
+        news = Instant::now();
+        // Each partition's first record is none of a row.
+        let Some(row) = record.header("id").and_then(verify::row_of) else { continue };
+        let place = usize::try_from(row).ok().and_then(|row| seen.get_mut(row));
+        let place = place.ok_or_else(|| anyhow!("row {row} was never written"))?;
+        if std::mem::replace(place, true) {
+            repeated += 1;
+            continue;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
+        arrivals.push(Arrival { row, appended: appended as f64, came });
+    }
+    Ok((arrivals, repeated))
+}
+
+/// Now, in milliseconds since the epoch.
+fn millis() -> Result<f64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64() * 1000.0)
+}
+
+impl Case {
+    fn load(&self, rows: u64) -> Load {
+        Load { rows, batch: 1, payload: Size(300), kind: Kind::Jsonb, topics: self.topics, keys: KEYS }
+    }
+
+    fn title(&self) -> String {
+        let topics = if self.topics == 1 { String::new() } else { format!(" over {} topics", self.topics) };
+        format!("{} single-row transactions a second{topics}", thousands(self.rate.into()))
+    }
+}
+
+impl Written {
+    fn sent_at(&self, row: u64) -> Option<f64> {
+        self.sent.get(usize::try_from(row).ok()?).copied()
+    }
+}
+
+impl Run {
+    fn words(&self) -> String {
+        let [append, _, append_99, ..] = self.to_append;
+        let [consumer, _, consumer_99, ..] = self.to_consumer;
         format!(
-            "| {} ({written_per_second:.0}) | {} | {} | {:.1} % | {peak_mib} |",
-            thousands((*rate).into()),
-            at(to_append),
-            at(to_consumer),
-            cpu_share * 100.0
+            "append p50 {append:.1} p99 {append_99:.1} ms, consumer p50 {consumer:.1} p99 {consumer_99:.1} ms, \
+             CPU {:.1} %, peak {} MB, writers {:.0}/s and {:.1?} late",
+            self.cpu_share * 100.0,
+            self.peak_mib,
+            self.written_per_second,
+            self.late
         )
     }
 
-    /// Everything.
-    pub(super) fn json(&self) -> Value {
-        let Measured { rate, written_per_second, seconds, late, to_append, to_consumer, cpu_share, peak_mib, .. } =
-            &self.measured;
-        let at = |times: &[f64]| {
-            json!({
-                "rows": times.len(),
-                "p50": percentile(times, 50.0),
-                "p90": percentile(times, 90.0),
-                "p99": percentile(times, 99.0),
-                "p99.9": percentile(times, 99.9),
-                "max": percentile(times, 100.0),
-            })
+    fn json(&self) -> Value {
+        let at = |times: [f64; 5]| {
+            let [p50, p90, p99, p999, max] = times;
+            json!({"p50": p50, "p90": p90, "p99": p99, "p99.9": p999, "max": max})
         };
         json!({
-            "per_second": rate,
-            "written_per_second": written_per_second,
-            "seconds": seconds,
-            "writers_late_seconds": late.as_secs_f64(),
-            "commit_to_append_millis": at(to_append),
-            "commit_to_consumer_millis": at(to_consumer),
-            "cpu_share_of_a_core": cpu_share,
-            "peak_mib": peak_mib,
+            "written_per_second": self.written_per_second,
+            "writers_late_seconds": self.late.as_secs_f64(),
+            "statement_to_append_millis": at(self.to_append),
+            "statement_to_consumer_millis": at(self.to_consumer),
+            "cpu_share_of_a_core": self.cpu_share,
+            "peak_mib": self.peak_mib,
+            "repeated": self.repeated,
         })
     }
 }
 
-/// As a picture: the time from commit to append that half the rows stay below, and 99 of 100.
-pub(super) fn picture(all: &[Steady]) -> String {
-    let bars: Vec<_> = all
-        .iter()
-        .map(|Steady { measured }| {
-            let at = |percent| percentile(&measured.to_append, percent);
-            let (median, most) = (at(50.0), at(99.0));
+impl Steady {
+    /// Everything.
+    pub(super) fn json(&self) -> Value {
+        let subjects = self.rows.iter().map(|(name, runs, note)| {
+            json!({"subject": name.to_string(), "note": note, "runs": runs.iter().map(Run::json).collect::<Vec<_>>()})
+        });
+        json!({
+            "per_second": self.case.rate,
+            "topics": self.case.topics,
+            "reading": self.case.reading.to_string(),
+            "seconds": self.seconds,
+            "subjects": subjects.collect::<Vec<_>>(),
+        })
+    }
+
+    /// As a section of the report.
+    pub(super) fn markdown(&self) -> String {
+        let mut text = format!(
+            "\n## {}\n\n{}; {} s a run, {WRITERS} writers or more, {KEYS} keys, fsync = off. Milliseconds from the statement: medians of the runs'\n\
+             percentiles, with their range. The broker's append time has whole ones.\n\n\
+             | | append p50 | p90 | p99 | p99.9 | max | consumer p50 | p99 | CPU of a core | peak MB | |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+            self.case.title(),
+            self.case.reading,
+            self.seconds
+        );
+        for (name, runs, note) in &self.rows {
+            let millis = |of: fn(&Run) -> [f64; 5], place: usize| {
+                let figure = figure_of(runs.iter().filter_map(|run| of(run).get(place).copied()));
+                figure.map_or_else(|| "–".to_owned(), words)
+            };
+            let mut cells: Vec<String> =
+                (0..PERCENTILES.len()).map(|place| millis(|run| run.to_append, place)).collect();
+            cells.extend([0, 2].map(|place| millis(|run| run.to_consumer, place)));
+            let share = figure_of(runs.iter().map(|run| run.cpu_share * 100.0));
+            cells.push(share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share.median)));
+            cells.push(
+                runs.iter().map(|run| run.peak_mib).max().map_or_else(|| "–".to_owned(), |most| most.to_string()),
+            );
+            let repeated: u64 = runs.iter().map(|run| run.repeated).sum();
+            let repeats = (repeated > 0).then(|| format!("{repeated} repeats"));
+            cells.push(repeats.into_iter().chain(note.clone()).collect::<Vec<_>>().join("; "));
+            let row = format!("| {name} | {} |\n", cells.join(" | "));
+            text.push_str(&row);
+        }
+        text
+    }
+
+    fn bars(&self) -> impl Iterator<Item = (String, Figure, String)> {
+        self.rows.iter().filter_map(|(name, runs, _)| {
+            let at = |place: usize| figure_of(runs.iter().filter_map(|run| run.to_append.get(place).copied()));
+            let (median, most) = (at(0)?.median, at(2)?.median);
             let words = format!("p50 {median:.1} ms, p99 {most:.1} ms");
-            (format!("walrelay {}/s", thousands(measured.rate.into())), Figure { median, least: median, most }, words)
+            let label = format!("{name} {}/s", thousands(self.case.rate.into()));
+            Some((label, Figure { median, least: median, most }, words))
         })
-        .collect();
-    plot::bars_of("From commit to the broker's append, in milliseconds", "p50 as the bar, p99 as the line", &bars)
+    }
 }
 
-/// As a section of the report.
-pub(super) fn markdown(all: &[Steady]) -> String {
-    let mut text = "\n## Steady: single-row transactions\n\nwalrelay, TCP; fsync = off, since a commit's time is taken before the disk is waited for. Milliseconds as p50 / p90 / p99 / p99.9 / max;\nthe broker's append time has whole ones.\n\n\
-        | a second (written) | commit to append | COMMIT to consumer | CPU of a core | peak MB |\n|---|---|---|---|---|\n"
-        .to_owned();
-    for steady in all {
-        text.push_str(&steady.row());
-        text.push('\n');
-    }
-    text
+fn words(Figure { median, least, most }: Figure) -> String {
+    format!("{median:.1} ({least:.1}–{most:.1})")
+}
+
+/// A picture for all rates of the same reading and topics: the time that half the rows stay below, and 99 of 100.
+pub(super) fn pictures(all: &[Steady]) -> Vec<String> {
+    let alike = all.chunk_by(|one, next| one.case.reading == next.case.reading && one.case.topics == next.case.topics);
+    let pictures = alike.map(|alike| {
+        let bars: Vec<_> = alike.iter().flat_map(Steady::bars).collect();
+        let reading = alike.first().map(|one| one.case.reading.to_string()).unwrap_or_default();
+        let below = format!("{reading}: p50 as the bar, p99 as the line");
+        plot::bars_of("From the statement to the broker's append, in milliseconds", &below, &bars)
+    });
+    pictures.collect()
 }

@@ -19,6 +19,8 @@ pub(crate) enum Name {
     /// The yardstick with the hot path alone (`--prototype`)
     Prototype,
     Walrelay,
+    /// Another build of it (`--before`)
+    Before,
     /// Debezium Server with short polls and large batches
     DebeziumTuned,
     /// Debezium Server as it comes
@@ -33,6 +35,7 @@ impl fmt::Display for Name {
             Self::PgRecvlogical => "pg_recvlogical",
             Self::Prototype => "prototype",
             Self::Walrelay => "walrelay",
+            Self::Before => "the build before",
             Self::DebeziumTuned => "Debezium, tuned",
             Self::Debezium => "Debezium, as it comes",
             Self::Other => "other",
@@ -49,6 +52,9 @@ pub(crate) struct Programs {
     /// The prototype's binary
     #[arg(long)]
     prototype: Option<PathBuf>,
+    /// The binary of another build of the relay, such as the last release
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Debezium Server's unpacked folder [default: tools/debezium-server-3.6.3.Final beside Postgres and Kafka]
     #[arg(long)]
     debezium: Option<PathBuf>,
@@ -82,7 +88,7 @@ pub(super) struct Job<'a> {
 /// Subjects that can be started.
 #[derive(Debug)]
 pub(super) struct Subjects {
-    pub(super) walrelay: PathBuf,
+    walrelay: PathBuf,
     programs: Programs,
 }
 
@@ -96,6 +102,7 @@ impl Name {
     pub(super) fn cannot(self, load: &Load, reading: &Reading) -> Option<&'static str> {
         let exactly_once = reading.delivery == Delivery::ExactlyOnce;
         match self {
+            _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
             Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
             Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),
             Self::Prototype if load.topics > 1 => Some("has one topic"),
@@ -109,6 +116,7 @@ impl Name {
             Self::PgRecvlogical
             | Self::Prototype
             | Self::Walrelay
+            | Self::Before
             | Self::Debezium
             | Self::DebeziumTuned
             | Self::Other => None,
@@ -121,11 +129,6 @@ impl Subjects {
         Self { walrelay, programs }
     }
 
-    /// Further arguments of the relay.
-    pub(super) fn relay_arguments(&self) -> &[String] {
-        &self.programs.relay
-    }
-
     /// The program of the writers.
     pub(super) fn pgbench(&self) -> &Path {
         &self.programs.pgbench
@@ -136,6 +139,10 @@ impl Subjects {
         match name {
             Name::PgRecvlogical => version(Command::new(&self.programs.pg_recvlogical).arg("--version")),
             Name::Walrelay => version(Command::new(&self.walrelay).arg("--version")),
+            Name::Before => match &self.programs.before {
+                Some(path) => version(Command::new(path).arg("--version")),
+                None => Err("--before names no program".to_owned()),
+            },
             Name::Prototype => match &self.programs.prototype {
                 Some(path) if path.is_file() => Ok("the hot path alone".to_owned()),
                 Some(path) => Err(format!("there is no {}", path.display())),
@@ -150,11 +157,15 @@ impl Subjects {
 
     /// Its command, not yet started.
     pub(super) fn command(&self, name: Name, job: &Job<'_>) -> Result<Command> {
-        let source = job.ground.url(&job.loaded.database, job.reading.way)?;
+        let source = job.ground.url(&job.loaded.database, job.reading)?;
         let mut command = match name {
             Name::PgRecvlogical => self.pg_recvlogical(&source, job),
             Name::Prototype => self.prototype(job)?,
-            Name::Walrelay => self.walrelay(&source, job)?,
+            Name::Walrelay => walrelay(&self.walrelay, &self.programs.relay, &source, job)?,
+            Name::Before => {
+                let before = self.programs.before.as_ref().context("--before names no program")?;
+                walrelay(before, &self.programs.relay, &source, job)?
+            }
             Name::Debezium => self.debezium(job, Tuning::AsItComes)?,
             Name::DebeziumTuned => self.debezium(job, Tuning::Tuned)?,
             Name::Other => self.other(&source, job)?,
@@ -176,7 +187,7 @@ impl Subjects {
     fn prototype(&self, job: &Job<'_>) -> Result<Command> {
         let program = self.programs.prototype.as_ref().context("--prototype names no program")?;
         let address = match job.reading.way {
-            Way::Tcp | Way::Tls => format!("127.0.0.1:{}", job.ground.postgres.port()?),
+            Way::Tcp | Way::Tls => format!("127.0.0.1:{}", job.ground.postgres_port(job.reading)?),
             Way::Socket => {
                 let port = job.ground.postgres.port()?;
                 job.ground.postgres.socket_dir()?.join(format!(".s.PGSQL.{port}")).display().to_string()
@@ -184,30 +195,10 @@ impl Subjects {
         };
         let mut command = Command::new(program);
         command.arg(format!("pg={address}")).arg(format!("database={}", job.loaded.database));
-        command.arg(format!("brokers={}", job.ground.kafka.brokers())).arg(format!("slot={}", job.slot));
+        command.arg(format!("brokers={}", job.ground.brokers(job.reading))).arg(format!("slot={}", job.slot));
         command.arg(format!("publication={PUBLICATION}")).arg(format!("topic={}", job.topic));
         // It would end by itself: it is ended like the others.
         command.arg(format!("rows={}", u64::MAX)).arg(format!("compression.type={}", job.reading.compression));
-        Ok(command)
-    }
-
-    fn walrelay(&self, source: &str, job: &Job<'_>) -> Result<Command> {
-        let mut command = Command::new(&self.walrelay);
-        let brokers = job.ground.kafka.brokers();
-        let topic = if job.loaded.load.topics > 1 { format!("{}.{{route}}", job.topic) } else { job.topic.to_owned() };
-        command.args(["run", "--source", source, "--slot", job.slot, "--publication", PUBLICATION]);
-        command.args(["--brokers", &brokers, "--topic", &topic, "--log-format", "text"]);
-        command.arg(format!("--http=127.0.0.1:{}", run_dir::free_port()?));
-        if job.reading.compression != "none" {
-            command.arg(format!("-Xcompression.type={}", job.reading.compression));
-        }
-        if job.reading.delivery == Delivery::ExactlyOnce {
-            command.args(["--delivery", "exactly-once"]);
-        }
-        if job.loaded.load.kind == Kind::Message {
-            command.args(["--message-prefix", MESSAGE_PREFIX]);
-        }
-        command.args(&self.programs.relay);
         Ok(command)
     }
 
@@ -217,7 +208,7 @@ impl Subjects {
 
     fn other(&self, source: &str, job: &Job<'_>) -> Result<Command> {
         let words = self.programs.other.as_deref().unwrap_or_default();
-        let brokers = job.ground.kafka.brokers();
+        let brokers = job.ground.brokers(job.reading);
         let places = [
             ("source", source),
             ("slot", job.slot),
@@ -233,6 +224,26 @@ impl Subjects {
         command.args(words);
         Ok(command)
     }
+}
+
+fn walrelay(binary: &Path, more: &[String], source: &str, job: &Job<'_>) -> Result<Command> {
+    let mut command = Command::new(binary);
+    let brokers = job.ground.brokers(job.reading);
+    let topic = if job.loaded.load.topics > 1 { format!("{}.{{route}}", job.topic) } else { job.topic.to_owned() };
+    command.args(["run", "--source", source, "--slot", job.slot, "--publication", PUBLICATION]);
+    command.args(["--brokers", &brokers, "--topic", &topic, "--log-format", "text"]);
+    command.arg(format!("--http=127.0.0.1:{}", run_dir::free_port()?));
+    if job.reading.compression != "none" {
+        command.arg(format!("-Xcompression.type={}", job.reading.compression));
+    }
+    if job.reading.delivery == Delivery::ExactlyOnce {
+        command.args(["--delivery", "exactly-once"]);
+    }
+    if job.loaded.load.kind == Kind::Message {
+        command.args(["--message-prefix", MESSAGE_PREFIX]);
+    }
+    command.args(more);
+    Ok(command)
 }
 
 /// The first line that a program says of itself.

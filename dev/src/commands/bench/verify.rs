@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use anyhow::Result;
 use md5::{Digest as _, Md5};
 use walrelay_dev::consume::{self, Record};
-use walrelay_dev::kafka::Kafka;
 
-use super::ground::Loaded;
+use super::ground::{Ground, Loaded};
 
 /// What came of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,11 +41,11 @@ struct Checker<'a> {
 }
 
 /// Reads the topics of a run and compares.
-pub(super) fn verify(kafka: &Kafka, topics: &[String], loaded: &Loaded) -> Result<Verdict> {
+pub(super) fn verify(ground: &Ground, topics: &[String], loaded: &Loaded) -> Result<Verdict> {
     let mut checker = Checker::new(loaded)?;
     let numbers: HashMap<&str, u64> = topics.iter().map(String::as_str).zip(0..).collect();
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-    consume::read_topics(&kafka.client_config(), &names, |record| {
+    consume::read_topics(&ground.client_config(), &names, |record| {
         checker.see(numbers.get(record.topic.as_str()).copied().unwrap_or(u64::MAX), &record);
     })?;
     Ok(checker.finish())
@@ -94,7 +93,7 @@ impl<'a> Checker<'a> {
 }
 
 /// The row of an id.
-fn row_of(id: &str) -> Option<u64> {
+pub(super) fn row_of(id: &str) -> Option<u64> {
     let mut row: u64 = 0;
     for digit in id.chars().filter(|digit| *digit != '-') {
         row = row.checked_mul(16)?.checked_add(digit.to_digit(16)?.into())?;

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use ::postgres::Client;
 use anyhow::{Context as _, Result, anyhow};
 use walrelay_dev::cluster::Cluster;
-use walrelay_dev::consume;
 use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::shop::ddl::Builder;
@@ -22,6 +21,7 @@ use walrelay_dev::stage::Stage;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::truth::{self, DeadLetters};
 use walrelay_dev::witness::{self, Witness};
+use walrelay_dev::{consume, kafka};
 
 use super::aborted;
 use super::reader::Reader;
@@ -130,7 +130,9 @@ pub(super) struct Verdict {
 
 impl World {
     pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
-        let cluster = std::thread::spawn(move || Cluster::start(brokers, &BROKER_PROPERTIES));
+        let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let options = kafka::Options { properties, ..kafka::Options::default() };
+        let cluster = std::thread::spawn(move || Cluster::start(brokers, &options));
         let postgres = start_postgres(settings.major)?;
         let cluster = cluster.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
         let distance = if settings.dead_letter { DISTANCE_OF_REFUSALS } else { DISTANCE };

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use walrelay_dev::consume::{self, Meter};
-use walrelay_dev::process::{self, Guarded, LastWill};
+use walrelay_dev::process::Guarded;
 
-use super::case::{Delivery, Kind, Load, Reading, Size, Way};
+use super::case::{Kind, Load, Reading, Size};
 use super::ground::{Ground, Loaded};
 use super::report::{Figure, figure_of};
 use super::subject::{Job, Name, Subjects};
@@ -128,7 +128,7 @@ fn run(ground: &Ground, subjects: &Subjects, beside: Beside, rate: u32, seconds:
     let slot = database.replace('-', "_");
     let mut client = prepare(ground, &database, &slot, beside)?;
     let topic = format!("writers-{slot}");
-    ground.kafka.create_topic(&topic, 12, &[])?;
+    ground.kafka()?.create_topic(&topic, 12, &[])?;
     let folder = ground.folder.join("writers");
     measure::empty(&folder)?;
     let mut working = start(
@@ -161,7 +161,7 @@ fn run(ground: &Ground, subjects: &Subjects, beside: Beside, rate: u32, seconds:
     }
     drop(client);
     ground.drop_database(&database)?;
-    ground.kafka.delete_topics(&[&topic])?;
+    ground.kafka()?.delete_topics(&[&topic])?;
     Ok(run)
 }
 
@@ -203,28 +203,17 @@ fn start(
         Beside::Nobody => return Ok(Working::None),
         Beside::Polling => {
             let worker = ground.postgres.connect(Some(names.database))?;
-            return Ok(Working::Thread(Polling::start(worker, &ground.kafka.client_config(), names.topic)?));
+            return Ok(Working::Thread(Polling::start(worker, &ground.client_config(), names.topic)?));
         }
         Beside::Relay(name) => name,
     };
     let load = Load { rows: 0, batch: 1, payload: Size(300), kind: Kind::Jsonb, topics: 1, keys: 1 };
     let loaded = Loaded { load, database: names.database.to_owned(), end: String::new(), row_bytes: 0.0, hash: None };
-    let reading =
-        Reading { way: Way::Tcp, partitions: 12, compression: "none".to_owned(), delivery: Delivery::AtLeastOnce };
     let folder: PathBuf = names.folder.join("relay");
     std::fs::create_dir_all(&folder)?;
-    let job = Job { ground, loaded: &loaded, reading: &reading, slot: names.slot, topic: names.topic, folder };
-    let mut command = subjects.command(name, &job)?;
-    let log = names.folder.join("relay.log");
-    let file = std::fs::File::create(&log)?;
-    command.stdout(file.try_clone()?).stderr(file);
-    let process = Guarded::spawn(names.slot, &mut command, &LastWill::default())?;
-    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
-    process::wait_until(Duration::from_mins(1), "the slot to be read", || {
-        Ok(client.query_one(sql, &[&names.slot])?.get(0))
-    })
-    .with_context(|| process::tail(&log, 15))?;
-    Ok(Working::Process(process))
+    let reading = &Reading::default();
+    let job = Job { ground, loaded: &loaded, reading, slot: names.slot, topic: names.topic, folder };
+    Ok(Working::Process(measure::started(subjects, name, &job, client)?))
 }
 
 /// Waits until everything that was written is where it belongs, and books how long that took.
@@ -239,7 +228,7 @@ fn catch_up(
     let ended = Instant::now();
     let row = client.query_one("SELECT count(*), pg_current_wal_insert_lsn()::text FROM outbox", &[])?;
     let (rows, end): (i64, String) = (row.get(0), row.get(1));
-    let meter = Meter::new(&ground.kafka.client_config(), &[topic.to_owned()])?;
+    let meter = Meter::new(&ground.client_config(), &[topic.to_owned()])?;
     let confirmed = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
     let in_time =
         |ended: Instant| Some(ended.elapsed()).filter(|took| *took <= CAUGHT_UP_WITHIN).map(|took| took.as_secs_f64());
@@ -263,7 +252,7 @@ fn compare(ground: &Ground, client: &mut Client, topic: &str) -> Result<u64> {
         client.query("SELECT id::text FROM outbox", &[])?.iter().map(|row| row.get(0)).collect();
     let (rows, mut records, mut foreign) = (due.len(), 0, 0);
     let mut seen = HashSet::with_capacity(rows);
-    consume::read_topic(&ground.kafka.client_config(), topic, |record| {
+    consume::read_topic(&ground.client_config(), topic, |record| {
         records += 1;
         let id = record.header("id").unwrap_or_default().to_owned();
         foreign += u64::from(!due.remove(&id) && !seen.contains(&id));
