@@ -13,7 +13,8 @@ use super::notify::Notifier;
 use super::{CommandError, setup};
 use crate::config::{Delivery, HttpAddress, OnStop, RunConfig};
 use crate::http::{self, BindError, Server};
-use crate::metrics::{HINT, Metrics, SlotFigures, State};
+use crate::lsn::Lsn;
+use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, server};
@@ -416,7 +417,13 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
 
 fn figures(source: &Source, slot: &str) -> Result<SlotFigures, crate::pg::Error> {
     let mut connection = Connection::open(source, Purpose::Control)?;
+    // Before the question: what is committed by now lies below the end of WAL that the answer has.
+    let unix_micros = Moment::now().unix_micros;
     Ok(server::slot(&mut connection, slot)?.map_or_else(SlotFigures::default, |slot| SlotFigures {
+        wal_end: slot
+            .confirmed_flush_lsn
+            .zip(slot.lag_bytes)
+            .map(|(from, lag)| WalEnd { position: Lsn::new(from.bytes().saturating_add(lag)), unix_micros }),
         lag_bytes: slot.lag_bytes,
         retained_wal_bytes: slot.retained_wal_bytes,
         safe_wal_bytes: slot.row.safe_wal_size.map(|bytes| u64::try_from(bytes).unwrap_or(0)),

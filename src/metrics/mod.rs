@@ -11,9 +11,11 @@ mod health;
 mod process;
 mod render;
 mod status;
+mod unpublished;
 
 pub use render::{Format, Moment};
 pub use status::Status;
+pub use unpublished::WalEnd;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTime;
@@ -21,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use unpublished::Unpublished;
 
 /// Topics with a series of their own; the others share one, so that a template over a column with many values cannot
 /// grow the metrics without bound.
@@ -120,6 +123,8 @@ pub struct SlotFigures {
     pub safe_wal_bytes: Option<u64>,
     /// A walsender reads the slot, ours or another relay's.
     pub active: Option<bool>,
+    /// Where the server's WAL ended.
+    pub wal_end: Option<WalEnd>,
 }
 
 /// The figures of one relay. Shared by reference; every method takes `&self`.
@@ -138,6 +143,9 @@ pub struct Metrics {
     oldest_in_flight: Stamp,
     /// Microseconds since 1970; `i64::MIN` when every transaction received is acknowledged.
     oldest_commit: AtomicI64,
+    /// The latest that `oldest_commit` has ever been.
+    stream_time: AtomicI64,
+    unpublished: Mutex<Unpublished>,
     topics: Topics,
     event_bytes: AtomicU64,
     last_ack: Stamp,
@@ -168,6 +176,8 @@ impl Metrics {
             in_flight_bytes: AtomicU64::new(0),
             oldest_in_flight: Stamp::never(),
             oldest_commit: AtomicI64::new(i64::MIN),
+            stream_time: AtomicI64::new(i64::MIN),
+            unpublished: Mutex::default(),
             topics: Topics::default(),
             event_bytes: AtomicU64::new(0),
             last_ack: Stamp::never(),
@@ -222,7 +232,9 @@ impl Metrics {
 
     /// When the oldest transaction that is received and not acknowledged was committed; `None` when there is none.
     pub fn oldest_commit(&self, commit_time: Option<PgTime>) {
-        self.oldest_commit.store(commit_time.map_or(i64::MIN, PgTime::unix_micros), Relaxed);
+        let micros = commit_time.map_or(i64::MIN, PgTime::unix_micros);
+        self.oldest_commit.store(micros, Relaxed);
+        self.stream_time.fetch_max(micros, Relaxed);
     }
 
     /// The place of a topic in the table, for [`Metrics::acknowledged`]. Takes a lock: to be kept, not to be asked per row.
@@ -298,6 +310,11 @@ impl Metrics {
 
     /// What the server says about the slot.
     pub fn slot_figures(&self, figures: SlotFigures) {
+        if let Some(end) = figures.wal_end {
+            // The slot's own position also counts what another relay has confirmed.
+            let of_slot = Lsn::new(end.position.bytes().saturating_sub(figures.lag_bytes.unwrap_or(u64::MAX)));
+            lock(&self.unpublished).wal_ends(end, self.confirmed().max(of_slot));
+        }
         *lock(&self.slot_figures) = figures;
     }
 

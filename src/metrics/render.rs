@@ -71,6 +71,13 @@ impl Metrics {
         };
         Duration::from_micros(u64::try_from(lag_micros).unwrap_or(0))
     }
+
+    /// Age of the oldest committed row that may be unpublished, received or not; `None` when that is not known.
+    pub fn oldest_unpublished(&self, moment: Moment) -> Option<Duration> {
+        let known = |micros: i64| (micros != i64::MIN).then_some(micros);
+        let (commit, stream_time) = (self.oldest_commit.load(Relaxed), self.stream_time.load(Relaxed));
+        lock(&self.unpublished).age(self.confirmed(), known(commit), known(stream_time), moment.unix_micros)
+    }
 }
 
 /// What one answer is made from.
@@ -90,6 +97,14 @@ impl Scrape<'_> {
     fn since_last_ack(&self) -> Duration {
         let now = self.moment.instant;
         self.metrics.age(&self.metrics.last_ack, now).unwrap_or_else(|| self.metrics.since_start(now))
+    }
+
+    /// Since 1970, to the millisecond: the two clocks of a moment are read one after the other.
+    fn last_ack_time(&self) -> Option<Duration> {
+        let age = self.metrics.age(&self.metrics.last_ack, self.moment.instant)?;
+        let now = Duration::from_micros(u64::try_from(self.moment.unix_micros).unwrap_or(0));
+        let millis = now.saturating_sub(age).as_millis();
+        Some(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
     }
 }
 
@@ -179,8 +194,13 @@ const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "walrelay_lag_seconds",
-        "Age of the oldest transaction received and not acknowledged, 0 when there is none.",
+        "Age of the oldest transaction received and not acknowledged, 0 when there is none; rows that wait in Postgres do not count.",
         |scrape, out| out.single(scrape.metrics.lag(scrape.moment)),
+    ),
+    Family::gauge(
+        "walrelay_oldest_unpublished_seconds",
+        "Age of the oldest committed row that may be unpublished, also in Postgres, 0 when there is none, exact to 10 s.",
+        |scrape, out| out.known(scrape.metrics.oldest_unpublished(scrape.moment)),
     ),
     Family::gauge(
         "walrelay_slot_lag_bytes",
@@ -209,6 +229,11 @@ const FAMILIES: &[Family] = &[
         "walrelay_seconds_since_last_ack",
         "Seconds since the last acknowledgement, or since the start before the first.",
         |scrape, out| out.single(scrape.since_last_ack()),
+    ),
+    Family::gauge(
+        "walrelay_last_ack_timestamp_seconds",
+        "When the last acknowledgement came, since 1970; absent before the first.",
+        |scrape, out| out.known(scrape.last_ack_time()),
     ),
     Family::gauge(
         "walrelay_oldest_in_flight_seconds",
@@ -390,6 +415,7 @@ impl fmt::Display for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WalEnd;
     use super::*;
     use crate::lsn::Lsn;
     use crate::pgoutput::PgTime;
@@ -419,6 +445,7 @@ mod tests {
             wal_status: Some("extended".to_owned()),
             safe_wal_bytes: Some(3_000),
             active: Some(true),
+            wal_end: Some(WalEnd { position: Lsn::new(300), unix_micros: commit.unix_micros() }),
         });
         (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
@@ -451,6 +478,8 @@ mod tests {
             r#"walrelay_confirmed_lsn_bytes{slot="orders"} 200"#,
             r#"walrelay_received_lsn_bytes{slot="orders"} 300"#,
             r#"walrelay_lag_seconds{slot="orders"} 1.25"#,
+            r#"walrelay_oldest_unpublished_seconds{slot="orders"} 1.25"#,
+            r#"walrelay_last_ack_timestamp_seconds{slot="orders"} 1746684799.25"#,
             r#"walrelay_slot_lag_bytes{slot="orders"} 1000"#,
             r#"walrelay_slot_retained_wal_bytes{slot="orders"} 2000"#,
             r#"walrelay_slot_safe_wal_bytes{slot="orders"} 3000"#,
@@ -495,7 +524,13 @@ mod tests {
     fn what_is_unknown_has_no_sample() {
         let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
         let text = text(&metrics, Format::Prometheus, Moment::now());
-        for name in ["walrelay_slot_lag_bytes{", "walrelay_slot_wal_status{", "process_start_time_seconds "] {
+        for name in [
+            "walrelay_slot_lag_bytes{",
+            "walrelay_oldest_unpublished_seconds{",
+            "walrelay_last_ack_timestamp_seconds{",
+            "walrelay_slot_wal_status{",
+            "process_start_time_seconds ",
+        ] {
             assert!(!text.contains(&format!("\n{name}")), "{name}");
         }
         has(&text, r#"walrelay_lag_seconds{slot="orders"} 0.0"#);

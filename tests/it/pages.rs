@@ -8,7 +8,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 /// The metrics that dashboards are made of.
-const METRICS: [&str; 19] = [
+const METRICS: [&str; 20] = [
     "walrelay_bad_rows_total",
     "walrelay_ignored_total",
     "walrelay_publish_failures_total",
@@ -20,6 +20,7 @@ const METRICS: [&str; 19] = [
     "walrelay_confirmed_lsn_bytes",
     "walrelay_received_lsn_bytes",
     "walrelay_lag_seconds",
+    "walrelay_last_ack_timestamp_seconds",
     "walrelay_seconds_since_last_ack",
     "walrelay_oldest_in_flight_seconds",
     "walrelay_publish_latency_seconds_bucket",
@@ -31,7 +32,8 @@ const METRICS: [&str; 19] = [
 ];
 
 /// Those that have samples once the slot has been looked at.
-const DECLARED: [&str; 5] = [
+const DECLARED: [&str; 6] = [
+    "walrelay_oldest_unpublished_seconds",
     "walrelay_slot_lag_bytes",
     "walrelay_slot_retained_wal_bytes",
     "walrelay_slot_wal_status",

@@ -68,3 +68,25 @@ fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
     // What lay in the first one's socket when it froze it may publish again: nobody can take it back.
     load.assert_complete(&first);
 }
+
+#[test]
+fn rows_that_wait_in_postgres_have_an_age_though_nothing_is_received() {
+    let lane = Lane::debezium();
+    let mut active = lane.streaming(&[]);
+    let waiting = lane.relay(&[]);
+    // Absent until the slot was looked at, so that the sum of its samples alone says nothing.
+    let age = || -> anyhow::Result<Option<f64>> {
+        let text = waiting.get("/metrics")?.body;
+        let sample = text.lines().find(|line| line.starts_with("walrelay_oldest_unpublished_seconds{"));
+        Ok(sample.and_then(|line| line.rsplit(' ').next()).map(str::parse).transpose()?)
+    };
+    wait_until(LONG, "a look at a slot without backlog", || Ok(age().is_ok_and(|age| age == Some(0.0))))
+        .unwrap_or_else(|error| panic!("{error}: {}", waiting.log()));
+    active.signal(rustix::process::Signal::STOP).unwrap();
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '123')");
+    wait_until(LONG, "the row to age", || Ok(age()?.is_some_and(|seconds| seconds > 1.0))).unwrap();
+    assert!(waiting.metric("walrelay_lag_seconds").unwrap() < f64::EPSILON);
+    active.signal(rustix::process::Signal::CONT).unwrap();
+    wait_until(LONG, "no row to wait", || Ok(age()? == Some(0.0))).unwrap();
+    lane.wait_confirmed();
+}
