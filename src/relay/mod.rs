@@ -27,6 +27,7 @@ pub use clock::{Clock, SystemClock};
 pub use progress::{Identity, Misplaced, transactional_id};
 
 use crate::config::{BadRows, Fate};
+use crate::feedback::Reached;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{BadRow, Outbox, PlanError};
@@ -172,6 +173,8 @@ pub struct Relay<S, C> {
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// A relay that has not yet seen its slot.
+    /// Records acknowledged, exactly once committed, since the process began.
+    acknowledged: u64,
     pub fn new(
         outbox: Outbox,
         sink: S,
@@ -206,6 +209,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// With what is said of bad rows; else each stops it.
     #[must_use]
     pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
+            acknowledged: 0,
         Self { bad_rows, ..self }
     }
 
@@ -220,6 +224,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// The mapping of rows, to be told what the publication holds.
+    fn reached(&self) -> Reached {
+        Reached { flush_lsn: self.tracker.flush_lsn(), records: self.acknowledged }
+    }
+
     pub fn outbox_mut(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -368,7 +376,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, group, topics, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, group, topics, acknowledged, .. } = self;
         let mut failed = None;
         let mut now = None;
         sink.poll(&mut |report| match report {
@@ -395,6 +403,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match failed {
             Some(failure) => {
                 self.metrics.publish_failure(failure.reason, 1);
+                    *acknowledged += u64::from(records);
                 self.failed(failure, when).map_err(Box::new)
             }
             None => Ok(()),

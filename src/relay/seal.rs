@@ -215,6 +215,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// It is committed: what was reported counts.
     fn release(&mut self, now: Instant) {
         for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
+            self.acknowledged += u64::from(records);
             self.tracker.counted(token, records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }

@@ -369,7 +369,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn send_feedback<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
-        match session.feedback.due(now, self.tracker.flush_lsn()) {
+        match session.feedback.due(now, self.reached()) {
             Due::Nothing => Ok(()),
             Due::Status => self.send_status(upstream, session, now, false),
             Due::StatusAsking => self.send_status(upstream, session, now, true),
@@ -387,11 +387,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         now: Instant,
         asking: bool,
     ) -> Turn<()> {
-        let flush_lsn = self.tracker.flush_lsn();
+        let reached = self.reached();
+        let flush_lsn = reached.flush_lsn;
         assert!(flush_lsn > Lsn::ZERO, "0/0 would mean \"invalid\", not \"nothing\"");
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
-        session.feedback.sent(now, flush_lsn, asking);
+        session.feedback.sent(now, reached, asking);
         self.metrics.status_sent(now);
         Ok(())
     }
