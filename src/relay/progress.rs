@@ -50,6 +50,13 @@ pub enum Misplaced {
         /// Where it ends.
         flushed: Lsn,
     },
+    /// The server is on an earlier timeline than one that was read.
+    EarlierTimeline {
+        /// Read before.
+        before: u32,
+        /// The server's.
+        found: u32,
+    },
     /// It is not what a relay writes.
     Unreadable {
         /// The key.
@@ -108,6 +115,9 @@ impl Identity {
                 Ok(Some(end_lsn))
             };
         }
+        if found.timeline > self.timeline {
+            return Err(Misplaced::EarlierTimeline { before: found.timeline, found: self.timeline });
+        }
         // What lies beyond the point where its timeline was left belongs to other transactions now.
         let left = self.history.iter().find(|(timeline, _)| *timeline == found.timeline);
         Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
@@ -160,8 +170,15 @@ mod tests {
         let before = Identity { timeline: 1, history: vec![], ..identity() };
         assert_eq!(identity().start(&kept(&before, 90)), Ok(Some(Lsn::new(90))));
         assert_eq!(identity().start(&kept(&before, 500)), Ok(Some(Lsn::new(100))));
-        let stranger = Identity { timeline: 9, ..before };
-        assert_eq!(identity().start(&kept(&stranger, 90)), Ok(None), "a branch that never met this one");
+        let third = Identity { timeline: 3, ..identity() };
+        assert_eq!(third.start(&kept(&identity(), 90)), Ok(None), "a branch that never met this one");
+    }
+
+    #[test]
+    fn an_old_primary_in_the_place_of_the_promoted_one_is_refused() {
+        let promoted = Identity { timeline: 3, ..identity() };
+        let refused = Misplaced::EarlierTimeline { before: 3, found: 2 };
+        assert_eq!(identity().start(&kept(&promoted, 90)), Err(refused));
     }
 
     #[test]

@@ -304,7 +304,7 @@ impl RunError {
                 "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins. Exactly once remembers the old one: then under another --slot".to_owned()
             }
             Self::EarlierTimeline { .. } => {
-                "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay".to_owned()
+                "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay. Exactly once remembers the newer timeline: then under another --slot".to_owned()
             }
             Self::OnStandby => {
                 "--source with the primary's address, or with all hosts and target_session_attrs=read-write; or --delivery at-least-once".to_owned()

@@ -229,6 +229,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         }
     }
 
+            Misplaced::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
     /// Ends the copy, and sees that the server has heard the last status update.
     fn finish(&mut self, mut stream: ReplicationStream) -> Result<(), RunError> {
         if self.target.temporary_slot.is_some() || stream.finish(FINISH).is_ok() {

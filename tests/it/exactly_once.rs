@@ -337,6 +337,93 @@ fn a_standby_is_refused_until_it_is_promoted() {
     if default_major() < 16 {
         // No standby decodes.
         return;
+#[test]
+fn the_old_primary_in_the_place_of_the_promoted_one_is_refused_across_a_restart() {
+    let mut primary = Postgres::start(&Options::default()).unwrap();
+    let standby = primary.standby(&[]).unwrap();
+    let mut lane = Lane::on(&primary, shared_kafka().unwrap()).furnish(TABLE, "outbox");
+    let old = std::mem::replace(&mut lane.source, standby.url(&lane.name));
+    wait_until(LONG, "the table on the standby", || {
+        let Ok(mut client) = postgres::Client::connect(&lane.source, postgres::NoTls) else { return Ok(false) };
+        Ok(client.query("SELECT FROM pg_publication", &[])?.len() == 1)
+    })
+    .unwrap();
+    standby.promote().unwrap();
+    lane.make_slot();
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 10);
+    each_once(&lane.records("order"), 10);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    // The address leads to the old primary again, which has gone on by itself.
+    lane.source = old;
+    insert(&lane, 11, 20);
+    let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("earlier timeline") && hint(&log).contains("another --slot"), "{log}");
+    each_once(&lane.records_now("order"), 10);
+}
+
+#[test]
+fn librdkafkas_log_lines_keep_nobody_from_committing() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "debug=eos,broker"]);
+    let (stop, last) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| trade(&lane, 1, &stop, &last));
+        // More of them than are committed in one transaction.
+        let committed = wait_until(LONG, "transactions to be committed while rows come", || {
+            Ok(relay.metric("walrelay_transactions_total")? > 500.0)
+        });
+        stop.store(true, Ordering::Relaxed);
+        committed.unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    });
+    each_once(&lane.records("order"), last.load(Ordering::Relaxed));
+    assert!(!relay.log().contains("given up"), "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// Commits transactions of a few rows, one after another, until `stop`; the last row.
+fn trade(lane: &Lane, first: u32, stop: &AtomicBool, last: &AtomicU32) {
+    let mut client = lane.connect();
+    let sql =
+        "INSERT INTO outbox SELECT n, 'order', 'k' || n % 7, 't', 'p' FROM generate_series($1::int, $2::int) AS n";
+    let mut next = first;
+    while !stop.load(Ordering::Relaxed) {
+        let end = next + 4;
+        client.execute(sql, &[&i32::try_from(next).unwrap(), &i32::try_from(end).unwrap()]).unwrap();
+        last.store(end, Ordering::Relaxed);
+        next = end + 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_broker_that_is_dead_for_longer_than_a_transaction_may_take_makes_nothing_appear_twice() {
+    let mut kafka = own::kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "transaction.timeout.ms=5000"]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    let last = AtomicU32::new(100);
+    for _ in 0..3 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (first, lane, stop, last) = (last.load(Ordering::Relaxed) + 1, &lane, &stop, &last);
+            scope.spawn(move || trade(lane, first, stop, last));
+            wait_until(LONG, "rows", || Ok(last.load(Ordering::Relaxed) > first + 500)).unwrap();
+            kafka.kill().unwrap();
+            // This is what is tested: longer than a transaction may be open.
+            std::thread::sleep(Duration::from_secs(10));
+            stop.store(true, Ordering::Relaxed);
+        });
+        kafka.start_again().unwrap();
+        lane.wait_confirmed();
+    }
+    each_once(&lane.records("order"), last.load(Ordering::Relaxed));
+    relay.wait_streaming(LONG).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
     }
     let mut primary = Postgres::start(&Options::default()).unwrap();
     let standby = primary.standby(&[]).unwrap();
