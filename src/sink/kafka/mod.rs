@@ -15,6 +15,7 @@ mod failure;
 mod probe;
 mod progress;
 mod rights;
+mod retire;
 mod scratch;
 mod settings;
 mod topics;
@@ -33,6 +34,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use std::collections::HashMap;
+use retire::retire_producer;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 use topics::Topics;
@@ -244,7 +246,8 @@ impl KafkaSink {
         self.passed_over = if self.is_passed_over() { self.passed_over + 1 } else { 0 };
         if self.passed_over >= LOST {
             self.lost = true;
-            self.producer.purge(PurgeConfig::default().queue().inflight());
+            // Its threads may be waiting for a name server.
+            self.producer.purge(PurgeConfig::default().queue().inflight().non_blocking());
         }
     }
 
@@ -255,7 +258,13 @@ impl KafkaSink {
             let metadata = producer.client().fetch_metadata(None, MOST_METADATA_PATIENCE);
             metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
         };
-        !answers(&self.producer) && self.settings.producer(None).is_ok_and(|fresh| answers(&fresh))
+        if answers(&self.producer) {
+            return false;
+        }
+        let Ok(fresh) = self.settings.producer(None) else { return false };
+        let is_answered = answers(&fresh);
+        retire_producer(fresh);
+        is_answered
     }
 
     /// Something has come back, or a new client is there.
@@ -299,7 +308,7 @@ impl KafkaSink {
     /// Another producer takes the place of this one, which ends.
     fn replace(&mut self, producer: BaseProducer<Context>) {
         self.topics.clear();
-        drop(std::mem::replace(&mut self.producer, producer));
+        retire_producer(std::mem::replace(&mut self.producer, producer));
     }
 }
 

@@ -4,6 +4,7 @@
 //! time, each no longer than a second. What keys and values say is not known here.
 
 use super::context::Context;
+use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{broken, client};
 use crate::sink::{Failure, FailureClass};
@@ -53,19 +54,29 @@ impl Reading {
         Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new() }
     }
 
+    /// The readers of the step before are done.
+    fn turn_to(&mut self, step: Step) {
+        let before = std::mem::replace(&mut self.step, step);
+        if !matches!(before, Step::Topic) {
+            retire(before);
+        }
+    }
+
     /// One step; everything, once it is there.
     pub(super) fn read(&mut self) -> Result<Option<BTreeMap<String, String>>, Failure> {
         match &self.step {
             Step::Topic => {
                 make_topic(&self.settings)?;
-                self.step = Step::End { uncommitted: self.consumer("read_uncommitted")? };
+                let uncommitted = self.consumer("read_uncommitted")?;
+                self.turn_to(Step::End { uncommitted });
             }
             Step::End { uncommitted } => {
                 let Some(end) = high_watermark(uncommitted)? else { return Ok(None) };
                 if end == 0 {
                     return Ok(Some(BTreeMap::new()));
                 }
-                self.step = Step::Stable { end, committed: self.consumer("read_committed")? };
+                let committed = self.consumer("read_committed")?;
+                self.turn_to(Step::Stable { end, committed });
             }
             Step::Stable { end, committed } => {
                 if high_watermark(committed)?.is_none_or(|stable| stable < *end) {
@@ -90,6 +101,12 @@ impl Reading {
 
     fn consumer(&self, isolation: &str) -> Result<BaseConsumer<Context>, Failure> {
         self.settings.reader(isolation).map_err(|error| client(error.to_string()))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.turn_to(Step::Topic);
     }
 }
 
@@ -158,6 +175,13 @@ pub(super) fn new_topic() -> NewTopic<'static> {
 
 /// Sees that the topic is there and compacted.
 fn make_topic(settings: &Settings) -> Result<(), Failure> {
+    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
+    let outcome = make_topic_with(&admin, settings);
+    retire(admin);
+    outcome
+}
+
+fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Settings) -> Result<(), Failure> {
     let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
         reason: "progress_topic",
@@ -168,7 +192,6 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
             settings.brokers()
         ),
     };
-    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
@@ -185,7 +208,7 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
         }
         Some(code) => return Err(forbidden(code)),
     }
-    see_that_it_is_compacted(&runtime, &admin, &options, settings.brokers())
+    see_that_it_is_compacted(&runtime, admin, &options, settings.brokers())
 }
 
 fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {

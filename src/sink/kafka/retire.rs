@@ -1,0 +1,97 @@
+//! Clients that are not needed any more end on a thread of their own.
+//!
+//! The end of a librdkafka client waits for its threads, and one of these may be in `getaddrinfo`, which nothing interrupts: where
+//! name servers do not answer, for half a minute and longer. The thread that enqueues must not wait for that.
+//!
+//! In: a client. Out: nothing. What a producer has in its queues is purged before the caller goes on, as long as its threads answer
+//! at all: one that does not is sending nothing, and purges before it sends anything.
+
+use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread::{self, Builder};
+use std::time::Duration;
+
+use super::context::Context;
+
+/// How long the caller waits for the purge.
+const PURGED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Ends a client that sends nothing.
+pub(super) fn retire<T: Send + 'static>(client: T) {
+    retire_after(client, |_| {});
+}
+
+/// Ends a producer, once what it had not sent is purged.
+pub(super) fn retire_producer(producer: BaseProducer<Context>) {
+    retire_after(producer, |producer| producer.purge(PurgeConfig::default().queue().inflight()));
+}
+
+/// Does what comes before the end, which is waited for, for a while, and lets the client end.
+fn retire_after<T: Send + 'static>(client: T, before: impl FnOnce(&T) + Send + 'static) {
+    let (sender, done) = mpsc::sync_channel(1);
+    let end = move || end(client, before, &sender);
+    if let Err(error) = Builder::new().name("kafka-end".to_owned()).spawn(end) {
+        // The closure is gone, and with it the client: it has ended on this thread.
+        tracing::debug!(%error, "no thread for the end of a Kafka client");
+        return;
+    }
+    if done.recv_timeout(PURGED_WITHIN) == Err(RecvTimeoutError::Timeout) {
+        tracing::debug!("a Kafka client's threads do not answer: it ends later");
+    }
+}
+
+fn end<T>(client: T, before: impl FnOnce(&T), done: &SyncSender<()>) {
+    before(&client);
+    if done.send(()).is_err() {
+        tracing::debug!(thread = ?thread::current().id(), "a Kafka client's threads answer again");
+    }
+    drop(client);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender};
+    use std::time::Instant;
+
+    /// Ends only when it may.
+    struct Stuck {
+        may_end: Receiver<()>,
+        ended: Sender<()>,
+    }
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            self.may_end.recv().ok();
+            self.ended.send(()).ok();
+        }
+    }
+
+    fn stuck() -> (Stuck, Sender<()>, Receiver<()>) {
+        let (let_end, may_end) = mpsc::channel();
+        let (ended, end) = mpsc::channel();
+        (Stuck { may_end, ended }, let_end, end)
+    }
+
+    #[test]
+    fn a_client_whose_threads_do_not_end_keeps_nobody_waiting() {
+        let (client, let_end, end) = stuck();
+        // On this thread it would wait for what comes only below.
+        retire(client);
+        assert!(end.try_recv().is_err(), "it has not ended yet");
+        let_end.send(()).unwrap();
+        end.recv_timeout(Duration::from_mins(1)).unwrap();
+    }
+
+    #[test]
+    fn the_purge_is_over_before_anything_else_is_done_unless_it_takes_for_ever() {
+        let (purged, was_purged) = mpsc::channel();
+        retire_after((), move |()| purged.send(()).unwrap());
+        was_purged.try_recv().expect("it was waited for");
+        let (let_purge, may_purge) = mpsc::channel::<()>();
+        let began = Instant::now();
+        retire_after((), move |()| assert!(may_purge.recv().is_err(), "nobody says so"));
+        assert!(began.elapsed() < Duration::from_secs(30), "it is not waited for without end");
+        drop(let_purge);
+    }
+}
