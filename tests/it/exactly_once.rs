@@ -1,5 +1,8 @@
 //! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
 use rdkafka::ClientConfig;
 use walrelay_dev::consume::{self, Meter, Record};
 use walrelay_dev::kafka::shared_kafka;

@@ -3,6 +3,7 @@
 //! Reports come on the thread that polls, one call each; they are gathered into runs of equal token and outcome, in a
 //! place of that thread, so that a report takes no lock. Troubles may come on any thread.
 
+use super::lines::{Line, Lines};
 use super::{failure, probe};
 use crate::sink::{Failure, Token};
 use rdkafka::ClientContext;
@@ -11,13 +12,16 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 thread_local! {
     /// Reports served by this thread's polls and not yet taken.
     static REPORTS: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
+    /// Log lines and errors served by this thread's polls.
+    static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What has been reported since the last call, on this thread.
@@ -34,6 +38,11 @@ pub(super) struct Run {
     pub(super) outcome: Result<(), Failure>,
 }
 
+/// How many log lines and errors this thread's polls have served. One poll serves one of them, or one batch of reports.
+pub(super) fn events() -> u64 {
+    EVENTS.get()
+}
+
 /// Receives librdkafka's callbacks.
 #[derive(Default)]
 pub(super) struct Context {
@@ -43,6 +52,7 @@ pub(super) struct Context {
     trouble: Mutex<Option<Trouble>>,
     /// Whether there is one: spares the good case the lock.
     troubled: AtomicBool,
+    lines: Mutex<Lines>,
 }
 
 struct Trouble {
@@ -85,6 +95,15 @@ impl Context {
         }
     }
 
+    fn show(&self, facility: &str, message: &str) {
+        match self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+            Line::Dropped => return,
+            Line::ShownAfter(dropped) => tracing::debug!(target: "walrelay::librdkafka", dropped, "too many log lines"),
+            Line::Shown => {}
+        }
+        tracing::debug!(target: "walrelay::librdkafka", facility, "{message}");
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,6 +111,7 @@ impl Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        EVENTS.set(EVENTS.get() + 1);
         // Errors come again, with their code, by `error`.
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
@@ -101,11 +121,12 @@ impl ClientContext for Context {
             | RDKafkaLogLevel::Warning
             | RDKafkaLogLevel::Notice
             | RDKafkaLogLevel::Info
-            | RDKafkaLogLevel::Debug => tracing::debug!(target: "walrelay::librdkafka", facility, "{message}"),
+            | RDKafkaLogLevel::Debug => self.show(facility, message),
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        EVENTS.set(EVENTS.get() + 1);
         let code = error.rdkafka_error_code();
         // A reader's way of saying that it has read everything; and a group that it never joins.
         if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {

@@ -12,10 +12,11 @@
 mod context;
 mod examine;
 mod failure;
+mod lines;
 mod probe;
 mod progress;
-mod rights;
 mod retire;
+mod rights;
 mod scratch;
 mod settings;
 mod topics;
@@ -29,12 +30,12 @@ pub use scratch::{ScratchError, ScratchTopic};
 pub use settings::{Settings, SettingsError};
 
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, Report, Sink, Tag, Token};
-use context::{Context, Run, take_reports};
+use context::{Context, Run, events, take_reports};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
-use std::collections::HashMap;
 use retire::retire_producer;
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 use topics::Topics;
@@ -64,8 +65,11 @@ const LOST: u32 = 2;
 /// Partitions that were added are known to every broker within this time.
 const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
-/// More events than a failed request leaves behind.
-const EVENTS: usize = 32;
+/// More polls than a failed request leaves events behind.
+const EVENTS: u32 = 32;
+
+/// Log lines and errors that are served in a row, at most, before the caller may do other things: some ten milliseconds' worth.
+const MOST_EVENTS: u32 = 10_000;
 
 const _: () = assert!(usize::BITS == 64, "a token must fit into a pointer");
 
@@ -148,7 +152,15 @@ impl KafkaSink {
 
     /// Lets the client tell what happened meanwhile: one call serves one event, and does not say whether there was one.
     fn serve_events(&self) {
-        (0..EVENTS).for_each(|_| self.producer.poll(Duration::ZERO));
+        let mut quiet = 0;
+        for _ in 0..MOST_EVENTS {
+            let before = events();
+            self.producer.poll(Duration::ZERO);
+            quiet = if events() == before { quiet + 1 } else { 0 };
+            if quiet >= EVENTS {
+                return;
+            }
+        }
     }
 
     /// What the client's own account of the trouble adds to a failed metadata request, which says "timed out" at most.
@@ -362,11 +374,17 @@ impl Sink for KafkaSink {
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        let mut served = 0;
         loop {
-            // One call serves one batch of reports.
+            // One call serves one batch of reports, or one event.
+            let before = events();
             self.producer.poll(Duration::ZERO);
             let runs = take_reports();
             if runs.is_empty() {
+                if events() > before && served < MOST_EVENTS {
+                    served += 1;
+                    continue;
+                }
                 if self.in_flight.records > 0 {
                     self.remind();
                 }
@@ -376,6 +394,7 @@ impl Sink for KafkaSink {
             for run in runs {
                 if run.token == PROGRESS {
                     // What becomes of it, the commit says.
+                    self.transactions.iter_mut().for_each(Transactions::progress_reported);
                     continue;
                 }
                 self.in_flight.records -= u64::from(run.records);

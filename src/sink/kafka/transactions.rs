@@ -44,8 +44,10 @@ enum Phase {
     /// No transaction is open.
     Idle,
     Open,
-    /// The progress record is on its way, then the commit.
-    Sealing,
+    /// The progress record is on its way until it is reported, then the commit.
+    Sealing {
+        reported: bool,
+    },
 }
 
 impl Transactions {
@@ -58,12 +60,18 @@ impl Transactions {
                 self.phase = Phase::Open;
                 Ok(true)
             }
-            Phase::Foreign | Phase::Initializing | Phase::Reading(_) | Phase::Sealing => Ok(false),
+            Phase::Foreign | Phase::Initializing | Phase::Reading(_) | Phase::Sealing { .. } => Ok(false),
         }
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open | Phase::Sealing)
+        matches!(self.phase, Phase::Open | Phase::Sealing { .. })
+    }
+
+    pub(super) fn progress_reported(&mut self) {
+        if let Phase::Sealing { reported } = &mut self.phase {
+            *reported = true;
+        }
     }
 
     /// A producer for the name that was taken over last, and what has to be done with it again.
@@ -121,7 +129,7 @@ impl KafkaSink {
                     Ok(Own::Ready(ours.collect()))
                 }
             },
-            Phase::Idle | Phase::Open | Phase::Sealing => Ok(Own::Ready(Vec::new())),
+            Phase::Idle | Phase::Open | Phase::Sealing { .. } => Ok(Own::Ready(Vec::new())),
         }
     }
 
@@ -134,20 +142,24 @@ impl KafkaSink {
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
                 let record = record.key(key).payload(value).partition(PARTITION);
                 match self.producer.send(record) {
-                    Ok(()) => transactions.phase = Phase::Sealing,
+                    Ok(()) => transactions.phase = Phase::Sealing { reported: false },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
                     Err((error, _)) => return Err(broken("write its progress", &error)),
                 }
             }
-            Phase::Sealing => {}
+            // librdkafka's own count has its log lines in it.
+            Phase::Sealing { reported: true } => return self.commit_reported(),
+            Phase::Sealing { reported: false } => {}
             Phase::Foreign | Phase::Initializing | Phase::Reading(_) => {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
         }
-        if self.producer.in_flight_count() > 0 {
-            super::flush_for_a_millisecond(&self.producer);
-            return Ok(false);
-        }
+        super::flush_for_a_millisecond(&self.producer);
+        Ok(false)
+    }
+
+    /// Everything that is in it has been reported.
+    fn commit_reported(&mut self) -> Result<bool, Failure> {
         match self.producer.commit_transaction(SLICE) {
             Ok(()) => {
                 if let Some(transactions) = &mut self.transactions {
