@@ -83,6 +83,8 @@ pub enum Ended {
     Stalled,
     /// A record failed: begin again from the confirmed position, with the sink made anew.
     SinkFailed(Failure),
+    /// Nothing failed: the destination's transaction is given up, to begin again from the confirmed position.
+    StartOver(Why),
     /// A row will never be published. Everything before it is delivered; exactly once, everything before its transaction, which
     /// is left out whole. Nothing after it was enqueued since the stream began again to find it; in other partitions, rows behind
     /// it may have been delivered before, and will be again.
@@ -103,6 +105,15 @@ pub enum Ended {
         /// How long they may.
         timeout: Duration,
     },
+}
+
+/// Why a transaction of the destination's is given up though nothing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Whole transactions of Postgres are in it, and one that will not be published: they are to be committed first.
+    WholeFirst,
+    /// It was open for so long.
+    OutOfTime(Duration),
 }
 
 /// The messages do not follow each other as the manual says.
@@ -162,6 +173,8 @@ pub struct Relay<S, C> {
     bad_rows: BadRows,
     /// Bad rows that did not stop it.
     passed_rows: u64,
+    /// Records acknowledged, exactly once committed, since the process began.
+    acknowledged: u64,
     warned_of_update: bool,
     /// When the stop was seen.
     stopping_since: Option<Instant>,
@@ -173,8 +186,6 @@ pub struct Relay<S, C> {
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// A relay that has not yet seen its slot.
-    /// Records acknowledged, exactly once committed, since the process began.
-    acknowledged: u64,
     pub fn new(
         outbox: Outbox,
         sink: S,
@@ -198,6 +209,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             topics: Topics::default(),
             bad_rows: BadRows::default(),
             passed_rows: 0,
+            acknowledged: 0,
             warned_of_update: false,
             stopping_since: None,
             trouble: None,
@@ -209,8 +221,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// With what is said of bad rows; else each stops it.
     #[must_use]
     pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
-            acknowledged: 0,
         Self { bad_rows, ..self }
+    }
+
+    fn reached(&self) -> Reached {
+        Reached { flush_lsn: self.tracker.flush_lsn(), records: self.acknowledged }
     }
 
     /// The position that the next connection should start from; `0/0` before the first.
@@ -224,10 +239,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// The mapping of rows, to be told what the publication holds.
-    fn reached(&self) -> Reached {
-        Reached { flush_lsn: self.tracker.flush_lsn(), records: self.acknowledged }
-    }
-
     pub fn outbox_mut(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -392,6 +403,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     group.hold(token, records, bytes, now);
                 } else {
                     tracker.delivered(token, records);
+                    *acknowledged += u64::from(records);
                     metrics.acknowledged(token.topic, records.into(), bytes, now);
                 }
             }
@@ -403,7 +415,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match failed {
             Some(failure) => {
                 self.metrics.publish_failure(failure.reason, 1);
-                    *acknowledged += u64::from(records);
                 self.failed(failure, when).map_err(Box::new)
             }
             None => Ok(()),

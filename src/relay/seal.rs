@@ -11,9 +11,9 @@
 
 use super::progress::{Identity, Misplaced};
 use super::session::{Session, Turn};
-use super::{Clock, Ended, Relay};
+use super::{Clock, Ended, Relay, Why};
 use crate::lsn::Lsn;
-use crate::sink::{Failure, FailureClass, Own, Sink, Token};
+use crate::sink::{Own, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -182,8 +182,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         self.group.apart = open;
-        let text = "what comes before the transaction of a row that cannot be published is committed first".to_owned();
-        Err(Box::new(Ended::SinkFailed(Failure { class: FailureClass::Row, reason: "client", text })))
+        Err(Box::new(Ended::StartOver(Why::WholeFirst)))
     }
 
     /// Commits what has gathered, where that is due. `ending`: nothing more will come.
@@ -215,8 +214,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// It is committed: what was reported counts.
     fn release(&mut self, now: Instant) {
         for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
-            self.acknowledged += u64::from(records);
             self.tracker.counted(token, records);
+            self.acknowledged += u64::from(records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
         (self.group.since, self.group.sealing) = (None, None);
@@ -238,7 +237,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.group.ran_out = open;
         self.group.apart = open.or(self.group.apart);
-        let text = format!("a transaction was open for {} s and was given up", age.as_secs());
-        Err(Box::new(Ended::SinkFailed(Failure { class: FailureClass::Client, reason: "client", text })))
+        Err(Box::new(Ended::StartOver(Why::OutOfTime(age))))
     }
 }

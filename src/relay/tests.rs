@@ -423,7 +423,7 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     ];
     stage.sends = backlog.map(|message| (Duration::ZERO, message)).into();
     let (ended, _) = stage.stream(seconds(10));
-    assert!(matches!(ended, Ended::SinkFailed(_)), "{ended:?}");
+    assert!(matches!(ended, Ended::StartOver(Why::WholeFirst)), "{ended:?}");
     assert_eq!(stage.ledger.borrow().committed.len(), 0, "all of them were in one");
     stage.relay.start_over().unwrap();
     let (ended, _) = stage.stream(seconds(10));
@@ -437,7 +437,7 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
 #[track_caller]
 fn runs_out(stage: &mut Stage) {
     let (ended, after) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::SinkFailed(_)), "{ended:?}");
+    assert!(matches!(ended, Ended::StartOver(Why::OutOfTime(age)) if age >= seconds(108)), "{ended:?}");
     assert!(after >= seconds(108) && after < seconds(110), "{after:?}");
     stage.relay.start_over().unwrap();
 }
@@ -478,12 +478,12 @@ fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
     assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
     stage.relay.idle(seconds(60)).unwrap();
     let (ended, after) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::SinkFailed(_)) && after < seconds(30), "{after:?}: {ended:?}");
+    assert!(matches!(ended, Ended::StartOver(Why::OutOfTime(_))) && after < seconds(30), "{after:?}: {ended:?}");
     stage.relay.start_over().unwrap();
     let (ended, _) = stage.stream(seconds(20));
     assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
     let ended = stage.relay.idle(seconds(120)).unwrap_err();
-    assert!(matches!(*ended, Ended::SinkFailed(_)), "{ended:?}");
+    assert!(matches!(*ended, Ended::StartOver(Why::OutOfTime(_))), "{ended:?}");
 }
 
 /// Whether the relay pauses after a read that brings so many rows with that payload.

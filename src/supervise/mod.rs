@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
-use crate::relay::{Clock, Ended, Identity, Misplaced, Relay};
+use crate::relay::{Clock, Ended, Identity, Misplaced, Relay, Why};
 use crate::sink::{FailureClass, Sink};
 use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::Backoff;
@@ -197,6 +197,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 drop(stream);
                 self.start_over(&failure).err().map(Err)
             }
+            Ended::StartOver(why) => {
+                drop(stream);
+                self.start_over_for(why).err().map(Err)
+            }
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
                 self.finish_anyway(stream);
@@ -225,11 +229,11 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 RunError::OtherCluster { before, found }
             }
             Misplaced::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
+            Misplaced::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
             Misplaced::Unreadable { key, value } => RunError::StrangeProgress { key, value },
         }
     }
 
-            Misplaced::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
     /// Ends the copy, and sees that the server has heard the last status update.
     fn finish(&mut self, mut stream: ReplicationStream) -> Result<(), RunError> {
         if self.target.temporary_slot.is_some() || stream.finish(FINISH).is_ok() {
@@ -307,13 +311,35 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
-            self.metrics.set_state(State::Blocked);
-            let pause = self.backoff.next(false, dice());
-            // The old producer's reports are of no interest any more.
-            self.relay.start_over().map_err(RunError::Sink)?;
-            return self.idle(pause);
+            return self.start_over_later();
         }
         self.relay.start_over().map_err(RunError::Sink)
+    }
+
+    /// Nothing failed, so nothing is said to have.
+    fn start_over_for(&mut self, why: Why) -> Result<(), RunError> {
+        match why {
+            Why::WholeFirst => {
+                tracing::info!(
+                    "what comes before the transaction of a row that cannot be published is committed first"
+                );
+                self.relay.start_over().map_err(RunError::Sink)
+            }
+            Why::OutOfTime(age) => {
+                let text = format!("a transaction was open for {} s and was given up", age.as_secs());
+                tracing::warn!("{text}: starting over from the confirmed position, nothing is lost");
+                self.metrics.last_error(Some(text));
+                self.start_over_later()
+            }
+        }
+    }
+
+    fn start_over_later(&mut self) -> Result<(), RunError> {
+        self.metrics.set_state(State::Blocked);
+        let pause = self.backoff.next(false, dice());
+        // The old producer's reports are of no interest any more.
+        self.relay.start_over().map_err(RunError::Sink)?;
+        self.idle(pause)
     }
 
     fn idle(&mut self, duration: Duration) -> Result<(), RunError> {
@@ -325,7 +351,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
-        Ended::SinkFailed(_) => relay.start_over().map_err(RunError::Sink),
+        Ended::SinkFailed(_) | Ended::StartOver(_) => relay.start_over().map_err(RunError::Sink),
         Ended::BadRow(row) => Err(row.into()),
         // What only a stream comes to.
         Ended::Stopped

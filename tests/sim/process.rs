@@ -160,7 +160,9 @@ impl Process {
             Ended::PublicationChanged => Outcome::Lost,
             Ended::Unmappable(error) => panic!("{error}"),
             Ended::Protocol(error) => panic!("{error}"),
-            Ended::Misplaced(_) | Ended::TransactionTooLong { .. } => panic!("without transactions"),
+            Ended::StartOver(_) | Ended::Misplaced(_) | Ended::TransactionTooLong { .. } => {
+                panic!("without transactions")
+            }
         }
     }
 
@@ -236,6 +238,7 @@ impl Process {
             | Ended::StopTimedOut { .. }
             | Ended::Disconnected(_)
             | Ended::Stalled
+            | Ended::StartOver(_)
             | Ended::Unmappable(_)
             | Ended::PublicationChanged
             | Ended::Protocol(_)

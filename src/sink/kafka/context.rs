@@ -128,6 +128,11 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         EVENTS.set(EVENTS.get() + 1);
         let code = error.rdkafka_error_code();
+        // Whoever enqueues or commits next is told what it is, and what follows from it: often enough nothing has failed.
+        if code == Some(RDKafkaErrorCode::Fatal) {
+            tracing::debug!(reason, "the Kafka client has ended its work");
+            return;
+        }
         // A reader's way of saying that it has read everything; and a group that it never joins.
         if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {
             return;
