@@ -143,6 +143,11 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     pub table: Vec<String>,
 
+    /// Read the slot though nothing proves that it is the one that was read before; LSN is its confirmed_flush_lsn, as the
+    /// error names it, so that this serves once [default: none]
+    #[arg(long, value_name = "LSN", help_heading = "Postgres")]
+    pub accept_slot_at: Option<String>,
+
     /// Print new rows as JSON lines on stdout, from a temporary slot: no Kafka, nothing confirmed [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]

@@ -329,6 +329,7 @@ impl Control {
             tables: config.tables,
             patterns: config.table_patterns,
             max_row: config.limits.max_row,
+            accept_slot_at: config.accept_slot_at,
         };
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);

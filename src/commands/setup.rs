@@ -17,6 +17,7 @@ use super::error::CommandError;
 use super::output::{Told, bytes, command, number};
 use crate::config::TableName;
 use crate::lsn::Lsn;
+use crate::pg::instance;
 use crate::pg::marker;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, server, sqlstate};
@@ -246,7 +247,8 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
     };
     let grants_by_role = request.role.is_some() && catalog::grants_replication_by_role(connection)?;
     let slot = server::slot(connection, &request.slot)?;
-    Ok(Facts { server, publication, tables, slot, role, grants_by_role })
+    let sighting = instance::sight(connection, &request.slot)?;
+    Ok(Facts { server, publication, tables, slot, sighting, role, grants_by_role })
 }
 
 fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option<PublicationFacts>, pg::Error> {

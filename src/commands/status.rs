@@ -8,10 +8,11 @@ mod report;
 
 use super::error::CommandError;
 use crate::config::TableName;
+use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, catalog, server};
-use crate::supervise::{RunError, check_slot};
+use crate::supervise::{RunError, agrees, check_slot};
 use relay::RelayReport;
 use report::{Rate, Report, SlotReport};
 use std::io::Write;
@@ -104,7 +105,9 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::
         None => None,
     };
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
-    Ok(Found { slot, publication, marked, tables: tables.iter().map(named).collect(), reader })
+    let sighting = instance::sight(connection, &request.slot)?;
+    let tables = tables.iter().map(named).collect();
+    Ok(Found { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
 }
 
 /// What the database has.
@@ -113,6 +116,10 @@ struct Found {
     publication: bool,
     /// The publication says that the slot was made.
     marked: bool,
+    /// The publication's comment.
+    comment: Option<String>,
+    /// The slot beside the server's state at that moment.
+    sighting: Option<Sighting>,
     tables: Vec<String>,
     reader: Option<catalog::Session>,
 }
@@ -126,7 +133,10 @@ fn named(table: &crate::pgoutput::PublishedTable) -> String {
 fn judge(request: &Request, found: Found) -> (Report, Result<(), RunError>) {
     let outcome = match &found.slot {
         None => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: found.marked }),
-        Some(slot) => check_slot(&request.slot, &request.source.dbname, slot),
+        Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|()| {
+            let now = found.sighting.as_ref();
+            now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, found.comment.as_deref(), now))
+        }),
     };
     let mut report = Report::unknown(request);
     report.publication_exists = Some(found.publication);

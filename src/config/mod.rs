@@ -100,6 +100,8 @@ pub struct RunConfig {
     pub tables: Vec<TableName>,
     /// Of these, only what is captured; the default captures every one. Not beside `tables`.
     pub table_patterns: TablePatterns,
+    /// The slot at this position is read though nothing proves that it is the one that was read before.
+    pub accept_slot_at: Option<crate::lsn::Lsn>,
     /// Print rows from a temporary slot instead of publishing them.
     pub dry_run: bool,
     /// Where records go.

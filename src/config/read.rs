@@ -20,6 +20,7 @@ use crate::cli::{
 };
 use crate::commands::{OutboxPlace, check, prune, republish};
 use crate::given::{Given, Origin, SettingError, nearest, units};
+use crate::lsn::Lsn;
 use crate::pg::source::{Environment, Source};
 
 /// The name of slot and publication where none is given.
@@ -69,6 +70,7 @@ impl Reader<'_> {
             setup: self.layers.is_on("setup", args.setup.as_deref())?,
             table_patterns: self.table_patterns(&tables),
             tables,
+            accept_slot_at: self.lsn("accept-slot-at", args.accept_slot_at.as_deref())?,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
             kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
             mapping: self.mapping(args)?,
@@ -336,6 +338,11 @@ impl Reader<'_> {
             Ok(_) => Err(given.invalid(expected, None).into()),
             Err(error) => Err(given.invalid(expected, error.suggestion).into()),
         }
+    }
+
+    fn lsn(&self, setting: &str, typed: Option<&str>) -> Result<Option<Lsn>, ConfigError> {
+        let Some(given) = self.layers.one(setting, typed)? else { return Ok(None) };
+        given.text.parse().map(Some).map_err(|_| given.invalid("a WAL position such as 16/B374D848", None).into())
     }
 
     fn size(&self, setting: &str, typed: Option<&str>, bounds: &Bounds<usize>) -> Result<usize, ConfigError> {

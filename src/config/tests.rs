@@ -74,6 +74,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
         "-Xlinger.ms=5",
         "--setup",
         "--dry-run",
+        "--accept-slot-at=16/B374D848",
         "--topic={type|kebab}",
         "--id-column=i",
         "--key-column=k",
@@ -110,6 +111,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
         KafkaConfig { brokers: "a:1,b:2".into(), properties: vec![("linger.ms".into(), "5".into())] }
     );
     assert!(config.setup && config.dry_run);
+    assert_eq!(config.accept_slot_at, Some("16/B374D848".parse().unwrap()));
     let pair = |name: &str, column: &str| (name.to_owned(), column.to_owned());
     assert_eq!(
         config.mapping,
@@ -158,6 +160,7 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("setup", "true"),
         ("table", "outbox"),
         ("dry-run", "true"),
+        ("accept-slot-at", "0/10"),
         ("brokers", "a:1"),
         ("topic-regex", "(.*)"),
         ("topic-replacement", "x.$1"),
@@ -288,6 +291,7 @@ fn values_out_of_range_are_refused() {
         ["--max-row", "2GiB"],
         ["--max-row", "0"],
         ["--disconnect-after", "0"],
+        ["--accept-slot-at", "here"],
         ["--coalesce", "1s"],
         ["--table", "a.b.c"],
         ["--topic", ""],

@@ -4,7 +4,10 @@
 //! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost. A second line says which
 //! transaction was the next one then: what it and later ones leave is in the slot, and of what earlier ones left, little or nothing is.
 //! A third says since when the slot has carried every row of every table that the publication has now: later than the second where tables
-//! were added, or where the slot was there before anybody marked it.
+//! were added, or where the slot was there before anybody marked it. A fourth says where the cluster was when the slot was marked, so that
+//! a later slot of the same name does not pass for it ([`Anchor`]).
+
+use super::instance::Anchor;
 
 /// What a mark's line begins with.
 const PREFIX: &str = "walrelay slot: ";
@@ -14,6 +17,9 @@ const SINCE: &str = "walrelay since: ";
 
 /// What a line begins with that says since when a slot has carried all of its publication.
 const WHOLE: &str = "walrelay whole since: ";
+
+/// What a line begins with that says where the cluster was when a slot was marked.
+const AT: &str = "walrelay slot at: ";
 
 /// Since when a slot has carried all that the publication has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,10 +70,25 @@ pub(crate) fn whole(comment: Option<&str>, slot: &str) -> Option<Whole> {
     })
 }
 
-/// The lines that say since when, for SQL's `format`, which fills in the next transaction, the time, and what the publication has; `made`:
-/// the slot was made just now.
+/// Where the cluster was when `slot` was marked; `None`: it was not written down.
+pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
+    let mut lines = comment.unwrap_or_default().lines();
+    lines.find_map(|line| {
+        let mut words = line.strip_prefix(AT)?.strip_prefix(slot)?.strip_prefix(' ')?.split(' ');
+        let anchor = Anchor {
+            system_identifier: words.next()?.to_owned(),
+            timeline: words.next()?.parse().ok()?,
+            written: words.next()?.parse().ok()?,
+            seconds: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(anchor)
+    })
+}
+
+/// The lines that say since when, for SQL's `format`, which fills in the next transaction, the time, what the publication has, the system
+/// identifier, the timeline and the position in the WAL; `made`: the slot is marked for the first time, or another one was marked before.
 pub(crate) fn since_format(slot: &str, made: bool) -> String {
-    let since = if made { format!("\n{SINCE}{slot} %1$s") } else { String::new() };
+    let since = if made { format!("\n{SINCE}{slot} %1$s\n{AT}{slot} %4$s %5$s %6$s %2$s") } else { String::new() };
     format!("{since}\n{WHOLE}{slot} %1$s %2$s %3$s")
 }
 
@@ -79,7 +100,12 @@ pub(crate) fn without_whole(comment: Option<&str>, slot: &str) -> Option<String>
 /// The comment without the mark of `slot`; `None` when nothing is left of it.
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
-    without(comment, |line| line == mark || since(Some(line), slot).is_some() || whole(Some(line), slot).is_some())
+    without(comment, |line| {
+        let line_of = |prefix: &str| {
+            line.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(slot)).is_some_and(|rest| rest.starts_with(' '))
+        };
+        line == mark || [SINCE, WHOLE, AT].into_iter().any(line_of)
+    })
 }
 
 /// The comment without such lines; `None` when nothing is left of it.
@@ -94,8 +120,11 @@ mod tests {
 
     /// As the server fills it in.
     fn marked(comment: Option<&str>, slot: &str, made: bool, xid: &str) -> String {
-        let filled =
-            since_format(slot, made).replace("%1$s", xid).replace("%2$s", "1700000000").replace("%3$s", "a1b2");
+        let values = [xid, "1700000000", "a1b2", "77", "2", "0/3E8"];
+        let filled = values
+            .iter()
+            .enumerate()
+            .fold(since_format(slot, made), |text, (at, value)| text.replace(&format!("%{}$s", at + 1), value));
         set(comment, slot) + &filled
     }
 
@@ -126,6 +155,21 @@ mod tests {
         );
         let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
         assert_eq!(left.as_deref(), Some("events"));
+    }
+
+    #[test]
+    fn where_the_cluster_was_is_read_back_and_goes_with_the_mark() {
+        let comment = marked(None, "orders", true, "781");
+        let at = Anchor {
+            system_identifier: "77".to_owned(),
+            timeline: 2,
+            written: crate::lsn::Lsn::new(1000),
+            seconds: 1_700_000_000,
+        };
+        assert_eq!((anchor(Some(&comment), "orders"), anchor(Some(&comment), "order")), (Some(at), None));
+        assert_eq!(anchor(Some("walrelay slot at: orders 77 2 0/3E8"), "orders"), None, "cut off");
+        let again = marked(removed(Some(&comment), "orders").as_deref(), "orders", true, "900");
+        assert_eq!(again.matches("walrelay slot at").count(), 1);
     }
 
     #[test]

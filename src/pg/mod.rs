@@ -8,6 +8,7 @@ pub mod connection;
 pub mod copy_both;
 pub mod error;
 pub mod frame;
+pub mod instance;
 mod login;
 pub(crate) mod marker;
 pub mod replication;

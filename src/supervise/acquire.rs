@@ -6,10 +6,12 @@
 
 use super::Target;
 use super::error::RunError;
+use super::lineage::Lineage;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TypeDetail};
 use crate::pg::catalog;
+use crate::pg::instance::Witness;
 use crate::pg::marker;
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
@@ -29,6 +31,8 @@ pub(super) struct Known {
     pub(super) system: Option<SystemIdentity>,
     /// The slot was there.
     slot_seen: bool,
+    /// What was seen of it.
+    lineage: Lineage,
 }
 
 /// A stream, and what goes with it.
@@ -115,7 +119,8 @@ fn take(
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_none() {
-        let stands_at = look_at_slot(&mut control, target, known)?;
+        look_at_slot(&mut control, target, known)?;
+        let stands_at = known.lineage.look(&mut control, target, (witness(positions, false), None))?;
         defer(unmappable, flushed, stands_at.max(positions.start()), positions.outbox())?;
     } else {
         defer(unmappable, flushed, flushed, positions.outbox())?;
@@ -123,13 +128,18 @@ fn take(
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let stream = start(connection, slot, &options, target, positions, metrics)?;
+    let stream = start(connection, slot, &options, target, (&mut *known, &mut *positions), metrics)?;
     tell_identity(target, positions)?;
     let confirmed = match confirmed {
         Some(lsn) => lsn,
-        None => confirmed_position(target, known)?,
+        None => confirmed_position(target, known, (witness(positions, true), Some(stream.backend_pid())))?,
     };
     Ok(Acquired { stream, wal_sender_timeout, confirmed })
+}
+
+/// What the relay knows of the slot; `watching`: it has looked at it all the time.
+fn witness(positions: &impl Positions, watching: bool) -> Witness {
+    Witness { read: positions.start(), seen: positions.seen(), watching }
 }
 
 /// Sees that it is the server that it was; how far its log goes.
@@ -144,7 +154,9 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
             return Err(RunError::EarlierTimeline { before: before.timeline, found: found.timeline });
         }
         if before.timeline != found.timeline {
-            follow_timeline(connection, before.timeline, found.timeline, positions)?;
+            let has_read = positions.start() > Lsn::ZERO;
+            let switch_point = follow_timeline(connection, before.timeline, found.timeline, positions)?;
+            known.lineage.timeline_left_at(switch_point, has_read);
         }
     }
     check_not_older(connection, found.flushed, positions.seen())?;
@@ -204,7 +216,7 @@ fn follow_timeline(
     before: u32,
     now: u32,
     positions: &mut impl Positions,
-) -> Result<(), RunError> {
+) -> Result<Lsn, RunError> {
     let switch_point = match server::switch_point(connection, now, before)? {
         Some(lsn) => lsn,
         // A branch that never met ours: none of our positions means anything there.
@@ -214,7 +226,8 @@ fn follow_timeline(
         from = before, to = now, %switch_point, confirmed = %positions.start(),
         "the server is on another timeline: a standby was promoted; what was committed on the old one beyond the switch point is not on this one"
     );
-    positions.timeline_left_at(switch_point)
+    positions.timeline_left_at(switch_point)?;
+    Ok(switch_point)
 }
 
 fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
@@ -291,8 +304,8 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Sees that the slot is one that can be read; where it stands. Compared before any waiting for it.
-fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<Lsn, RunError> {
+/// Sees that the slot is one that can be read. Compared before any waiting for it.
+fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
         let mark = catalog::publication_mark(connection, &target.publication)?;
@@ -301,7 +314,7 @@ fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known)
     };
     check_slot(name, &target.source.dbname, &slot)?;
     known.slot_seen = true;
-    Ok(slot.confirmed_flush_lsn.unwrap_or_default())
+    Ok(())
 }
 
 /// Whether the slot can be read by a relay on `database`.
@@ -349,7 +362,7 @@ fn start(
     slot: &str,
     options: &PluginOptions<'_>,
     target: &Target,
-    positions: &mut impl Positions,
+    (known, positions): (&mut Known, &mut impl Positions),
     metrics: &Metrics,
 ) -> Result<ReplicationStream, NotAcquired> {
     let mut waits = 0_u32;
@@ -374,18 +387,22 @@ fn start(
             return Err(NotAcquired::Stopped);
         }
         connection = *back;
+        // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
+        if target.temporary_slot.is_none() {
+            known.lineage.look(&mut connection, target, (witness(positions, true), None))?;
+        }
     }
 }
 
-/// The slot's position, read once nobody else can move it.
-fn confirmed_position(target: &Target, known: &mut Known) -> Result<Lsn, RunError> {
+/// The slot's position, read once nobody else can move it, nor drop it.
+fn confirmed_position(target: &Target, known: &mut Known, witness: (Witness, Option<u32>)) -> Result<Lsn, RunError> {
     let mut control = Connection::open(&target.source, Purpose::Control)?;
-    // The name may lead to another server of the same cluster, which may not have the slot.
-    let confirmed = server::slot(&mut control, &target.slot)?.and_then(|slot| slot.confirmed_flush_lsn);
+    let confirmed = known.lineage.look(&mut control, target, witness)?;
     // 0/0 is Postgres' word for "none".
-    confirmed
-        .filter(|lsn| *lsn > Lsn::ZERO)
-        .ok_or_else(|| RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen })
+    if confirmed == Lsn::ZERO {
+        return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });
+    }
+    Ok(confirmed)
 }
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in

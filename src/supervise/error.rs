@@ -130,6 +130,32 @@ pub enum RunError {
         /// What it had confirmed.
         confirmed: Lsn,
     },
+    /// The slot is ahead of what was read, and nothing proves that it is the same slot.
+    #[error(
+        "replication slot \"{slot}\" is at {confirmed} and was read up to {read}: nothing proves that it is the slot that was read, so rows in between may be in none"
+    )]
+    SlotUnproven {
+        /// Its name.
+        slot: String,
+        /// How far it was read, or where it was seen last.
+        read: Lsn,
+        /// Where it is.
+        confirmed: Lsn,
+    },
+    /// The slot is not the one that the setup marker is for.
+    #[error(
+        "replication slot \"{slot}\" (at {confirmed}) is not the one that publication \"{publication}\" was marked for at {marked}: it was never read from there"
+    )]
+    SlotNotMarked {
+        /// Its name.
+        slot: String,
+        /// The publication with the marker.
+        publication: String,
+        /// The position in the WAL at which the marker was written.
+        marked: Lsn,
+        /// Where the slot is.
+        confirmed: Lsn,
+    },
     /// The server behind the address is another one.
     #[error("the server is another cluster now (system identifier {found}, before {before}): nothing was read from it")]
     OtherCluster {
@@ -250,6 +276,8 @@ impl RunError {
             | Self::TemporarySlot { .. }
             | Self::TwoPhaseSlot { .. }
             | Self::SlotLost { .. }
+            | Self::SlotUnproven { .. }
+            | Self::SlotNotMarked { .. }
             | Self::OtherCluster { .. }
             | Self::OlderCopy { .. }
             | Self::EarlierTimeline { .. }
@@ -299,6 +327,12 @@ impl RunError {
             }
             Self::SlotLost { slot, .. } => format!(
                 "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; more room next time: max_slot_wal_keep_size"
+            ),
+            Self::SlotUnproven { slot, read, confirmed } => format!(
+                "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and walrelay republish for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
+            ),
+            Self::SlotNotMarked { slot, confirmed, .. } => format!(
+                "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and walrelay republish for rows that are missing"
             ),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
                 "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins. Exactly once remembers the old one: then under another --slot".to_owned()

@@ -6,9 +6,11 @@
 mod acquire;
 mod backoff;
 mod error;
+mod lineage;
 
 pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+pub(crate) use lineage::agrees;
 
 use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
@@ -55,6 +57,8 @@ pub struct Target {
     pub max_row: usize,
     /// Read from a slot of this name that goes with the connection, and confirm nothing.
     pub temporary_slot: Option<String>,
+    /// The slot at this position is read though nothing proves that it is the one that was read before.
+    pub accept_slot_at: Option<Lsn>,
 }
 
 /// Keeps one slot's stream going.
@@ -405,6 +409,7 @@ mod tests {
             messages: false,
             max_row: 1,
             temporary_slot: None,
+            accept_slot_at: None,
         };
         let limits = Limits {
             coalesce: Duration::ZERO,

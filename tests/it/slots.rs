@@ -133,6 +133,93 @@ fn a_relay_that_left_half_way_returns_behind_what_another_finished_and_the_slot_
     assert!(in_hand >= before + 10.0, "the first went on");
 }
 
+/// The slot that is there now, as the hint names it.
+#[track_caller]
+fn accepted(lane: &Lane, log: &str) -> String {
+    let at = lane.confirmed();
+    assert!(hint(log).contains(&format!("--accept-slot-at {at}")), "{log}");
+    at
+}
+
+/// Kafka is frozen, so the relay leaves the slot; somebody drops it, rows come, somebody creates it.
+#[test]
+fn a_slot_that_was_created_again_while_the_relay_had_left_it_is_a_loud_stop() {
+    let mut kafka = own::kafka();
+    let load = Load::on(shared_postgres().unwrap(), &kafka);
+    let mut relay = load.lane.streaming(&["--disconnect-after=1s"]);
+    let mut client = load.connect();
+    Load::bulk(&mut client, "order-before", 0..10);
+    wait_events(&relay, 10);
+    kafka.suspend().unwrap();
+    Load::bulk(&mut client, "order-held", 0..10);
+    wait_log(&relay, "the replication connection is closed");
+    load.lane.drop_slot(&load.lane.name);
+    Load::bulk(&mut client, "order-lost", 0..5);
+    load.lane.make_slot();
+    kafka.resume().unwrap();
+    let (code, log) = ended(&mut relay);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("nothing proves that it is the slot"), "{log}");
+    let at = accepted(&load.lane, &log);
+    // The operator has looked, and goes on from there.
+    let mut relay = load.lane.streaming(&["--accept-slot-at", &at]);
+    Load::bulk(&mut client, "order-after", 0..5);
+    wait_events(&relay, 5);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_slot_that_was_created_again_while_postgres_was_out_of_reach_is_a_loud_stop_for_the_standby_too() {
+    let lane = Lane::debezium();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
+    let mut first = lane.streaming(&["--source", &source]);
+    let mut second = lane.relay(&["--source", &source]);
+    wait_log(&second, "standing by");
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    wait_events(&first, 1);
+    lane.wait_confirmed();
+    tap.refuse(true);
+    tap.cut();
+    for relay in [&first, &second] {
+        wait_log(relay, "no connection to Postgres");
+    }
+    lane.drop_slot(&lane.name);
+    lane.sql("INSERT INTO outbox VALUES ('lost', 'order', 'k', 't', '1')");
+    lane.make_slot();
+    tap.flow();
+    for relay in [&mut first, &mut second] {
+        let (code, log) = ended(relay);
+        assert_eq!(code, 2, "{log}");
+        accepted(&lane, &log);
+    }
+}
+
+/// Many times, since a moment is what could go wrong: the first ends at any time between two looks of the other.
+#[test]
+fn relays_that_take_turns_on_a_quiet_slot_go_on() {
+    let lane = Lane::debezium();
+    let (mut one, mut other) = (lane.streaming(&[]), lane.relay(&[]));
+    for round in 0..6 {
+        wait_log(&other, "standing by");
+        // Moves the place where decoding would begin.
+        lane.sql("SELECT pg_log_standby_snapshot()");
+        lane.wait_confirmed();
+        if round % 2 == 0 {
+            assert_eq!(one.terminate(LONG).unwrap().code, 0, "{}", one.log());
+        } else {
+            one.kill9().unwrap();
+        }
+        other.wait_streaming(LONG).unwrap_or_else(|error| panic!("{error}: {}", other.log()));
+        lane.sql(&format!("INSERT INTO outbox VALUES ('{round}', 'order', 'k', 't', '1')"));
+        lane.wait_confirmed();
+        one = std::mem::replace(&mut other, lane.relay(&[]));
+    }
+    let mut found = lane.ids("order");
+    found.dedup();
+    assert_eq!(found, ["0", "1", "2", "3", "4", "5"]);
+}
+
 /// Interleaved writers: positions of changes go back and forth, only those of commits rise.
 #[test]
 fn interleaved_transactions_are_confirmed_in_the_order_of_their_commits() {

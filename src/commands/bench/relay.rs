@@ -124,6 +124,7 @@ impl Running {
             messages: false,
             max_row: request.limits.max_row,
             temporary_slot: None,
+            accept_slot_at: None,
         };
         let limits = Limits {
             coalesce: request.limits.coalesce,

@@ -6,11 +6,13 @@
 
 use super::service::{MARKS, Service};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, Session};
+use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
+use crate::supervise::agrees;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -112,6 +114,8 @@ pub(super) struct SlotFacts {
     pub(super) slot: Slot,
     /// Who reads it.
     pub(super) reader: Option<Session>,
+    /// Beside the server's state at that moment.
+    pub(super) sighting: Option<Sighting>,
     /// Bytes that decoding has written to disk for it, since its statistics began.
     pub(super) spilled_bytes: u64,
 }
@@ -205,7 +209,9 @@ pub(super) fn gather(place: &Place<'_>) -> Result<Facts, pg::Error> {
     };
     let slot = slot_facts(&mut connection, place.slot)?;
     let comment = publication.as_ref().and_then(|found| found.mark.comment.as_deref());
-    let since = marker::since(comment, place.slot).filter(|_| slot.is_some());
+    let sighting = slot.as_ref().and_then(|slot| slot.sighting.as_ref());
+    let is_marked = sighting.is_some_and(|now| agrees(place.publication, place.slot, comment, now).is_ok());
+    let since = marker::since(comment, place.slot).filter(|_| is_marked);
     let tables = server::published_tables(&mut connection, place.publication)?
         .into_iter()
         .map(|table| table_facts(&mut connection, table, place.publication, server.version(), since))
@@ -305,7 +311,8 @@ fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFact
         literal(name)
     ));
     let spilled_bytes = or_none(spilled)?.first().and_then(|row| row.parse(0)).unwrap_or_default();
-    Ok(Some(SlotFacts { slot, reader, spilled_bytes }))
+    let sighting = or_none(instance::sight(connection, name))?;
+    Ok(Some(SlotFacts { slot, reader, sighting, spilled_bytes }))
 }
 
 fn table_facts(

@@ -10,7 +10,7 @@ use crate::config::RunConfig;
 use crate::config::mapping::OnUpdate;
 use crate::pg::catalog::Session;
 use crate::pg::{self, identifier, literal, marker};
-use crate::supervise::{RunError, chain, check_slot};
+use crate::supervise::{RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
 /// The oldest version that is tested.
@@ -222,6 +222,11 @@ fn slot(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
         return vec![as_run("slot", &RunError::NoSlot { slot: name.clone(), was_there })];
     };
     if let Err(error) = check_slot(name, &config.source.dbname, &found.slot) {
+        return vec![as_run("slot", &error)];
+    }
+    let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
+    let agreement = found.sighting.as_ref().map_or(Ok(()), |now| agrees(&config.publication, name, comment, now));
+    if let Err(error) = agreement {
         return vec![as_run("slot", &error)];
     }
     let mut findings = vec![reader(name, found), behind(config, facts, found)];

@@ -26,6 +26,7 @@ use super::target::{self, OutboxPlace, Target};
 use super::{TypedFlags, listed};
 use crate::config::TableName;
 use crate::lsn::Lsn;
+use crate::pg::instance::{self, Sighting, Witness};
 use crate::pg::shape::shape;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server, sqlstate};
 use crate::supervise::RunError;
@@ -127,10 +128,11 @@ fn once(
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
     target::confirmed(&mut connection, &request.place)?;
+    let slot = sight(&mut connection, &request.place)?;
     let tables = tables(&mut connection, request)?;
-    let proof = if request.force { None } else { Some(Proof::find(&mut connection, &request.place)?) };
+    let proof = if request.force { None } else { Some(Proof::find(&mut connection, &request.place, &slot)?) };
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, proof, typed, notes, stop };
+    let mut round = Round { connection, request, slot, proof, typed, notes, stop };
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
@@ -140,6 +142,12 @@ fn once(
         writeln!(out, "nothing was deleted")?;
     }
     Ok(())
+}
+
+/// The slot as it is now.
+fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
+    let lost = || RunError::NoSlot { slot: place.slot.clone(), was_there: true };
+    Ok(instance::sight(connection, &place.slot)?.ok_or_else(lost)?)
 }
 
 /// A table to prune.
@@ -180,6 +188,8 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
 struct Round<'a> {
     connection: Connection,
     request: &'a Request,
+    /// The slot when it was looked at last.
+    slot: Sighting,
     /// `None`: whatever has come through the slot.
     proof: Option<Proof>,
     typed: &'a TypedFlags,
@@ -270,7 +280,7 @@ impl Round<'_> {
         let started = Instant::now();
         let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
         let mut progress = Progress::new("waiting", 0);
-        while target::confirmed(&mut self.connection, &self.request.place)? <= behind {
+        while self.slot_confirmed()? <= behind {
             if (self.stop)() {
                 return Err(CommandError::Interrupted);
             }
@@ -287,11 +297,23 @@ impl Round<'_> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
-        // A slot that was lost and made again meanwhile has confirmed what it never carried.
+        // Who drops the slot with `teardown` takes the mark away.
         if self.since()? != since {
             return Err(RunError::NoSlot { slot: self.request.place.slot.clone(), was_there: true }.into());
         }
         Ok(())
+    }
+
+    /// The slot's position, if it is the slot that was there before: one that was created meanwhile has confirmed what it never carried.
+    fn slot_confirmed(&mut self) -> Result<Lsn, CommandError> {
+        let place = &self.request.place;
+        target::confirmed(&mut self.connection, place)?;
+        let now = sight(&mut self.connection, place)?;
+        if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
+            return Err(proof::missing(place, "a slot of that name may have been created while it was waited for"));
+        }
+        self.slot = now;
+        Ok(self.slot.confirmed.unwrap_or_default())
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {

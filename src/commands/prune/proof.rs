@@ -3,12 +3,13 @@
 //! In: the mark that `setup --apply` left, and what the publication has now. Out: a condition in SQL.
 //!
 //! Invariant: a row that this lets through was inserted while the slot was there and the publication had its table. Two things have to
-//! say so. Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
+//! say so, of the slot that is there now ([`Anchor`](crate::pg::instance::Anchor)). Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
 //! And its age must be: but applications may write any time into a column. A publication that was changed since proves nothing.
 
 use super::age::Age;
 use crate::commands::error::CommandError;
 use crate::commands::target::OutboxPlace;
+use crate::pg::instance::{Agreement, Sighting};
 use crate::pg::{self, Connection, catalog, marker};
 
 /// Since when everything has come through.
@@ -21,18 +22,34 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// Reads the mark.
-    pub(super) fn find(connection: &mut Connection, place: &OutboxPlace) -> Result<Self, CommandError> {
+    /// Reads the mark; `slot`: the one that is there now.
+    pub(super) fn find(
+        connection: &mut Connection,
+        place: &OutboxPlace,
+        slot: &Sighting,
+    ) -> Result<Self, CommandError> {
         let mark = catalog::publication_mark(connection, &place.publication)?;
-        let missing = |why: &str| CommandError::NoProof {
-            slot: place.slot.clone(),
-            publication: place.publication.clone(),
-            why: why.to_owned(),
-        };
+        let missing = |why: &str| missing(place, why);
         let whole =
             marker::whole(mark.comment.as_deref(), &place.slot).ok_or_else(|| missing("it was not written down"))?;
         if catalog::membership(connection, &place.publication)?.as_ref() != Some(&whole.members) {
             return Err(missing("the publication was changed after it was written down"));
+        }
+        let anchor = marker::anchor(mark.comment.as_deref(), &place.slot)
+            .ok_or_else(|| missing("which slot of that name it was written for was not written down"))?;
+        match anchor.agrees(slot) {
+            Agreement::Fits => {}
+            Agreement::Refuted => {
+                return Err(missing("it was written down for an earlier slot of that name, which was dropped"));
+            }
+            Agreement::OtherCluster => {
+                return Err(missing("it was written down for a slot of that name in another cluster"));
+            }
+            Agreement::OtherTimeline => {
+                return Err(missing(
+                    "it was written down for a slot of that name before a promotion, which the server did not bring here",
+                ));
+            }
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
@@ -47,6 +64,11 @@ impl Proof {
             None => before,
         }
     }
+}
+
+/// That nothing is proven.
+pub(super) fn missing(place: &OutboxPlace, why: &str) -> CommandError {
+    CommandError::NoProof { slot: place.slot.clone(), publication: place.publication.clone(), why: why.to_owned() }
 }
 
 /// Whether rows of a table, or of its partitions, have been updated since the server began to count.

@@ -8,6 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::output::{Told, command, table};
 use crate::config::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
+use crate::pg::instance::{self, Agreement, Sighting};
 use crate::pg::marker;
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, catalog, identifier, literal};
@@ -18,6 +19,9 @@ const TABLE: &str = include_str!("../../../sql/outbox.sql");
 
 /// The name that the file gives it.
 const TABLE_NAME: &str = "public.outbox";
+
+/// So that `psql` runs no statement after one that failed.
+const STOP_ON_ERROR: &str = "\\set ON_ERROR_STOP on\n";
 
 /// The first version whose slots standbys can keep.
 const FAILOVER_SLOTS: u32 = 170_000;
@@ -33,6 +37,8 @@ pub(super) struct Facts {
     /// In the order of the request.
     pub(super) tables: Vec<TableFacts>,
     pub(super) slot: Option<Slot>,
+    /// The slot beside the server's state at that moment.
+    pub(super) sighting: Option<Sighting>,
     /// The role that is asked for, if it is there.
     pub(super) role: Option<RoleRow>,
     /// The server gives REPLICATION by membership in `rds_replication`.
@@ -322,13 +328,22 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
 }
 
 /// The same, with since when: asked as it is written down.
-fn mark_now_sql(publication: &str, text: &str, since: &str) -> String {
+fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
     let body = format!(
-        "BEGIN EXECUTE (
-    SELECT format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || format({since}, xid, seconds, members))
+        "BEGIN
+    IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {slot} AND database = current_database()
+                      AND confirmed_flush_lsn IS NOT NULL) THEN
+        RAISE EXCEPTION 'there is no slot % in this database: it is not marked', {slot};
+    END IF;
+    EXECUTE (
+    SELECT format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || format({since}, xid, seconds, members, system, timeline, written))
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS xid, ceil(extract(epoch FROM clock_timestamp()))::bigint AS seconds,
-                   ({members}) AS members) AS now); END",
+                   ({members}) AS members, (SELECT system_identifier FROM pg_control_system()) AS system,
+                   {timeline} AS timeline, pg_current_wal_insert_lsn() AS written) AS now);
+END",
         name = literal(publication),
+        slot = literal(slot),
+        timeline = instance::TIMELINE,
         text = literal(text),
         since = literal(since),
         members = catalog::membership_sql(publication)
@@ -339,7 +354,7 @@ fn mark_now_sql(publication: &str, text: &str, since: &str) -> String {
 fn mark(request: &Request, facts: &Facts) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
-    let made = facts.slot.is_none() || !marker::is_set(comment, &request.slot);
+    let made = facts.slot.is_none() || !is_marked(request, facts);
     if !owned || (!made && is_whole(request, facts)) {
         return None;
     }
@@ -350,10 +365,17 @@ fn mark(request: &Request, facts: &Facts) -> Option<Step> {
     Some(Step {
         kind: Kind::Mark,
         what: format!("publication \"{publication}\": {what}"),
-        sql: mark_now_sql(publication, &marker::set(kept.as_deref(), slot), &marker::since_format(slot, made)),
+        sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &marker::since_format(slot, made)),
         comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
         mend: "run it as the owner of the publication".to_owned(),
     })
+}
+
+/// Whether the slot that is there is the one that is marked, as far as can be told.
+fn is_marked(request: &Request, facts: &Facts) -> bool {
+    let anchor =
+        marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));
+    anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, slot)| anchor.agrees(slot) == Agreement::Fits)
 }
 
 /// Whether the mark tells since when the slot has carried what the publication will have.
@@ -373,6 +395,7 @@ fn warnings(request: &Request, facts: &Facts) -> Vec<String> {
         found.and_then(|slot| older_than_publication(request, facts, slot)),
         found.and_then(|slot| no_failover(request, slot)),
         lost_before(request, facts),
+        created_again(request, facts),
         cannot_mark(request, facts),
     ]
     .into_iter()
@@ -417,6 +440,19 @@ fn lost_before(request: &Request, facts: &Facts) -> Option<String> {
     })
 }
 
+fn created_again(request: &Request, facts: &Facts) -> Option<String> {
+    let anchor = marker::anchor(comment(facts), &request.slot)?;
+    let slot = facts.sighting.as_ref()?;
+    (anchor.agrees(slot) == Agreement::Refuted).then(|| {
+        format!(
+            "warning: slot \"{}\" (at {}) is not the one that was marked at {}: rows committed before it was created may be in no slot; compare the table with the topic. walrelay prune keeps rows from before the new marker, which the publication's owner writes",
+            request.slot,
+            slot.confirmed.unwrap_or_default(),
+            anchor.written
+        )
+    })
+}
+
 fn cannot_mark(request: &Request, facts: &Facts) -> Option<String> {
     let found = facts.publication.as_ref()?;
     let comment = comment(facts);
@@ -431,7 +467,7 @@ fn cannot_mark(request: &Request, facts: &Facts) -> Option<String> {
 
 /// The plan for `psql`, with what else is to be known as comments.
 pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[String]) -> String {
-    let mut text = String::new();
+    let mut text = if plan.steps.is_empty() { String::new() } else { STOP_ON_ERROR.to_owned() };
     if plan.steps.is_empty() {
         text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));
     } else {

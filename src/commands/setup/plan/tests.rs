@@ -1,11 +1,12 @@
 use super::*;
 use crate::commands::EXIT_SETTINGS;
 use crate::lsn::Lsn;
+use crate::pg::instance::tests::slot;
 use crate::pg::source::{Environment, Source};
 use serde_json::{Value, json};
 
 /// The comment where everything was done.
-const WHOLE: &str = "walrelay slot: walrelay\nwalrelay whole since: walrelay 790 1700000000 a1b2";
+const WHOLE: &str = "walrelay slot: walrelay\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000\nwalrelay whole since: walrelay 790 1700000000 a1b2";
 
 const EXISTING: TableRow = TableRow { partitioned: false, member: false };
 
@@ -38,6 +39,7 @@ fn facts(request: &Request) -> Facts {
         publication: None,
         tables: request.tables.iter().map(table).collect(),
         slot: None,
+        sighting: None,
         role: None,
         grants_by_role: false,
     }
@@ -69,6 +71,7 @@ fn complete(request: &Request) -> Facts {
     let mut facts = facts(request);
     facts.publication = Some(publication(Some(WHOLE), true));
     facts.slot = Some(good_slot());
+    facts.sighting = Some(slot(500, 2000));
     facts.tables.iter_mut().for_each(|table| table.covered = true);
     facts
 }
@@ -106,12 +109,29 @@ fn since_when_a_slot_carries_everything_is_written_anew_where_that_has_changed()
     let mut facts = complete(&request);
     facts.publication.as_mut().unwrap().members = Some("c3d4".to_owned());
     assert_eq!(kinds(&facts), [Kind::Mark], "somebody changed the publication");
-    let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781";
+    let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000";
     facts.publication = Some(publication(Some(old), true));
     let mark = plan(&request, &facts).unwrap().steps.remove(0).sql;
     assert!(mark.contains("since: walrelay 781") && !mark.contains("walrelay since: walrelay %1$s"), "{mark}");
     facts.publication = Some(publication(Some(old), false));
     assert_eq!(kinds(&facts), [], "it is another role's");
+}
+
+#[test]
+fn a_slot_that_is_not_the_marked_one_is_marked_anew_with_nothing_of_the_old_mark() {
+    let request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.publication = Some(publication(Some(&format!("{WHOLE}\nwalrelay since: walrelay 781")), true));
+    assert!(plan(&request, &facts).unwrap().steps.is_empty());
+    facts.sighting = Some(Sighting { transactions: Some(0), ..slot(1040, 1080) });
+    let plan = plan(&request, &facts).unwrap();
+    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Mark]);
+    let sql = &plan.steps[0].sql;
+    assert!(sql.contains("slot at: walrelay %4$s") && sql.contains("since: walrelay %1$s"), "{sql}");
+    assert!(!sql.contains("781") && !sql.contains("0/3E8") && !sql.contains(" 790 "), "{sql}");
+    assert!(plan.warnings[0].contains("is not the one that was marked at 0/3E8"), "{:?}", plan.warnings);
+    facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
+    assert_eq!(super::plan(&request, &facts).unwrap().steps[0].kind, Kind::Mark, "which slot was not written down");
 }
 
 #[test]
@@ -267,7 +287,7 @@ fn a_script_is_sql_and_comments_and_says_what_comes_next() {
     let plan = plan(&request, &facts).unwrap();
     let text = script(&request, &facts, &plan, &["public.outbox holds\n2 rows".to_owned()]);
     assert!(text.starts_with(
-        "-- What database \"shop\" still needs. walrelay setup --apply --slot orders --table public.outbox --role relay does it.\n"
+        "\\set ON_ERROR_STOP on\n-- What database \"shop\" still needs. walrelay setup --apply --slot orders --table public.outbox --role relay does it.\n"
     ));
     assert!(text.contains("\nALTER SYSTEM SET wal_level = logical;\n"));
     assert!(
@@ -275,7 +295,7 @@ fn a_script_is_sql_and_comments_and_says_what_comes_next() {
             "-- public.outbox holds\n-- 2 rows\n-- next: walrelay run --slot orders --table public.outbox\n"
         )
     );
-    let sql: String = text.lines().filter(|line| !line.starts_with("--")).collect();
+    let sql: String = text.lines().filter(|line| !line.starts_with("--") && !line.starts_with('\\')).collect();
     assert!(sql.starts_with("ALTER SYSTEM") && sql.contains("walrelay slot: orders"));
 }
 

@@ -1,0 +1,358 @@
+//! Which slot of a name it is: whether the slot that is there now is the one that was seen before.
+//!
+//! In: two sightings of a slot, or one sighting and the setup marker. Out: what proves that it is the same slot, or that nothing does.
+//! Decides by proof alone: the absence of a sign proves nothing.
+//!
+//! # Why
+//!
+//! A slot has a name and no identity: `pg_replication_slots` has no column that tells one slot from a later one of the same name. A slot
+//! that was dropped and created again carries no row that was committed in between, and its `confirmed_flush_lsn` is ahead of what
+//! was read, as after the work of another relay. So both cases look alike, and one of them loses rows.
+//!
+//! # What proves that a slot is the one that was seen
+//!
+//! Let `W` be the end of the flushed WAL when the slot was seen. [`Sighting::proves`] tries, in this order:
+//!
+//! | proof | reasoning |
+//! |---|---|
+//! | it has not moved | `CREATE` starts a slot at the insert position, so a new slot's `confirmed_flush_lsn` is beyond every position that was read |
+//! | `restart_lsn < W` | `CREATE` sets `restart_lsn` to the insert position, which is never below `W`, and it never moves back |
+//! | the same walsender holds it | a slot that is in use cannot be dropped |
+//! | it was copied by slot synchronization | after a promotion: a slot that is created there is not `synced` |
+//! | its transactions were counted on | `pg_stat_replication_slots.total_txns` goes with the slot and begins at 0: transactions were decoded from it, at least as many as before |
+//! | another walsender holds it | another relay has taken over |
+//!
+//! `W` is a flushed position, not an inserted one: after a crash the WAL may end earlier. On a standby it is the replayed one.
+//! A counter that has gone back, while the server has kept its statistics, refutes the last two.
+//!
+//! # What proves nothing
+//!
+//! A relay that was cut off, while another one worked, moved `restart_lsn` (every 15 s under load) and ended before the first came
+//! back, has only the counter. A crash of the server resets it; then nothing is proven.
+//!
+//! # Limits
+//!
+//! * `pg_copy_logical_replication_slot` gives a new slot the positions of its origin: a slot that is dropped and replaced by such a copy
+//!   counts as the same one.
+//! * The counter proves that somebody has read from the slot, not who: one who drops and creates the slot, and then reads as many
+//!   transactions from it as were counted before, passes for a relay. So does a relay that began with the new slot: the relays before it must
+//!   see that the slot is new.
+//! * A slot from which no transaction was ever decoded, dropped and created again in the moment between its reader's end and the
+//!   next look of one who watches it, counts as handed over.
+//! * A process that begins has seen nothing. It has the setup marker ([`Anchor`]), if there is one.
+//!
+//! Specification: PostgreSQL manual, sections 54.20 "pg_replication_slots", 28.2.5 "pg_stat_replication_slots"; `ReplicationSlotReserveWal`.
+
+use super::connection::{Connection, Row, literal};
+use super::error::Error;
+use crate::lsn::Lsn;
+
+/// A slot as it was at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// The end of the WAL that survives a crash, read before the slot.
+    pub written: Lsn,
+    /// Where decoding would begin; `0/0`: nowhere yet.
+    pub restart_lsn: Lsn,
+    /// `confirmed_flush_lsn`; `None`: the slot is being created.
+    pub confirmed: Option<Lsn>,
+    /// The walsender that holds the slot.
+    pub reader: Option<u32>,
+    /// It was copied from a primary by slot synchronization.
+    pub synced: bool,
+    /// Transactions that were decoded from it; `None`: not to be compared.
+    pub transactions: Option<u64>,
+    /// When that counter was set back, by hand.
+    pub counter_reset: Option<String>,
+    /// Since when the server has kept its statistics, in seconds since 1970.
+    pub counted_since: Option<u64>,
+    /// The cluster's system identifier.
+    pub system_identifier: String,
+    /// The timeline; `None` on a standby.
+    pub timeline: Option<u32>,
+    /// A standby has been promoted since.
+    pub promoted: bool,
+}
+
+/// What proves that a slot is the one that was seen before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// It is where it was, or further back.
+    NotMoved,
+    /// `restart_lsn` is older than the sighting.
+    Older,
+    /// The same walsender held it.
+    HeldThroughout,
+    /// Slot synchronization brought it over a promotion.
+    Synced,
+    /// Transactions were decoded from it.
+    Counted,
+    /// Another walsender holds it now.
+    TakenOver,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Witness {
+    /// All that commits before is delivered.
+    pub read: Lsn,
+    /// The furthest position that the server has shown while the slot was held.
+    pub seen: Lsn,
+    /// It has looked at the slot all the time, over one connection.
+    pub watching: bool,
+}
+
+impl Sighting {
+    /// What proves that `now` is the slot that was seen as `self`. `None`: nothing does.
+    pub fn proves(&self, now: &Self, witness: Witness) -> Option<Proof> {
+        let confirmed = now.confirmed?;
+        if confirmed <= witness.read.max(self.confirmed.unwrap_or_default()) {
+            return Some(Proof::NotMoved);
+        }
+        if now.restart_lsn < self.written.max(witness.seen) {
+            return Some(Proof::Older);
+        }
+        if now.reader.is_some() && now.reader == self.reader {
+            return Some(Proof::HeldThroughout);
+        }
+        if self.promoted && now.synced {
+            return Some(Proof::Synced);
+        }
+        if self.is_counted_on(now, witness) {
+            return Some(Proof::Counted);
+        }
+        now.reader.filter(|_| !self.is_refuted(now)).map(|_| Proof::TakenOver)
+    }
+
+    fn is_counted_on(&self, now: &Self, witness: Witness) -> bool {
+        let (Some(before), Some(count)) = (self.transactions, now.transactions) else { return false };
+        let was_handed_over = witness.watching && self.reader.is_some();
+        let least = if was_handed_over { before } else { before.max(1) };
+        self.counter_reset == now.counter_reset && count >= least
+    }
+
+    /// Whether the counter was not set back by anything but a new slot, and has gone back.
+    fn is_refuted(&self, now: &Self) -> bool {
+        self.counted_since == now.counted_since
+            && self.counter_reset == now.counter_reset
+            && now.transactions < self.transactions
+    }
+
+    /// The sighting after the timeline was left at `switch_point`: what was beyond belongs to other transactions now, and another server
+    /// counts anew.
+    #[must_use]
+    pub fn before(self, switch_point: Lsn) -> Self {
+        Self {
+            written: self.written.min(switch_point),
+            confirmed: self.confirmed.map(|lsn| lsn.min(switch_point)),
+            reader: None,
+            transactions: None,
+            promoted: true,
+            ..self
+        }
+    }
+
+    /// Without the reader, if that is `own`.
+    #[must_use]
+    pub fn less(self, own: Option<u32>) -> Self {
+        Self { reader: self.reader.filter(|reader| Some(*reader) != own), ..self }
+    }
+}
+
+/// Looks at a slot; `None` when there is none of that name.
+///
+/// # Errors
+/// The connection broke.
+pub fn sight(connection: &mut Connection, slot: &str) -> Result<Option<Sighting>, Error> {
+    // One after the other: the slot may be newer than the position, never older.
+    let server = connection.query(&format!(
+        "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                     ELSE pg_catalog.pg_current_wal_flush_lsn() END,
+                (SELECT system_identifier FROM pg_catalog.pg_control_system()), {TIMELINE},
+                (SELECT floor(extract(epoch FROM stats_reset))::bigint FROM pg_catalog.pg_stat_bgwriter)"
+    ))?;
+    let slots = connection.query(&format!(
+        "SELECT s.restart_lsn, s.confirmed_flush_lsn, w.pid, t.total_txns, t.stats_reset::text,
+                COALESCE(pg_catalog.to_jsonb(s) ->> 'synced' = 'true', false)
+           FROM pg_catalog.pg_replication_slots AS s
+           LEFT JOIN pg_catalog.pg_stat_replication AS w ON w.pid = s.active_pid
+           LEFT JOIN pg_catalog.pg_stat_replication_slots AS t ON t.slot_name = s.slot_name
+          WHERE s.slot_name = {}",
+        literal(slot)
+    ))?;
+    Ok(server.first().zip(slots.first()).map(|(server, slot)| parse(server, slot)))
+}
+
+/// The timeline, as SQL; null on a standby.
+pub(crate) const TIMELINE: &str = "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN
+    ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::int END";
+
+fn parse(server: &Row, slot: &Row) -> Sighting {
+    Sighting {
+        written: server.parse(0).unwrap_or_default(),
+        restart_lsn: slot.parse(0).unwrap_or_default(),
+        confirmed: slot.parse(1),
+        reader: slot.parse(2),
+        synced: slot.is_true(5),
+        transactions: slot.parse(3),
+        counter_reset: slot.text(4).map(str::to_owned),
+        counted_since: server.parse(3),
+        system_identifier: server.text(1).unwrap_or_default().to_owned(),
+        timeline: server.parse(2),
+        promoted: false,
+    }
+}
+
+/// What the setup marker says of the slot that it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anchor {
+    /// The cluster's system identifier.
+    pub system_identifier: String,
+    /// The timeline.
+    pub timeline: u32,
+    /// The end of the inserted WAL when the marker was written: the marker's own transaction commits behind it.
+    pub written: Lsn,
+    /// When that was, in seconds since 1970.
+    pub seconds: u64,
+}
+
+/// How a slot and a setup marker agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// Nothing speaks against it.
+    Fits,
+    /// The slot is not the one that was marked, or was advanced by hand: it is past the marker's transaction, which was never decoded from it.
+    Refuted,
+    /// The marker was written in another cluster.
+    OtherCluster,
+    /// The marker was written before a promotion, and the slot was not brought over it by the server.
+    OtherTimeline,
+}
+
+impl Anchor {
+    /// How the slot and the marker agree.
+    ///
+    /// Whoever reads the slot from the marker on decodes at least one transaction: the marker's own. Its counter stays 0 in a slot
+    /// that was created later, until somebody reads that. A server that has lost its statistics since, in a crash, cannot tell.
+    pub fn agrees(&self, slot: &Sighting) -> Agreement {
+        if slot.system_identifier != self.system_identifier {
+            return Agreement::OtherCluster;
+        }
+        if slot.timeline.is_some_and(|timeline| timeline != self.timeline) {
+            return if slot.synced { Agreement::Fits } else { Agreement::OtherTimeline };
+        }
+        let counted = slot.counter_reset.is_none() && slot.counted_since.is_some_and(|since| since <= self.seconds);
+        let never_read = counted && slot.transactions == Some(0);
+        if never_read && slot.restart_lsn >= self.written { Agreement::Refuted } else { Agreement::Fits }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const READ: Witness = Witness { read: Lsn::new(900), seen: Lsn::ZERO, watching: false };
+
+    /// At `confirmed`, as the server has written up to 1000.
+    pub(crate) fn slot(restart_lsn: u64, confirmed: u64) -> Sighting {
+        Sighting {
+            written: Lsn::new(1000),
+            restart_lsn: Lsn::new(restart_lsn),
+            confirmed: Some(Lsn::new(confirmed)),
+            reader: None,
+            synced: false,
+            transactions: Some(5),
+            counter_reset: None,
+            counted_since: Some(7),
+            system_identifier: "1".to_owned(),
+            timeline: Some(1),
+            promoted: false,
+        }
+    }
+
+    /// Created beyond 1000, and never read.
+    fn created_again() -> Sighting {
+        Sighting { transactions: Some(0), ..slot(1040, 1080) }
+    }
+
+    #[track_caller]
+    fn check(before: &Sighting, now: &Sighting, expected: Option<Proof>) {
+        assert_eq!(before.proves(now, READ), expected);
+    }
+
+    #[test]
+    fn a_slot_that_is_created_again_is_never_taken_for_the_one_before() {
+        check(&slot(500, 900), &created_again(), None);
+        let peeked = Sighting { transactions: Some(4), ..created_again() };
+        check(&slot(500, 900), &peeked, None);
+        let in_creation = Sighting { confirmed: None, reader: Some(9), ..created_again() };
+        check(&slot(500, 900), &in_creation, None);
+        let unread = Sighting { transactions: Some(0), ..slot(500, 900) };
+        check(&unread, &created_again(), None);
+        let at_the_end = Sighting { restart_lsn: Lsn::new(1000), ..created_again() };
+        check(&slot(500, 900), &at_the_end, None);
+    }
+
+    #[test]
+    fn what_does_not_move_or_begins_before_the_sighting_is_the_same_slot() {
+        check(&slot(500, 900), &slot(500, 900), Some(Proof::NotMoved));
+        check(&slot(500, 800), &slot(500, 900), Some(Proof::NotMoved));
+        check(&slot(500, 900), &Sighting { transactions: None, ..slot(999, 2000) }, Some(Proof::Older));
+        let shown = slot(500, 900).proves(&created_again(), Witness { seen: Lsn::new(1041), ..READ });
+        assert_eq!(shown, Some(Proof::Older), "the server showed 1041 while the slot was held");
+    }
+
+    #[test]
+    fn another_relay_is_known_by_what_it_decoded_or_by_holding_the_slot() {
+        check(&slot(500, 900), &slot(1040, 2000), Some(Proof::Counted));
+        let unread = Sighting { transactions: Some(0), ..slot(500, 900) };
+        check(&unread, &Sighting { transactions: Some(1), ..slot(1040, 2000) }, Some(Proof::Counted));
+        let crashed = Sighting { transactions: Some(0), counted_since: Some(8), reader: Some(9), ..slot(1040, 2000) };
+        check(&slot(500, 900), &crashed, Some(Proof::TakenOver));
+        check(&slot(500, 900), &crashed.clone().less(Some(9)), None);
+        let held = Sighting { reader: Some(9), ..crashed };
+        check(&Sighting { reader: Some(9), ..slot(500, 900) }, &held, Some(Proof::HeldThroughout));
+    }
+
+    #[test]
+    fn a_reader_of_a_slot_whose_counter_has_gone_back_proves_nothing() {
+        check(&slot(500, 900), &Sighting { reader: Some(9), ..created_again() }, None);
+    }
+
+    #[test]
+    fn a_slot_without_transactions_is_handed_over_only_while_it_is_watched() {
+        let held = Sighting { reader: Some(9), transactions: Some(0), ..slot(500, 900) };
+        check(&held, &created_again(), None);
+        assert_eq!(held.proves(&created_again(), Witness { watching: true, ..READ }), Some(Proof::Counted));
+        let read = Sighting { transactions: Some(1), ..held };
+        assert_eq!(read.proves(&created_again(), Witness { watching: true, ..READ }), None);
+    }
+
+    #[test]
+    fn after_a_promotion_positions_beyond_the_switch_point_prove_nothing() {
+        let before = slot(500, 900).before(Lsn::new(700));
+        let there = slot(720, 800);
+        let there_read = Witness { read: Lsn::new(700), ..READ };
+        assert_eq!(before.proves(&there, there_read), None);
+        assert_eq!(before.proves(&slot(500, 800), there_read), Some(Proof::Older));
+        let synced = Sighting { synced: true, ..there };
+        assert_eq!(before.proves(&synced, there_read), Some(Proof::Synced));
+    }
+
+    #[test]
+    fn a_marker_is_refuted_by_a_slot_that_is_past_it_and_was_never_read() {
+        let anchor = Anchor { system_identifier: "1".to_owned(), timeline: 1, written: Lsn::new(1000), seconds: 10 };
+        let new = created_again();
+        assert_eq!(anchor.agrees(&new), Agreement::Refuted);
+        assert_eq!(anchor.agrees(&slot(1040, 1080)), Agreement::Fits, "its transactions were decoded");
+        assert_eq!(anchor.agrees(&Sighting { transactions: Some(0), ..slot(999, 1080) }), Agreement::Fits);
+        assert_eq!(anchor.agrees(&Sighting { counted_since: Some(11), ..new.clone() }), Agreement::Fits, "a crash");
+        assert_eq!(anchor.agrees(&Sighting { counter_reset: Some("x".to_owned()), ..new.clone() }), Agreement::Fits);
+        assert_eq!(
+            anchor.agrees(&Sighting { system_identifier: "2".to_owned(), ..new.clone() }),
+            Agreement::OtherCluster
+        );
+        assert_eq!(anchor.agrees(&Sighting { timeline: Some(2), ..new.clone() }), Agreement::OtherTimeline);
+        assert_eq!(anchor.agrees(&Sighting { timeline: Some(2), synced: true, ..new }), Agreement::Fits);
+    }
+}
