@@ -590,6 +590,10 @@ pub struct PruneArgs {
     #[arg(long, value_name = "TABLE", conflicts_with = "partitions")]
     pub archive_to: Option<String>,
 
+    /// How long to wait for the slot to confirm, while its relay is stopped [default: indefinitely]
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<String>,
+
     /// Make daily partitions ahead, and drop old ones as a whole
     #[arg(long)]
     pub partitions: bool,

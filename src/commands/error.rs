@@ -2,11 +2,13 @@
 
 use super::EXIT_SETTINGS;
 use super::output::session;
+use crate::lsn::Lsn;
 use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::route::TopicError;
 use crate::sink::kafka::SettingsError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 use std::io;
+use std::time::Duration;
 
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +121,16 @@ pub enum CommandError {
         /// Why.
         why: String,
     },
+    /// The slot did not confirm in time.
+    #[error("slot \"{slot}\" has not confirmed {lsn} in {}: no row was deleted since", super::output::duration(*waited))]
+    NotConfirmed {
+        /// Its name.
+        slot: String,
+        /// What it should have confirmed.
+        lsn: Lsn,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// Archived rows would be published.
     #[error("publication \"{publication}\" has {archive}: what is archived would be published again")]
     ArchivePublished {
@@ -214,7 +226,11 @@ impl CommandError {
             | Self::NoArchive { .. }
             | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
-            Self::Interrupted | Self::NotReady { .. } | Self::NoRelay { .. } | Self::Output(_) => EXIT_RESTART,
+            Self::Interrupted
+            | Self::NotConfirmed { .. }
+            | Self::NotReady { .. }
+            | Self::NoRelay { .. }
+            | Self::Output(_) => EXIT_RESTART,
         }
     }
 
@@ -240,6 +256,9 @@ impl CommandError {
             Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
+            }
+            Self::NotConfirmed { slot, .. } => {
+                format!("is its relay running? walrelay run --slot {slot}; or a longer --timeout")
             }
             Self::ArchivePublished { .. } => "an archive that the publication does not have".to_owned(),
             Self::NoArchive { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),

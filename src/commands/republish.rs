@@ -70,7 +70,7 @@ pub fn republish(
     if !reasons.is_empty() && !request.force {
         return Err(CommandError::Fires { table: target.name.to_string(), reasons });
     }
-    let total = listed::open(&mut connection, &target.sql_name(), &target.id, &condition, &order)?;
+    let total = listed::open(&mut connection, &target.rows(), &target.id, &condition, &order)?;
     let moved = move_all(&mut connection, request, &target, &order, total, stop)
         .map_err(|error| target.refused("republish", "SELECT, INSERT, UPDATE, DELETE", error))?;
     listed::close(&mut connection)?;
@@ -141,7 +141,7 @@ fn show(
     order: &str,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let name = target.sql_name();
+    let name = target.rows();
     let counted =
         connection.query_within(&format!("SELECT count(*) FROM {name} WHERE {condition}"), listed::PATIENCE)?;
     let count: u64 = counted.first().and_then(|row| row.parse(0)).unwrap_or_default();
@@ -186,7 +186,7 @@ fn move_all(
     total: u64,
     stop: &dyn Fn() -> bool,
 ) -> Result<u64, CommandError> {
-    let (name, mut seen, mut moved) = (target.sql_name(), 0, 0);
+    let (name, from, mut seen, mut moved) = (target.sql_name(), target.rows(), 0, 0);
     let columns = target.shape.columns.iter().filter(|column| !column.generated);
     let columns: Vec<String> = columns.map(|column| identifier(&column.name)).collect();
     let columns = columns.join(", ");
@@ -200,8 +200,8 @@ fn move_all(
             "{}, moved AS ({} RETURNING t.*),
              put AS (INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM moved AS t ORDER BY {order} RETURNING 1)
              SELECT count(*) FROM put",
-            listed::locked(&name, &target.id, &places, false),
-            listed::delete(&name)
+            listed::locked(&from, &target.id, &places, false),
+            listed::delete(&from)
         );
         let rows = connection.query_within(&sql, listed::PATIENCE)?;
         moved += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();

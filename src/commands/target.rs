@@ -4,7 +4,8 @@
 
 use super::error::CommandError;
 use crate::config::TableName;
-use crate::outbox::Role;
+use crate::config::mapping::Mapping;
+use crate::outbox::{Outbox, Role};
 use crate::pg::shape::{Shape, shape};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
@@ -43,6 +44,11 @@ impl Target {
         super::output::table(&self.name)
     }
 
+    /// Its rows, as SQL names them: those of tables that inherit from it in the plain way come through no slot with it.
+    pub(super) fn rows(&self) -> String {
+        if self.shape.partitioned { self.sql_name() } else { format!("ONLY {}", self.sql_name()) }
+    }
+
     /// An error of `command`, which needs those rights on the table: with the mend for their want.
     pub(super) fn refused(&self, command: &'static str, rights: &str, error: CommandError) -> CommandError {
         let step = format!("{command} {}", self.name);
@@ -77,6 +83,32 @@ pub(super) fn targets(
     let published = server::published_tables(connection, &place.publication)?;
     let names = if names.is_empty() { roots(&published) } else { names.to_vec() };
     names.into_iter().map(|name| target(connection, place, &published, name)).collect()
+}
+
+/// Sees that every table of the publication is an outbox, as a run without `--table` does.
+pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) -> Result<(), CommandError> {
+    let published = server::published_tables(connection, &place.publication)?;
+    let mapping = Mapping { id_column: place.id_column.clone(), ..Mapping::default() };
+    let mut outbox = Outbox::new(mapping, Vec::new()).map_err(Box::new)?;
+    let (outboxes, others): (Vec<_>, Vec<_>) =
+        published.into_iter().partition(|table| outbox.published(std::slice::from_ref(table)).is_ok());
+    if others.is_empty() {
+        return Ok(());
+    }
+    let names = |tables: &[PublishedTable]| roots(tables).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let flags: Vec<String> = names(&outboxes).iter().map(|name| format!(" --table {name}")).collect();
+    Err(CommandError::FlagNeeded {
+        flag: "--table",
+        why: format!(
+            "publication \"{}\" also has {}, with columns that are not an outbox's",
+            place.publication,
+            names(&others).join(", ")
+        ),
+        example: format!(
+            "walrelay prune{}",
+            if flags.is_empty() { " --table SCHEMA.TABLE".to_owned() } else { flags.concat() }
+        ),
+    })
 }
 
 /// The tables of the publication; of partitions the table that they are a part of.

@@ -203,6 +203,7 @@ impl Reader<'_> {
             chunk: chunk(args.chunk.as_deref())?,
             archive_to: archive_to.map(table).transpose()?,
             every: span("--every", args.every.as_deref())?,
+            timeout: span("--timeout", args.timeout.as_deref())?,
             partitions: args.partitions,
             dry_run: args.dry_run,
             force: args.force,

@@ -8,6 +8,8 @@ use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, binary};
 
+use crate::lane::{ended, hint};
+
 /// With a column that says how old a row is.
 const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
                     created_at timestamptz NOT NULL DEFAULT now() - interval '1 day')";
@@ -259,6 +261,98 @@ fn a_slot_that_nobody_marked_proves_nothing() {
     let _relay = lane.streaming(&[]);
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 2 && text.contains("it was not written down") && text.contains("walrelay setup --apply"), "{text}");
+    assert_eq!(left(&lane), ["1"]);
+}
+
+/// Everything that goes by the marker: `run`, `check`, `status`, `prune`, `setup`.
+#[test]
+fn a_marker_of_an_earlier_slot_of_that_name_proves_nothing_until_setup_writes_a_new_one() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["delivered"]));
+    let mut relay = lane.streaming(&[]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    lane.drop_slot(&lane.name);
+    lane.sql(&old(&["lost"]));
+    lane.make_slot();
+    let (code, log) = ended(&mut lane.relay(&[]));
+    assert!(code == 2 && log.contains("is not the one that publication"), "{log}");
+    let at = lane.confirmed();
+    assert!(
+        hint(&log).contains("walrelay setup --apply") && hint(&log).contains(&format!("--accept-slot-at {at}")),
+        "{log}"
+    );
+    let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+    for command in ["status", "check"] {
+        let output = Command::new(binary()).arg(command).args(place).args(["--http", "off"]).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(
+            output.status.code() == Some(2) && text.contains("is not the one that publication"),
+            "{command}: {text}"
+        );
+    }
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--timeout", "10s"]);
+    assert!(code == 2 && text.contains("slot of that name"), "{text}");
+    assert_eq!(left(&lane), ["delivered", "lost"]);
+    let output = Command::new(binary()).args(["setup", "--apply"]).args(place).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!text.contains("nothing to do") && text.contains("marked publication"), "{text}");
+    let lane = back_in_time(lane);
+    lane.sql(&old(&["new"]));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
+    assert_eq!(left(&lane), ["delivered", "lost"]);
+}
+
+/// As a new primary's operator does, or who pipes `setup` into `psql`: the marker is written where no slot is.
+#[test]
+fn a_script_ends_where_the_slot_cannot_be_created_and_its_marker_needs_the_slot() {
+    let lane = Lane::empty();
+    lane.sql(AGED);
+    let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--table", "outbox"];
+    let output = Command::new(binary()).arg("setup").args(place).output().unwrap();
+    let script = String::from_utf8(output.stdout).unwrap();
+    assert!(script.starts_with("\\set ON_ERROR_STOP on\n"), "{script}");
+    let marker = script.split(";\n").find(|part| part.contains("\nDO ")).unwrap();
+    let marker = &marker[marker.find("\nDO ").unwrap()..];
+    let error = lane.connect().batch_execute(marker).unwrap_err();
+    assert!(error.as_db_error().unwrap().message().contains("no slot"), "{error:?}");
+}
+
+#[test]
+fn children_by_inheritance_that_are_not_published_stay() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql("CREATE TABLE child () INHERITS (outbox)");
+    lane.sql(&old(&["published"]));
+    lane.sql(&old(&["never"]).replace("INTO outbox", "INTO child"));
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
+    assert_eq!(left(&lane), ["never"]);
+}
+
+#[test]
+fn without_a_table_only_what_a_run_would_publish_is_pruned() {
+    let customers = "CREATE TABLE customers (id text PRIMARY KEY, name text, created_at timestamptz DEFAULT now() - interval '1 day')";
+    let lane = proven(Lane::with(&format!("{AGED}; {customers}"), "outbox, customers"));
+    lane.sql("INSERT INTO customers VALUES ('a', 'Ann')");
+    lane.sql(&old(&["1"]));
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 64 && text.contains("--table is needed") && text.contains("public.customers"), "{text}");
+    let kept = lane.connect().query("SELECT FROM customers", &[]).unwrap();
+    assert_eq!((kept.len(), left(&lane).len()), (1, 1));
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--table", "outbox"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
+}
+
+#[test]
+fn a_relay_that_is_stopped_is_waited_for_no_longer_than_the_timeout() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["1"]));
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--timeout", "1s"]);
+    assert!(code == 1 && text.contains("has not confirmed") && text.contains("walrelay run"), "{text}");
     assert_eq!(left(&lane), ["1"]);
 }
 

@@ -67,6 +67,8 @@ pub struct Request {
     pub archive_to: Option<TableName>,
     /// Again after each such pause; `None`: once.
     pub every: Option<Duration>,
+    /// How long to wait for the slot to confirm; `None`: indefinitely.
+    pub timeout: Option<Duration>,
     /// Whole partitions.
     pub partitions: bool,
     /// Only say what would be deleted.
@@ -103,6 +105,9 @@ pub fn prune(
                 if error.recovery() == pg::Recovery::Reconnect
                     || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) =>
             {
+                tracing::warn!(%error, "this round was not finished");
+            }
+            (Err(error @ CommandError::NotConfirmed { .. }), Some(_)) => {
                 tracing::warn!(%error, "this round was not finished");
             }
             (Err(error), _) => return Err(error),
@@ -157,6 +162,9 @@ struct Table {
 }
 
 fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, CommandError> {
+    if request.tables.is_empty() {
+        target::only_outboxes(connection, &request.place)?;
+    }
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
     let targets = target::targets(connection, &request.place, &request.tables)?;
     let table = |target: Target| {
@@ -206,7 +214,7 @@ impl Round<'_> {
             return self.count(table, &condition, out);
         }
         let archive = self.archive(table)?;
-        let name = table.target.sql_name();
+        let name = table.target.rows();
         let total = listed::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
         let mut deleted = 0;
         if total > 0 {
@@ -238,7 +246,7 @@ impl Round<'_> {
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
-        let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.sql_name());
+        let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.rows());
         let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
         let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
         let age = duration(self.request.older_than);
@@ -251,7 +259,7 @@ impl Round<'_> {
         let Some(proof) = &self.proof else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
         let clause = proof.lacks(&table.age);
-        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.sql_name());
+        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.rows());
         if self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
             return Ok(());
         }
@@ -283,6 +291,13 @@ impl Round<'_> {
         while self.slot_confirmed()? <= behind {
             if (self.stop)() {
                 return Err(CommandError::Interrupted);
+            }
+            if self.request.timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+                return Err(CommandError::NotConfirmed {
+                    slot: self.request.place.slot.clone(),
+                    lsn: behind,
+                    waited: started.elapsed(),
+                });
             }
             let word = format!(
                 "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
@@ -318,7 +333,7 @@ impl Round<'_> {
 
     fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {
         let mut progress = Progress::new("deleting", total);
-        let (name, mut seen, mut deleted) = (table.target.sql_name(), 0, 0);
+        let (name, mut seen, mut deleted) = (table.target.rows(), 0, 0);
         loop {
             let places = listed::next(&mut self.connection, self.request.chunk)?;
             if places.is_empty() || (self.stop)() {
