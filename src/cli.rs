@@ -155,7 +155,11 @@ pub struct RunArgs {
 
     /// Where records go.
     #[command(flatten)]
-    pub kafka: KafkaArgs,
+    pub destination: DestinationArgs,
+
+    /// Which topic a record gets.
+    #[command(flatten)]
+    pub routing: RoutingArgs,
 
     /// Which column is which.
     #[command(flatten)]
@@ -210,14 +214,20 @@ pub struct CheckArgs {
 
 /// Where records go.
 #[derive(Args)]
-#[command(next_help_heading = "Kafka")]
-pub struct KafkaArgs {
-    /// Bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+#[command(next_help_heading = "Destination")]
+pub struct DestinationArgs {
+    /// Where records go: kafka://HOST:PORT,HOST:PORT, or stdout:// for JSON lines [default: --brokers]
+    #[arg(long, value_name = "URL")]
+    pub to: Option<String>,
+
+    /// Kafka's bootstrap servers, HOST:PORT with commas between them: short for --to kafka://HOST:PORT
+    /// [default: localhost:9092]
     #[arg(short, long, value_name = "HOSTS")]
     pub brokers: Vec<String>,
 
-    /// Any librdkafka property; KEY=@FILE reads the value from a file, KEY=@@… begins it with an @; repeatable.
-    /// As a variable: WALRELAY_KAFKA_SASL_PASSWORD for sasl.password; in the file: the table `kafka`
+    /// A property of the destination, for Kafka any of librdkafka; KEY=@FILE reads the value from a file, KEY=@@… begins
+    /// it with an @; repeatable. As a variable: WALRELAY_KAFKA_SASL_PASSWORD for Kafka's sasl.password; in the file: the
+    /// table `kafka`
     #[arg(short = 'X', value_name = "KEY=VALUE")]
     pub property: Vec<String>,
 
@@ -225,7 +235,12 @@ pub struct KafkaArgs {
     /// [default: at-least-once]
     #[arg(long, value_name = "HOW")]
     pub delivery: Option<String>,
+}
 
+/// Which topic a record gets.
+#[derive(Args)]
+#[command(next_help_heading = "Routing")]
+pub struct RoutingArgs {
     /// Topic of a record: text and {name}, {name|lower} or {name|kebab}, where name is a column or one of
     /// id, route, key, type [default: outbox.event.{route}]
     #[arg(long, value_name = "TEMPLATE")]
@@ -350,7 +365,7 @@ pub struct OperationArgs {
     #[arg(long, value_name = "DURATION")]
     pub coalesce: Option<String>,
 
-    /// Bytes in flight to Kafka, at least 64KiB (units kB, MB, GB by 1000, KiB, MiB, GiB by 1024) [default: 16MiB]
+    /// Bytes in flight to the destination, at least 64KiB (units kB, MB, GB by 1000, KiB, MiB, GiB by 1024) [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_in_flight: Option<String>,
 
@@ -481,7 +496,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub partitions: Option<String>,
 
-    /// Where records end: kafka, or null to throw them away [default: kafka]
+    /// Where records end: kafka for the destination, or null to throw them away [default: kafka]
     #[arg(long, value_name = "WHERE")]
     pub sink: Option<String>,
 
@@ -501,19 +516,23 @@ pub struct BenchArgs {
     #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"], help_heading = "Postgres")]
     pub source: Option<String>,
 
-    /// Bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
-    #[arg(short, long, value_name = "HOSTS", help_heading = "Kafka")]
+    /// Where records go, as for run [default: --brokers]
+    #[arg(long, value_name = "URL", help_heading = "Destination")]
+    pub to: Option<String>,
+
+    /// Kafka's bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+    #[arg(short, long, value_name = "HOSTS", help_heading = "Destination")]
     pub brokers: Vec<String>,
 
-    /// Any librdkafka property, as for run; repeatable
-    #[arg(short = 'X', value_name = "KEY=VALUE", help_heading = "Kafka")]
+    /// A property of the destination, as for run; repeatable
+    #[arg(short = 'X', value_name = "KEY=VALUE", help_heading = "Destination")]
     pub property: Vec<String>,
 
     /// Pause after a short read before the next, as for run [default: 200us]
     #[arg(long, value_name = "DURATION", help_heading = "Operation")]
     pub coalesce: Option<String>,
 
-    /// Bytes in flight to Kafka, as for run [default: 16MiB]
+    /// Bytes in flight to the destination, as for run [default: 16MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Operation")]
     pub max_in_flight: Option<String>,
 
@@ -730,7 +749,7 @@ fn hint(error: &clap::Error, command: Option<&str>) -> String {
     let help = command.map_or_else(|| "walrelay --help".to_owned(), |command| format!("walrelay {command} --help"));
     match (typed(error), command) {
         (Some(typed), _) if is_delicate(typed) => {
-            "a connection string goes to --source, a property of librdkafka to -X".to_owned()
+            "a connection string goes to --source, a property of the destination to -X".to_owned()
         }
         (Some(typed), _) if error.kind() == ErrorKind::InvalidSubcommand => {
             let names = command_names();

@@ -31,11 +31,12 @@
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`finding`] | - | what `check` saw, and what mends it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest word | knows a setting |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
-//! | [`sink`] | records | delivery reports | knows an LSN |
+//! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
 //! | [`tracker`], [`resume`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, when, and what is in hand already | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
@@ -49,6 +50,7 @@ pub mod commands;
 pub mod config;
 pub mod debezium;
 pub mod feedback;
+pub mod finding;
 pub mod given;
 pub mod http;
 pub mod lsn;

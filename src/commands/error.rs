@@ -2,10 +2,10 @@
 
 use super::EXIT_SETTINGS;
 use super::output::session;
+use crate::given::SettingError;
 use crate::lsn::Lsn;
 use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::route::TopicError;
-use crate::sink::kafka::SettingsError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 use std::io;
 use std::time::Duration;
@@ -178,9 +178,9 @@ pub enum CommandError {
     /// The topic setting.
     #[error(transparent)]
     Topic(#[from] Box<TopicError>),
-    /// A Kafka property.
+    /// The destination's settings.
     #[error(transparent)]
-    Kafka(#[from] SettingsError),
+    Destination(#[from] SettingError),
     /// What was found cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
@@ -215,7 +215,7 @@ impl CommandError {
             | Self::ArchiveLacks { .. }
             | Self::ArchivePublished { .. }
             | Self::Topic(_)
-            | Self::Kafka(_) => EXIT_SETTINGS,
+            | Self::Destination(_) => EXIT_SETTINGS,
             Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
             Self::NoTable { .. }
             | Self::Refused { .. }
@@ -252,7 +252,7 @@ impl CommandError {
             Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
-            Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Kafka(_) => return None,
+            Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Destination(_) => return None,
             Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()

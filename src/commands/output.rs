@@ -3,24 +3,13 @@
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
 use crate::config::TableName;
+pub(super) use crate::given::units::bytes;
 use crate::pg::catalog::Session;
 use crate::pg::identifier;
 use std::time::Duration;
 
 /// The name that publication and slot have when none is given.
 const DEFAULT_NAME: &str = "walrelay";
-
-/// Bytes to one decimal: `0 B`, `1.2 MiB`.
-pub(super) fn bytes(count: u64) -> String {
-    let (mut rest, mut tenths, mut unit) = (count, count.saturating_mul(10), "B");
-    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
-        if rest < 1024 {
-            break;
-        }
-        (rest, tenths, unit) = (rest / 1024, tenths / 1024, larger);
-    }
-    if unit == "B" { format!("{count} B") } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
-}
 
 /// With a comma after each three digits: `100,000`.
 pub(super) fn number(count: u64) -> String {

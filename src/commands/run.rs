@@ -7,11 +7,12 @@
 //! ```
 //!
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
-//! address, Kafka's address (an unreachable one is waited for), then Postgres.
+//! address, the destination's address (an unreachable one is waited for), then Postgres.
 
 use super::notify::Notifier;
 use super::{CommandError, setup};
-use crate::config::{Delivery, HttpAddress, OnStop, RunConfig};
+use crate::config::{HttpAddress, OnStop, RunConfig};
+use crate::given::SettingError;
 use crate::http::{self, BindError, Server};
 use crate::lsn::Lsn;
 use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};
@@ -20,9 +21,9 @@ use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, server};
 use crate::relay::{Limits, Relay, SystemClock};
 use crate::route::TopicError;
-use crate::sink::Sink;
-use crate::sink::kafka::{self, KafkaSink, Settings, SettingsError};
+use crate::sink::destination::Kind;
 use crate::sink::stdout::StdoutSink;
+use crate::sink::{Failure, Reach, Sink};
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How long Kafka's address is tried before Postgres' turn comes.
+/// How long the destination's address is tried before Postgres' turn comes.
 const PROBE: Duration = Duration::from_secs(3);
 
 /// Pause before `--setup` tries again to reach Postgres.
@@ -51,9 +52,17 @@ pub enum Error {
     /// The topic setting.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// A Kafka property.
+    /// The destination's settings.
     #[error(transparent)]
-    Kafka(#[from] SettingsError),
+    Destination(#[from] SettingError),
+    /// The destination's client cannot work.
+    #[error("{failure}")]
+    Sink {
+        /// Why.
+        failure: Failure,
+        /// Where.
+        kind: &'static Kind,
+    },
     /// The HTTP address cannot be had.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -99,8 +108,8 @@ impl Error {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Topic(_) | Self::Kafka(_) | Self::Address { .. } => super::EXIT_SETTINGS,
-            Self::Bind(_) => EXIT_OPERATOR,
+            Self::Topic(_) | Self::Destination(_) | Self::Address { .. } => super::EXIT_SETTINGS,
+            Self::Bind(_) | Self::Sink { .. } => EXIT_OPERATOR,
             Self::Start { .. } | Self::Vanished | Self::Unanswered => EXIT_RESTART,
             Self::Run(error) => error.exit_code(),
             Self::Setup(error) => error.exit_code(),
@@ -113,8 +122,9 @@ impl Error {
         match self {
             Self::Run(error) => error.hint(),
             Self::Setup(error) => error.hint(),
+            Self::Sink { failure, kind } => (kind.hint)(failure),
             Self::Topic(_)
-            | Self::Kafka(_)
+            | Self::Destination(_)
             | Self::Bind(_)
             | Self::Address { .. }
             | Self::Start { .. }
@@ -137,26 +147,22 @@ pub fn run(config: RunConfig) -> Result<(), Error> {
         .build()
         .map_err(|source| Error::Start { what: "start the runtime", source })?;
     let control = Control::new(config, outbox)?;
-    if control.config.dry_run {
-        let sink = StdoutSink::new(std::io::stdout());
-        return runtime.block_on(control.serve(sink, |_| Ok(())));
-    }
-    let sink = control.kafka_sink()?;
-    runtime.block_on(control.serve(sink, probe))
+    let sink = control.sink()?;
+    runtime.block_on(control.serve(sink))
 }
 
-/// Tries Kafka's address. Only a refusal ends the run: an outage is waited for.
-fn probe(sink: &mut KafkaSink) -> Result<(), RunError> {
-    match sink.probe(PROBE) {
-        Ok(warnings) => {
+/// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
+fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
+    match sink.reach(PROBE) {
+        Reach::There(warnings) => {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
             Ok(())
         }
-        Err(failure) if failure.reason == "authentication" => Err(RunError::Sink(failure)),
-        Err(failure) => {
-            tracing::warn!(reason = %failure, "waiting for Kafka: rows are not read past what fits in memory");
+        Reach::Refused(failure) => Err(Error::Sink { failure, kind }),
+        Reach::Silent(failure) => {
+            tracing::warn!(reason = %failure, "waiting for {}: rows are not read past what fits in memory", kind.title);
             Ok(())
         }
     }
@@ -186,32 +192,27 @@ impl Control {
         let listen = config.http.as_ref().map(listen_address).transpose()?;
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
-        let metrics = Arc::new(Metrics::new(&config.slot, &config.publication, Instant::now()));
+        let kind = config.destination.kind();
+        let metrics = Metrics::new(&config.slot, &config.publication, Instant::now());
+        let metrics = Arc::new(metrics.with_destination(kind.name, kind.title));
         metrics.expect_bad_rows(BadReason::LABELS);
         metrics.expect_ignored(Ignored::ALL.map(Ignored::label));
         Ok(Self { config, outbox, listen, metrics, stop: Arc::default() })
     }
 
-    /// A producer, which begins to connect at once: everything that is wrong with settings has to be known by now.
-    fn kafka_sink(&self) -> Result<KafkaSink, Error> {
+    /// A client of the destination, which begins to connect at once: everything that is wrong with settings has to be known by now.
+    fn sink(&self) -> Result<Box<dyn Sink + Send>, Error> {
         let Self { config, metrics, .. } = self;
-        metrics.expect_bad_rows(kafka::refusals());
-        metrics.expect_publish_failures(kafka::reasons());
-        let (kafka, client_id) = (&config.kafka, format!("walrelay/{}", config.slot));
-        let in_flight = config.limits.max_in_flight as u64;
-        let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, in_flight)?;
-        let sink = KafkaSink::new(settings)?;
-        Ok(match config.delivery {
-            Delivery::AtLeastOnce => sink,
-            Delivery::ExactlyOnce => sink.in_transactions(),
-        })
+        if config.dry_run {
+            return Ok(Box::new(StdoutSink::new(std::io::stdout())));
+        }
+        let kind = config.destination.kind();
+        metrics.expect_bad_rows((kind.refusals)());
+        metrics.expect_publish_failures((kind.reasons)());
+        Ok(config.destination.open(&format!("walrelay/{}", config.slot), config.delivery)?)
     }
 
-    async fn serve<S: Sink + Send + 'static>(
-        self,
-        sink: S,
-        probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
-    ) -> Result<(), Error> {
+    async fn serve(self, sink: Box<dyn Sink + Send>) -> Result<(), Error> {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
             Err(Error::Bind(error)) if self.config.dry_run => {
@@ -225,7 +226,7 @@ impl Control {
         let stop_within = self.config.limits.shutdown_timeout + STOP_GRACE;
         let on_stop = self.config.on_stop;
         let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
-        let mut outcome = self.spawn_relay(sink, probe)?;
+        let mut outcome = self.spawn_relay(sink)?;
         if let Some((source, slot)) = figures {
             spawn_figures(source, slot, Arc::clone(&metrics))?;
         }
@@ -291,14 +292,11 @@ impl Control {
         Ok(Some(server))
     }
 
-    fn spawn_relay<S: Sink + Send + 'static>(
-        self,
-        mut sink: S,
-        probe: impl FnOnce(&mut S) -> Result<(), RunError> + Send + 'static,
-    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+    fn spawn_relay(self, mut sink: Box<dyn Sink + Send>) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (report, outcome) = oneshot::channel();
+        let kind = self.config.destination.kind();
         let relay = move || {
-            let ended = probe(&mut sink).map_err(Error::Run).and_then(|()| self.supervise(sink));
+            let ended = probe(&mut sink, kind).and_then(|()| self.supervise(sink));
             // The receiver is gone only when the process is ending anyway.
             drop(report.send(ended));
         };
@@ -310,11 +308,12 @@ impl Control {
     }
 
     /// The relay's thread.
-    fn supervise<S: Sink>(self, sink: S) -> Result<(), Error> {
+    fn supervise(self, sink: Box<dyn Sink + Send>) -> Result<(), Error> {
         if self.config.setup && !self.config.dry_run {
             self.set_up()?;
         }
         let Self { config, outbox, metrics, stop, listen: _ } = self;
+        let kind = config.destination.kind();
         let limits = Limits {
             coalesce: config.limits.coalesce,
             shutdown_timeout: config.limits.shutdown_timeout,
@@ -333,7 +332,9 @@ impl Control {
         };
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
-        Supervisor::new(target, relay, metrics).run().map_err(Error::Run)
+        Supervisor::new(target, relay, metrics).run().map_err(|error| {
+            if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
+        })
     }
 
     /// What `setup --apply` does, once Postgres is there.

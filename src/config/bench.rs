@@ -5,11 +5,12 @@
 
 use super::Limits;
 use super::error::ConfigError;
-use super::kafka::{self, KafkaConfig};
 use super::read::{Bounds, Reader, flag};
-use crate::cli::{BenchArgs, OperationArgs};
+use crate::cli::{BenchArgs, DestinationArgs, OperationArgs};
 use crate::given::{SettingError, nearest, units};
 use crate::pg::source::Source;
+use crate::sink::destination::Destination;
+use std::sync::Arc;
 
 /// Rows that a measurement writes at most: more is a mistake.
 const MOST_ROWS: u64 = 1_000_000_000;
@@ -22,8 +23,6 @@ const MOST_PAYLOAD_BYTES: usize = 100 << 20;
 pub struct BenchConfig {
     /// The database.
     pub source: Source,
-    /// Where records go.
-    pub kafka: KafkaConfig,
     /// Bounds of time and memory.
     pub limits: Limits,
     /// Rows in the backlog; at least 1.
@@ -36,8 +35,8 @@ pub struct BenchConfig {
     pub rows_per_transaction: u64,
     /// Partitions of the topic; at least 1.
     pub partitions: i32,
-    /// Where the records end.
-    pub sink: Destination,
+    /// Where records go; `None`: they are thrown away, for what Postgres and the relay can do alone.
+    pub destination: Option<Arc<dyn Destination>>,
     /// Single-row transactions a second in the steady phase.
     pub rate: u32,
     /// How long the steady phase takes; 0: there is none.
@@ -71,24 +70,8 @@ impl PayloadType {
     }
 }
 
-/// Where the records end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Destination {
-    /// A topic made for it.
-    Kafka,
-    /// Nowhere: what Postgres and the relay can do alone.
-    Null,
-}
-
-impl Destination {
-    /// As it is typed.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kafka => "kafka",
-            Self::Null => "null",
-        }
-    }
-}
+/// What `--sink` may say: whether there is a destination.
+const SINKS: [(&str, bool); 2] = [("kafka", true), ("null", false)];
 
 impl Reader<'_> {
     pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<BenchConfig, ConfigError> {
@@ -103,7 +86,10 @@ impl Reader<'_> {
             max_row: None,
         };
         let limits = self.limits(&operation)?;
-        let kafka = kafka::read(self.layers, &args.brokers, &args.property, limits.max_in_flight, &mut self.warnings)?;
+        let (to, brokers, property) = (args.to.clone(), args.brokers.clone(), args.property.clone());
+        let wanted = DestinationArgs { to, brokers, property, delivery: None };
+        let is_wanted = one_of("--sink", args.sink.as_deref(), &SINKS, true)?;
+        let destination = is_wanted.then(|| self.destination(&wanted, limits.max_in_flight)).transpose()?;
         let types = [
             ("jsonb", PayloadType::Jsonb),
             ("json", PayloadType::Json),
@@ -112,7 +98,7 @@ impl Reader<'_> {
         ];
         Ok(BenchConfig {
             source,
-            kafka,
+            destination,
             limits,
             rows: whole("--rows", args.rows.as_deref(), &bounds(200_000, 1, MOST_ROWS, ", at least 1"))?,
             payload_bytes: payload_bytes(args.payload_bytes.as_deref())?,
@@ -123,12 +109,6 @@ impl Reader<'_> {
                 &bounds(10, 1, MOST_ROWS, ", at least 1"),
             )?,
             partitions: whole("--partitions", args.partitions.as_deref(), &bounds(12, 1, 10_000, ", 1 to 10000"))?,
-            sink: one_of(
-                "--sink",
-                args.sink.as_deref(),
-                &[("kafka", Destination::Kafka), ("null", Destination::Null)],
-                Destination::Kafka,
-            )?,
             rate: whole("--rate", args.rate.as_deref(), &bounds(200, 1, 1_000_000, ", 1 to 1000000"))?,
             seconds: whole("--seconds", args.seconds.as_deref(), &bounds(10, 0, 86_400, ", at most 86400"))?,
             json: args.json,

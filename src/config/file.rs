@@ -1,7 +1,7 @@
 //! The settings' file.
 //!
-//! In: TOML. Out: settings by the names of their flags (`_` counts as `-`), and librdkafka's properties from the table
-//! `[kafka]`, each with its place. Values are texts here whatever TOML makes of them: `max-row = 1000` is "1000".
+//! In: TOML. Out: settings by the names of their flags (`_` counts as `-`), and the properties of destinations from
+//! their tables, such as `[kafka]`, each with its place. Values are texts here whatever TOML makes of them: `max-row = 1000` is "1000".
 //! Invariant: no message shows a line of the file, which may hold a password.
 
 use std::collections::BTreeMap;
@@ -15,14 +15,15 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::error::ConfigError;
 use crate::cli;
 use crate::given::{Key, Origin, SettingError, nearest};
+use crate::sink::kinds::KINDS;
 
 /// What the file says. Without a file: nothing.
 #[derive(Default)]
 pub(super) struct File {
     /// By the names of flags.
     pub(super) settings: BTreeMap<String, Entry>,
-    /// By librdkafka's names.
-    pub(super) kafka: BTreeMap<String, Entry>,
+    /// Of destinations: by the kind's name, then by the property's as it is written.
+    pub(super) properties: BTreeMap<&'static str, BTreeMap<String, Entry>>,
 }
 
 /// One key's value. No `Debug`: it may be a secret.
@@ -52,7 +53,12 @@ impl File {
         let mut file = Self::default();
         for (key, value) in table.get_ref() {
             match (key.get_ref().as_ref(), value.get_ref()) {
-                ("kafka", DeValue::Table(properties)) => file.add_properties("", properties, &place)?,
+                (name, DeValue::Table(properties)) => match kind(name) {
+                    Some(kind) => {
+                        add_properties(file.properties.entry(kind).or_default(), kind, "", properties, &place)?;
+                    }
+                    None => file.add_setting(key, value, &place)?,
+                },
                 _ => file.add_setting(key, value, &place)?,
             }
         }
@@ -71,20 +77,31 @@ impl File {
             None => Ok(()),
         }
     }
+}
 
-    /// `sasl.password` is a table in a table to TOML, unless it stands in quotes.
-    fn add_properties(&mut self, prefix: &str, table: &DeTable<'_>, place: &Places<'_>) -> Result<(), ConfigError> {
-        for (key, value) in table {
-            let name = format!("{prefix}{}", key.get_ref());
-            if let DeValue::Table(table) = value.get_ref() {
-                self.add_properties(&format!("{name}."), table, place)?;
-            } else {
-                let entry = entry(&format!("kafka.{name}"), &key.span(), value, place)?;
-                self.kafka.insert(name, entry);
-            }
+/// The name of the kind with a table of this name.
+fn kind(name: &str) -> Option<&'static str> {
+    KINDS.iter().map(|kind| kind.name).find(|known| *known == name)
+}
+
+/// `sasl.password` is a table in a table to TOML, unless it stands in quotes.
+fn add_properties(
+    found: &mut BTreeMap<String, Entry>,
+    kind: &str,
+    prefix: &str,
+    table: &DeTable<'_>,
+    place: &Places<'_>,
+) -> Result<(), ConfigError> {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.get_ref());
+        if let DeValue::Table(table) = value.get_ref() {
+            add_properties(found, kind, &format!("{name}."), table, place)?;
+        } else {
+            let entry = entry(&format!("{kind}.{name}"), &key.span(), value, place)?;
+            found.insert(name, entry);
         }
-        Ok(())
     }
+    Ok(())
 }
 
 type Name<'a> = Spanned<DeString<'a>>;
@@ -137,7 +154,7 @@ fn unknown_key(key: &Name<'_>, place: &Places<'_>) -> ConfigError {
     if cli::actions().contains(&name) {
         return ConfigError::CommandLineOnly { origin: place.origin(key.get_ref(), &key.span()), flag: name };
     }
-    let candidates = settings.iter().map(String::as_str).chain(["kafka"]);
+    let candidates = settings.iter().map(String::as_str).chain(KINDS.iter().map(|kind| kind.name));
     let nearest = cli::setting_of_alias(&name).or_else(|| nearest(&name, candidates)).map(str::to_owned);
     ConfigError::UnknownKey {
         file: place.path.to_owned(),
@@ -180,12 +197,15 @@ mod tests {
     #[test]
     fn properties_may_be_quoted_or_not() {
         let file = parse("[kafka]\nsasl.password = 'x'\n\"ssl.ca.location\" = 'y'\nlinger.ms = 5\n").unwrap();
-        let properties = file.kafka.iter().map(|(name, entry)| (name.as_str(), entry.values[0].as_str()));
+        let properties = file.properties["kafka"].iter().map(|(name, entry)| (name.as_str(), entry.values[0].as_str()));
         assert_eq!(
             properties.collect::<Vec<_>>(),
             [("linger.ms", "5"), ("sasl.password", "x"), ("ssl.ca.location", "y")]
         );
-        assert_eq!(file.kafka["sasl.password"].origin.to_string(), "kafka.sasl.password (w.toml, line 2)");
+        assert_eq!(
+            file.properties["kafka"]["sasl.password"].origin.to_string(),
+            "kafka.sasl.password (w.toml, line 2)"
+        );
     }
 
     #[test]

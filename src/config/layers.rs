@@ -13,9 +13,10 @@ use crate::cli;
 use crate::debezium::{self, Setting, Translation};
 use crate::given::{Given, Origin, nearest};
 use crate::pg::source::Environment;
+use crate::sink::destination::Kind;
+use crate::sink::kinds::KINDS;
 
 const PREFIX: &str = "WALRELAY_";
-const KAFKA_PREFIX: &str = "WALRELAY_KAFKA_";
 
 /// The variable that names the file; the only one whose setting has no key.
 const CONFIG_VARIABLE: &str = "WALRELAY_CONFIG";
@@ -105,21 +106,34 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Properties of librdkafka from an old set-up, from the file, then from variables: later ones count.
-    pub(super) fn kafka(&self) -> Vec<(String, Given)> {
-        let properties = self.translation.iter().flat_map(|translation| &translation.properties);
+    /// The value of a setting, or the first of them.
+    pub(super) fn many_or_one(&self, name: &str, flag: Option<&str>) -> Option<Given> {
+        let flags = flag.map(str::to_owned).into_iter().collect::<Vec<_>>();
+        self.many(name, &flags).into_iter().next()
+    }
+
+    /// Properties of a destination from an old set-up, from the file, then from variables: later ones count.
+    pub(super) fn properties(&self, kind: &Kind) -> Vec<(String, Given)> {
+        let translation = self.translation.iter().filter(|_| kind.can.debezium);
+        let properties = translation.flat_map(|translation| &translation.properties);
         let old = properties.filter_map(|(name, setting)| Some((name.clone(), first(setting)?)));
         let file =
-            self.file.kafka.iter().map(|(name, entry)| {
+            self.file.properties.get(kind.name).into_iter().flatten().map(|(name, entry)| {
                 (name.clone(), Given { text: entry.values.join(","), origin: entry.origin.clone() })
             });
+        let prefix = Self::prefix(kind);
         let variables = self.environment.variables.iter().filter(|(name, value)| is_meant(name, value)).filter_map(
             |(name, value)| {
-                let property = name.strip_prefix(KAFKA_PREFIX)?.to_ascii_lowercase().replace('_', ".");
+                let property = name.strip_prefix(&prefix)?.to_ascii_lowercase().replace('_', ".");
                 Some((property, Given { text: value.clone(), origin: Origin::Variable(name.clone()) }))
             },
         );
         old.chain(file).chain(variables).collect()
+    }
+
+    /// What variables with the kind's properties begin with: `WALRELAY_KAFKA_`.
+    pub(super) fn prefix(kind: &Kind) -> String {
+        format!("{PREFIX}{}_", kind.name.to_ascii_uppercase())
     }
 
     fn variable(&self, name: &str) -> Option<Given> {
@@ -162,8 +176,9 @@ fn is_service_link(name: &str, value: &str) -> bool {
 fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     let settings = cli::settings();
     let known = settings.iter().map(|name| variable_of(name)).collect::<Vec<_>>();
+    let prefixes = KINDS.iter().map(|kind| Layers::prefix(kind)).collect::<Vec<_>>();
     for (name, _) in environment.variables.iter().filter(|(name, value)| is_meant(name, value)) {
-        if name == CONFIG_VARIABLE || known.contains(name) || name.starts_with(KAFKA_PREFIX) {
+        if name == CONFIG_VARIABLE || known.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         return Err(unknown_variable(name, &known));
@@ -190,6 +205,10 @@ mod tests {
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Environment { variables, ..Environment::default() }
+    }
+
+    fn properties(environment: &Environment) -> Vec<(String, Given)> {
+        Layers::open(None, environment).unwrap().properties(KINDS[0])
     }
 
     #[track_caller]
@@ -268,13 +287,13 @@ mod tests {
             ("WALRELAY_DEV_DIR", "x"),
             ("WALRELAY_BIN", "x"),
         ]);
-        assert!(Layers::open(None, &environment).unwrap().kafka().is_empty());
+        assert!(properties(&environment).is_empty());
     }
 
     #[test]
     fn properties_are_read_from_variables() {
         let environment = environment(&[("WALRELAY_KAFKA_SASL_PASSWORD", "hunter2")]);
-        let kafka = Layers::open(None, &environment).unwrap().kafka();
+        let kafka = properties(&environment);
         assert_eq!((kafka[0].0.as_str(), kafka[0].1.text.as_str()), ("sasl.password", "hunter2"));
     }
 }

@@ -7,7 +7,7 @@ use super::connect::Connect;
 use super::error::ConfigError;
 use super::names;
 use super::read::{self, Reader};
-use crate::cli::{KafkaArgs, RecordArgs, RowArgs, RunArgs};
+use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 
 /// How rows become records. The default is what `walrelay run` does without flags.
@@ -97,11 +97,11 @@ type Pair = (String, String);
 impl Reader<'_> {
     /// Reads them.
     pub(super) fn mapping(&self, args: &RunArgs) -> Result<Mapping, ConfigError> {
-        let RunArgs { rows, records, kafka, .. } = args;
+        let RunArgs { rows, records, routing, .. } = args;
         self.columns(
             rows,
             Mapping {
-                topic: self.topic(kafka)?,
+                topic: self.topic(routing)?,
                 headers: self.pairs("header", &records.header)?.into_iter().map(|(pair, _)| pair).collect(),
                 envelope: self.envelope(records)?,
                 timestamp: self.timestamp(records)?,
@@ -139,7 +139,7 @@ impl Reader<'_> {
     }
 
     /// A template, or a regular expression with its replacement, but not both.
-    fn topic(&self, args: &KafkaArgs) -> Result<Topic, ConfigError> {
+    fn topic(&self, args: &RoutingArgs) -> Result<Topic, ConfigError> {
         let template = self.non_empty("topic", args.topic.as_deref())?;
         let regex = self.non_empty("topic-regex", args.topic_regex.as_deref())?;
         let replacement = self.non_empty("topic-replacement", args.topic_replacement.as_deref())?;

@@ -14,9 +14,9 @@
 mod bad_rows;
 mod bench;
 pub mod connect;
+mod destination;
 mod error;
 mod file;
-pub mod kafka;
 mod layers;
 pub mod mapping;
 pub mod names;
@@ -25,13 +25,13 @@ mod read;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use bad_rows::{BadRows, Fate};
-pub use bench::{BenchConfig, Destination, PayloadType};
+pub use bench::{BenchConfig, PayloadType};
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit};
-pub use kafka::KafkaConfig;
 use layers::Layers;
 use mapping::Mapping;
 pub use names::{HttpAddress, TableName};
@@ -42,6 +42,7 @@ use crate::cli::{self, CommonArgs, Typed};
 use crate::commands::{TypedFlags, check, prune, republish};
 use crate::debezium::DebeziumError;
 use crate::pg::source::{Environment, Source};
+use crate::sink::destination::{Delivery, Destination};
 
 /// What the process is to do.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ pub struct RunConfig {
     /// Print rows from a temporary slot instead of publishing them.
     pub dry_run: bool,
     /// Where records go.
-    pub kafka: KafkaConfig,
+    pub destination: Arc<dyn Destination>,
     /// How rows become records.
     pub mapping: Mapping,
     /// What becomes of rows that cannot be published.
@@ -145,16 +146,6 @@ impl Default for Limits {
             max_row: 256 << 20,
         }
     }
-}
-
-/// How often a record may appear.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Delivery {
-    /// Repeated after a crash.
-    #[default]
-    AtLeastOnce,
-    /// In Kafka transactions: consumers that read what is committed see each once.
-    ExactlyOnce,
 }
 
 /// What becomes of a run that an operator must mend.

@@ -11,17 +11,18 @@ use super::error::ConfigError;
 use super::layers::Layers;
 use super::names::{self, HttpAddress, TableName};
 use super::{
-    CheckConfig, Delivery, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns,
-    Task, TeardownConfig, kafka,
+    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
+    TeardownConfig,
 };
 use crate::cli::{
-    CheckArgs, CommonArgs, KafkaArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
-    StatusArgs, TeardownArgs,
+    CheckArgs, CommonArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs,
+    TeardownArgs,
 };
 use crate::commands::{OutboxPlace, check, prune, republish};
 use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::lsn::Lsn;
 use crate::pg::source::{Environment, Source};
+use crate::sink::destination::Delivery;
 
 /// The name of slot and publication where none is given.
 const DEFAULT_NAME: &str = "walrelay";
@@ -63,6 +64,9 @@ impl Reader<'_> {
         self.old_set_up(args.debezium.accept_differences.as_deref())?;
         let tables = self.tables(&args.table)?;
         let bad_rows = self.bad_rows(&args.bad_rows, &slot)?;
+        let destination = self.destination(&args.destination, limits.max_in_flight)?;
+        let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
+        self.asks_what_it_can(destination.kind(), args, delivery)?;
         Ok(RunConfig {
             source,
             publication,
@@ -72,10 +76,10 @@ impl Reader<'_> {
             tables,
             accept_slot_at: self.lsn("accept-slot-at", args.accept_slot_at.as_deref())?,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
-            kafka: self.kafka(&args.kafka, limits.max_in_flight)?,
+            destination,
             mapping: self.mapping(args)?,
             bad_rows,
-            delivery: self.one_of("delivery", args.kafka.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default(),
+            delivery,
             on_stop: self
                 .one_of(
                     "on-stop",
@@ -263,10 +267,6 @@ impl Reader<'_> {
             }
         }
         Ok(tables)
-    }
-
-    fn kafka(&mut self, args: &KafkaArgs, max_in_flight: usize) -> Result<kafka::KafkaConfig, SettingError> {
-        kafka::read(self.layers, &args.brokers, &args.property, max_in_flight, &mut self.warnings)
     }
 
     fn http(&self, typed: Option<&str>) -> Result<Option<HttpAddress>, ConfigError> {

@@ -67,6 +67,12 @@ pub enum SettingError {
         /// What to do instead.
         hint: Option<String>,
     },
+    /// The client of a destination refuses what it was given, in its own words.
+    #[error("{text}")]
+    Client {
+        /// They name what is wrong, and show no secret.
+        text: String,
+    },
     /// A property that its destination does not have.
     #[error("{origin}: {destination} has no property \"{property}\"")]
     UnknownProperty {
@@ -91,7 +97,7 @@ impl SettingError {
             }
             Self::Exclusive { .. } => Some("leave one of them out".to_owned()),
             Self::Refused { hint, .. } => hint.clone(),
-            Self::Unreadable { .. } | Self::Needs { .. } => None,
+            Self::Unreadable { .. } | Self::Needs { .. } | Self::Client { .. } => None,
         }
     }
 }

@@ -34,6 +34,11 @@ impl Given {
     }
 }
 
+/// Whether a property's value may be a secret, or have one in it.
+pub fn is_secret(property: &str) -> bool {
+    ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"].iter().any(|part| property.contains(part))
+}
+
 /// Where a setting was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {

@@ -1,6 +1,7 @@
 //! Durations and sizes as people write them.
 //!
-//! In: `200us`, `30s`, `5min`, `7d`, `0`; `16MiB`, `64kB`, `1000000`. Out: a [`Duration`], bytes.
+//! In: `200us`, `30s`, `5min`, `7d`, `0`; `16MiB`, `64kB`, `1000000`. Out: a [`Duration`], bytes; and bytes as
+//! people read them.
 //! A number without a unit is bytes; a duration has a unit, or is 0: one forgotten unit would change it a thousandfold.
 
 use std::time::Duration;
@@ -92,6 +93,18 @@ fn suggest_time(number: u64, unit: &str) -> Option<String> {
         "day" | "days" => Some(format!("{number}d")),
         lower => TIMES.iter().find(|(name, _)| *name == lower).map(|(name, _)| format!("{number}{name}")),
     }
+}
+
+/// Bytes to one decimal: `0 B`, `1.2 MiB`.
+pub fn bytes(count: u64) -> String {
+    let (mut rest, mut tenths, mut unit) = (count, count.saturating_mul(10), "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
+        if rest < 1024 {
+            break;
+        }
+        (rest, tenths, unit) = (rest / 1024, tenths / 1024, larger);
+    }
+    if unit == "B" { format!("{count} B") } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
 }
 
 #[cfg(test)]

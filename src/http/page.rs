@@ -114,7 +114,7 @@ impl View<'_> {
             }
             (_, None) => String::new(),
         };
-        told(&reason, self.state)
+        told(&reason, self.state, self.metrics.destination())
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -207,7 +207,11 @@ impl View<'_> {
     }
 
     fn troubles(&self) -> String {
-        let list: String = self.history.troubles().map(|trouble| trouble_item(trouble, self.now.instant)).collect();
+        let list: String = self
+            .history
+            .troubles()
+            .map(|trouble| trouble_item(trouble, self.now.instant, self.metrics.destination()))
+            .collect();
         let content = if list.is_empty() {
             "<p class=\"quiet\">None since the start.</p>\n".to_owned()
         } else {
@@ -290,23 +294,23 @@ fn topic_row(topic: &Topic, top: f64) -> String {
     )
 }
 
-fn trouble_item(trouble: &Trouble, now: Instant) -> String {
+fn trouble_item(trouble: &Trouble, now: Instant, destination: &str) -> String {
     let age = Age(now.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-    format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", told(&trouble.text, trouble.state))
+    format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", told(&trouble.text, trouble.state, destination))
 }
 
 /// A trouble, and what to do about it: its own hint, or what its state wants; HTML.
-fn told(trouble: &str, state: State) -> String {
+fn told(trouble: &str, state: State, destination: &str) -> String {
     let (text, hint) = match trouble.split_once(HINT) {
         Some((text, hint)) => (text, Text(hint).to_string()),
-        None => (trouble, advice(state).to_owned()),
+        None => (trouble, advice(state, destination)),
     };
     format!("<p>{}</p>\n<p class=\"quiet\">{hint}</p>\n", Text(text))
 }
 
 /// What to do about a trouble with which the relay is in this state; HTML.
-const fn advice(state: State) -> &'static str {
-    match state {
+fn advice(state: State, destination: &str) -> String {
+    let text = match state {
         State::Connecting => {
             "Nothing to do if Postgres restarts or fails over: the relay connects again by itself. If it lasts, \
              <code>walrelay check</code> says what is wrong."
@@ -315,12 +319,16 @@ const fn advice(state: State) -> &'static str {
         State::Streaming => "Nothing to do while rows flow.",
         State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
-            "Mend Kafka, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres keeps \
-             its log: watch its disk."
+            return format!(
+                "Mend {}, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres \
+                 keeps its log: watch its disk.",
+                Text(destination)
+            );
         }
         State::Stopping => "Nothing to do: the relay was asked to stop.",
         State::Stopped => "Mend what it names, then start the relay again.",
-    }
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]
@@ -346,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_state_is_said_in_words_and_the_reason_below() {
-        let metrics = Metrics::new("orders", "p", Instant::now());
+        let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.set_state(State::Blocked);
         metrics.blocked_on(Some("topic orders does not exist".to_owned()));
         let page = page(&metrics);
@@ -361,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_silent_broker_is_told_by_what_waits_for_it() {
-        let metrics = Metrics::new("orders", "p", Instant::now());
+        let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.set_state(State::Blocked);
         metrics.in_flight(2_060, 1);
         let page = page(&metrics);

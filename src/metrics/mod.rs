@@ -106,8 +106,8 @@ impl State {
 pub enum Peer {
     /// The replication connection.
     Postgres,
-    /// The producer.
-    Kafka,
+    /// The sink's client.
+    Destination,
 }
 
 /// What `pg_replication_slots` says about the slot; `None` is unknown.
@@ -132,6 +132,8 @@ pub struct SlotFigures {
 pub struct Metrics {
     slot: String,
     publication: String,
+    /// The destination's label, and its title.
+    destination: (&'static str, &'static str),
     /// What every [`Stamp`] counts from.
     start: Instant,
     state: AtomicU8,
@@ -154,7 +156,7 @@ pub struct Metrics {
     ignored: Tally,
     publish_failures: Tally,
     postgres_reconnects: AtomicU64,
-    kafka_reconnects: AtomicU64,
+    destination_reconnects: AtomicU64,
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     blocked_on: Mutex<Option<String>>,
@@ -167,6 +169,7 @@ impl Metrics {
         Self {
             slot: slot.to_owned(),
             publication: publication.to_owned(),
+            destination: ("destination", "the destination"),
             start: now,
             state: AtomicU8::new(State::Connecting as u8),
             turned: Stamp::never(),
@@ -186,12 +189,23 @@ impl Metrics {
             ignored: Tally::default(),
             publish_failures: Tally::default(),
             postgres_reconnects: AtomicU64::new(0),
-            kafka_reconnects: AtomicU64::new(0),
+            destination_reconnects: AtomicU64::new(0),
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
             blocked_on: Mutex::default(),
             slot_figures: Mutex::default(),
         }
+    }
+
+    /// With the destination's label and its title for people.
+    #[must_use]
+    pub fn with_destination(self, label: &'static str, title: &'static str) -> Self {
+        Self { destination: (label, title), ..self }
+    }
+
+    /// The destination, for people.
+    pub fn destination(&self) -> &'static str {
+        self.destination.1
     }
 
     /// The relay does something else now.
@@ -288,7 +302,7 @@ impl Metrics {
     pub fn reconnect(&self, peer: Peer) {
         let counter = match peer {
             Peer::Postgres => &self.postgres_reconnects,
-            Peer::Kafka => &self.kafka_reconnects,
+            Peer::Destination => &self.destination_reconnects,
         };
         counter.fetch_add(1, Relaxed);
     }

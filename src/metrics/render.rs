@@ -176,7 +176,7 @@ const FAMILIES: &[Family] = &[
     }),
     Family::counter("walrelay_reconnects", "Connections lost and made again, by peer.", |scrape, out| {
         out.labelled(("peer", "postgres"), scrape.metrics.postgres_reconnects.load(Relaxed));
-        out.labelled(("peer", "kafka"), scrape.metrics.kafka_reconnects.load(Relaxed));
+        out.labelled(("peer", scrape.metrics.destination.0), scrape.metrics.destination_reconnects.load(Relaxed));
     }),
     Family::gauge("walrelay_in_flight_records", "Records handed over and not acknowledged.", |scrape, out| {
         out.single(scrape.metrics.in_flight_records.load(Relaxed));
@@ -424,7 +424,7 @@ mod tests {
     /// Second 100 of a relay, with every figure set.
     fn busy() -> (Metrics, Moment) {
         let start = Instant::now();
-        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let metrics = Metrics::new("orders", "outbox_pub", start).with_destination("kafka", "Kafka");
         let instant = start + Duration::from_secs(100);
         let commit = PgTime(800_000_000_000_000);
         metrics.set_state(State::Streaming);
@@ -438,7 +438,7 @@ mod tests {
         metrics.bad_row("topic");
         metrics.ignored("update", 5);
         metrics.publish_failure("MSG_SIZE_TOO_LARGE", 2);
-        metrics.reconnect(super::super::Peer::Kafka);
+        metrics.reconnect(super::super::Peer::Destination);
         metrics.slot_figures(SlotFigures {
             lag_bytes: Some(1_000),
             retained_wal_bytes: Some(2_000),

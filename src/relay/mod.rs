@@ -510,7 +510,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn show_trouble(&mut self, blocked: Option<&str>) {
         let trouble = self.sink.trouble();
         if self.trouble.is_some() && trouble.is_none() {
-            self.metrics.reconnect(Peer::Kafka);
+            self.metrics.reconnect(Peer::Destination);
         }
         if trouble.is_some() && trouble != self.trouble {
             self.metrics.last_error(trouble.clone());

@@ -2,10 +2,14 @@
 //!
 //! In: a record that borrows from the read buffer, with a [`Tag`]: what comes back in its report. Out: whether the destination
 //! took it, and later exactly one report for each record taken.
-//! Nothing above this folder names Kafka. A destination is driven by one thread; it may keep threads of its own.
+//! Nothing above this folder names a destination: settings choose one of the [`kinds`]. A sink is driven by one thread; it may
+//! keep threads of its own.
 
 pub mod dead_letter;
+pub mod destination;
+#[cfg(feature = "kafka")]
 pub mod kafka;
+pub mod kinds;
 pub mod null;
 mod owned;
 pub mod stdout;
@@ -242,6 +246,17 @@ pub enum Own {
     Ready(Vec<(String, String)>),
 }
 
+/// What a first look at a destination shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    /// It answers; warnings about what may fail all the same.
+    There(Vec<String>),
+    /// Nobody answers: that is waited out.
+    Silent(Failure),
+    /// It refuses us: waiting does not help.
+    Refused(Failure),
+}
+
 /// A destination. Its methods never block for longer than about 100 ms, or a second where the destination is slow to answer.
 ///
 /// The contract:
@@ -295,6 +310,11 @@ pub trait Sink {
     /// The last trouble with the destination that is not known to be over, for people.
     fn trouble(&self) -> Option<String>;
 
+    /// Looks whether the destination answers, once, before the first record. May wait for `patience`.
+    fn reach(&mut self, _patience: Duration) -> Reach {
+        Reach::There(Vec::new())
+    }
+
     /// How long a transaction may stay open, where the destination takes records in transactions: then a record counts only once
     /// [`Sink::seal`] has said so, and nothing is taken before [`Sink::own`] is done, also after each restart.
     fn transaction_timeout(&self) -> Option<Duration> {
@@ -320,4 +340,58 @@ pub trait Sink {
 
     /// The end: what is open is aborted, so that it holds nobody up. May take a second.
     fn abandon(&mut self) {}
+}
+
+impl<S: Sink + ?Sized> Sink for Box<S> {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        (**self).try_enqueue(record, tag)
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        (**self).poll(each);
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        (**self).resolve(refusal, resolution)
+    }
+
+    fn in_flight(&self) -> InFlight {
+        (**self).in_flight()
+    }
+
+    fn ran_dry(&mut self) {
+        (**self).ran_dry();
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        (**self).restart()
+    }
+
+    fn blocked(&self) -> Option<Failure> {
+        (**self).blocked()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        (**self).trouble()
+    }
+
+    fn reach(&mut self, patience: Duration) -> Reach {
+        (**self).reach(patience)
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        (**self).transaction_timeout()
+    }
+
+    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
+        (**self).own(owner)
+    }
+
+    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        (**self).seal(key, value)
+    }
+
+    fn abandon(&mut self) {
+        (**self).abandon();
+    }
 }

@@ -1,15 +1,72 @@
-//! Records as JSON lines, for looking: `run --dry-run`.
+//! Records as JSON lines: `--to stdout://`, and for looking `run --dry-run`.
 //!
 //! In: records. Out: one JSON object a line; texts as strings, other bytes as `{"hex": "…"}`. A record counts as delivered
 //! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
 
+use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::finding::{Finding, Side};
+use crate::given::SettingError;
 use crate::wire::Hex;
 
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
 
-/// The destination of a dry run.
+/// JSON lines on standard output.
+pub const KIND: Kind = Kind {
+    name: "stdout",
+    title: "standard output",
+    schemes: &["stdout"],
+    example: "stdout://",
+    can: Can { exactly_once: false, partitions: true, null_values: true, debezium: false },
+    properties: &[],
+    passes_others: false,
+    record_overhead_bytes: 0,
+    read,
+    refusals: Vec::new,
+    reasons: || vec![REASON],
+    hint: |_| None,
+};
+
+/// The label of a failure to write.
+const REASON: &str = "output";
+
+/// Standard output as settings name it.
+#[derive(Debug)]
+struct Stdout;
+
+fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    match asked.addresses.first() {
+        None => Ok(Arc::new(Stdout)),
+        Some(given) => Err(given.invalid("stdout:// and nothing behind it", Some("stdout://".to_owned()))),
+    }
+}
+
+impl Destination for Stdout {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        "stdout://".to_owned()
+    }
+
+    fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        Ok(Box::new(StdoutSink::new(io::stdout())))
+    }
+
+    fn check(&self, _wanted: &Wanted<'_>) -> Vec<Finding> {
+        vec![Finding::ok(Side::Destination(KIND.name), "connection", "a record counts as delivered once it is written")]
+    }
+
+    fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let reason = "measurements write their results there; --sink null throws records away".to_owned();
+        Err(ScratchError { what: "make topic", topic: topic.to_owned(), reason })
+    }
+}
+
+/// The sink of a dry run, and of `--to stdout://`.
 #[derive(Debug)]
 pub struct StdoutSink<W: Write> {
     writer: BufWriter<W>,
@@ -28,7 +85,7 @@ impl<W: Write> StdoutSink<W> {
     fn failure(&self) -> Option<Failure> {
         self.broken.map(|kind| Failure {
             class: FailureClass::Client,
-            reason: "output",
+            reason: REASON,
             text: format!("standard output cannot be written: {kind}"),
         })
     }

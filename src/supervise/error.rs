@@ -352,9 +352,6 @@ impl RunError {
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
                 "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
             }
-            Self::Sink(failure) if failure.reason == "authentication" => {
-                "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
-            }
             Self::StrangeProgress { .. } => "another --slot, or another Kafka".to_owned(),
             Self::TransactionTooLong { .. } => {
                 "-X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it with --delivery at-least-once once, and come back".to_owned()

@@ -17,9 +17,10 @@ mod stopwatch;
 pub use scratch::PREFIX;
 
 use super::{CommandError, run};
-use crate::config::{BenchConfig as Request, Destination};
+use crate::config::BenchConfig as Request;
+use crate::given::SettingError;
 use crate::pg::{Connection, Purpose};
-use crate::sink::kafka::{ScratchError, Settings, SettingsError};
+use crate::sink::destination::ScratchError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
 use relay::Running;
 use report::{Report, Steady};
@@ -44,9 +45,9 @@ pub enum BenchError {
     /// As a run would end.
     #[error(transparent)]
     Run(#[from] run::Error),
-    /// A Kafka property.
+    /// The destination's settings.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Settings(#[from] SettingError),
     /// The topic.
     #[error(transparent)]
     Topic(#[from] ScratchError),
@@ -72,9 +73,9 @@ impl BenchError {
         match self {
             Self::Command(error) => error.hint(),
             Self::Run(error) => error.hint(),
-            Self::Topic(_) => {
-                Some("give --brokers, and a user that may create topics; or measure without: --sink null".to_owned())
-            }
+            Self::Topic(_) => Some(
+                "give --brokers or --to, and a user that may create topics; or measure without: --sink null".to_owned(),
+            ),
             Self::Settings(_) | Self::Interrupted => None,
         }
     }
@@ -131,11 +132,11 @@ impl<'a> Bench<'a> {
         let version = version.first().and_then(|row| row.text(0)).unwrap_or("?").to_owned();
         let server = format!("Postgres {version} at {}", connection.host());
         // The cluster is asked first: what cannot be had there shall cost nothing here.
-        let settings = self.kafka()?;
+        self.make_topic()?;
         self.scratch.make(request.payload_type.column())?;
         self.go_on()?;
         let fill_seconds = self.fill(&mut connection)?;
-        let running = Running::start(request, self.scratch.name(), &self.scratch.topic_name(), settings)?;
+        let running = Running::start(request, self.scratch.name(), &self.scratch.topic_name())?;
         let measured = self.drain_and_steady(&running, &mut connection);
         let (stopped, peak_kib) = (running.stop(), relay::peak_kib());
         let (drain, steady) = measured?;
@@ -144,16 +145,13 @@ impl<'a> Bench<'a> {
         Ok(Report { request, server, fill_seconds, drain, steady, peak_kib })
     }
 
-    /// Settings of a producer, and the topic; nothing when no record goes there.
-    fn kafka(&mut self) -> Result<Option<Settings>, BenchError> {
-        let Request { kafka, limits, partitions, sink, .. } = self.request;
-        if *sink == Destination::Null {
-            return Ok(None);
+    /// Makes the topic, where there is a destination.
+    fn make_topic(&mut self) -> Result<(), BenchError> {
+        let Request { destination, partitions, .. } = self.request;
+        if let Some(destination) = destination {
+            self.scratch.make_topic(destination.as_ref(), *partitions)?;
         }
-        let client_id = format!("walrelay/{}", self.scratch.name());
-        let settings = Settings::new(&kafka.brokers, &client_id, &kafka.properties, limits.max_in_flight as u64)?;
-        self.scratch.make_topic(&settings, *partitions)?;
-        Ok(Some(settings))
+        Ok(())
     }
 
     fn fill(&mut self, connection: &mut Connection) -> Result<f64, BenchError> {

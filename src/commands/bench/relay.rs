@@ -10,7 +10,7 @@ use crate::outbox::Outbox;
 use crate::pg::{Connection, Purpose, literal};
 use crate::relay::{Limits, Relay, SystemClock};
 use crate::sink::Sink;
-use crate::sink::kafka::{KafkaSink, RECORD_OVERHEAD_BYTES, Settings};
+use crate::sink::destination::Delivery;
 use crate::sink::null::NullSink;
 use crate::supervise::{RunError, Supervisor, Target};
 use std::fs;
@@ -35,6 +35,8 @@ pub(super) struct Running {
     pub(super) acknowledged: Arc<Acknowledged>,
     stop: Arc<AtomicBool>,
     max_in_flight: u64,
+    /// What a record in flight costs beyond key and value.
+    overhead_bytes: u64,
     /// Just before its thread's start.
     begun: Moment,
 }
@@ -90,25 +92,12 @@ struct Looks {
 }
 
 impl Running {
-    /// Starts it with the sink that was asked for. `kafka`: the producer's settings; `None`: everything is thrown away.
-    pub(super) fn start(
-        request: &Request,
-        name: &str,
-        topic: &str,
-        kafka: Option<Settings>,
-    ) -> Result<Self, BenchError> {
-        match kafka {
-            Some(settings) => Self::spawn(request, name, topic, KafkaSink::new(settings)?),
-            None => Self::spawn(request, name, topic, NullSink::default()),
-        }
-    }
-
-    fn spawn<S: Sink + Send + 'static>(
-        request: &Request,
-        name: &str,
-        topic: &str,
-        sink: S,
-    ) -> Result<Self, BenchError> {
+    /// Starts it.
+    pub(super) fn start(request: &Request, name: &str, topic: &str) -> Result<Self, BenchError> {
+        let sink: Box<dyn Sink + Send> = match &request.destination {
+            Some(destination) => destination.open(&format!("walrelay/{name}"), Delivery::AtLeastOnce)?,
+            None => Box::new(NullSink::default()),
+        };
         let mapping = Mapping { topic: Topic::Template(topic.to_owned()), ..Mapping::default() };
         let outbox = Outbox::new(mapping, Vec::new()).map_err(run::Error::from)?;
         let metrics = Arc::new(Metrics::new(name, name, Instant::now()));
@@ -138,7 +127,9 @@ impl Running {
         let thread =
             thread::Builder::new().name("relay".to_owned()).spawn(move || Supervisor::new(target, relay, shown).run());
         let thread = thread.map_err(|source| run::Error::Start { what: "start the relay's thread", source })?;
-        Ok(Self { thread, metrics, acknowledged, stop, max_in_flight: request.limits.max_in_flight as u64, begun })
+        let max_in_flight = request.limits.max_in_flight as u64;
+        let overhead_bytes = request.destination.as_ref().map_or(0, |to| to.kind().record_overhead_bytes);
+        Ok(Self { thread, metrics, acknowledged, stop, max_in_flight, overhead_bytes, begun })
     }
 
     /// Whether it has ended, which it should not by itself.
@@ -196,7 +187,7 @@ impl Running {
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
     fn is_full(&self) -> bool {
         let status = self.metrics.status(Instant::now());
-        let held = status.in_flight_bytes + status.in_flight_records * RECORD_OVERHEAD_BYTES;
+        let held = status.in_flight_bytes + status.in_flight_records * self.overhead_bytes;
         held as f64 >= self.max_in_flight as f64 * FULL
     }
 }

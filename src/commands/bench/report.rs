@@ -176,7 +176,7 @@ impl Report<'_> {
         });
         json!({
             "server": self.server,
-            "sink": request.sink.name(),
+            "sink": request.destination.as_ref().map_or("null", |destination| destination.kind().name),
             "rows": request.rows,
             "payload_bytes": request.payload_bytes,
             "payload_type": request.payload_type.column(),

@@ -6,7 +6,7 @@
 use super::super::CommandError;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Error, Purpose, identifier, literal};
-use crate::sink::kafka::{ScratchError, ScratchTopic, Settings};
+use crate::sink::destination::{self, Destination, ScratchError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(super) struct Scratch {
     schema: bool,
     publication: bool,
     slot: bool,
-    topic: Option<ScratchTopic>,
+    topic: Option<Box<dyn destination::Scratch>>,
 }
 
 impl Scratch {
@@ -39,6 +39,11 @@ impl Scratch {
     /// Of schema, publication and slot, and of the topic but for the dots there.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The client's name at the destination.
+    fn client(&self) -> String {
+        format!("walrelay/{}", self.name)
     }
 
     /// The topic.
@@ -72,15 +77,15 @@ impl Scratch {
     }
 
     /// Makes the topic.
-    pub(super) fn make_topic(&mut self, settings: &Settings, partitions: i32) -> Result<(), ScratchError> {
-        self.topic = Some(ScratchTopic::make(settings, &self.topic_name(), partitions)?);
+    pub(super) fn make_topic(&mut self, destination: &dyn Destination, partitions: i32) -> Result<(), ScratchError> {
+        self.topic = Some(destination.scratch(&self.client(), &self.topic_name(), partitions)?);
         Ok(())
     }
 
     /// Removes everything. What could not be removed, as what to do by hand.
     pub(super) fn remove(mut self) -> Vec<String> {
         let mut left = Vec::new();
-        if let Some(Err(error)) = self.topic.take().map(ScratchTopic::remove) {
+        if let Some(Err(error)) = self.topic.take().map(destination::Scratch::remove) {
             left.push(error.to_string());
         }
         let statements = self.statements();

@@ -3,7 +3,7 @@
 //! ```text
 //!  Postgres ─► facts ─► postgres, tables (sample: the latest rows through run's own mapping) ─┐
 //!                                        └─ topics, sizes ─┐                                  ├─► report
-//!  Kafka ────► sink::kafka::examine ─────────────────────► kafka ─────────────────────────────┘
+//!  destination ────────────────────────────────────────► its own check ───────────────────────┘
 //! ```
 //!
 //! In: the settings of a `run`. Out: findings, on `out`; an error when one of them stands in the way. What is gathered and what is
@@ -11,7 +11,6 @@
 
 pub mod debezium;
 mod facts;
-mod kafka;
 mod postgres;
 mod report;
 mod sample;
@@ -19,13 +18,15 @@ mod service;
 mod tables;
 
 use super::error::CommandError;
-use crate::config::{Delivery, RunConfig};
+use crate::config::mapping::Topic;
+use crate::config::{Fate, RunConfig};
+use crate::finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::Connection;
 use crate::relay::transactional_id;
-use crate::sink::kafka::{PROGRESS_TOPIC, Settings, examine};
+use crate::sink::destination::{Delivery, Wanted};
 use facts::Place;
-pub use report::{Finding, Level, Report, Side, TableReport};
+pub use report::{Report, TableReport};
 use std::io::Write;
 use tables::Tables;
 
@@ -62,25 +63,36 @@ pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> 
 pub fn report(config: &RunConfig) -> Result<Report, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone()).map_err(Box::new)?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
-    let client_id = format!("walrelay/{}", config.slot);
-    let in_flight = config.limits.max_in_flight as u64;
-    let settings = Settings::new(&config.kafka.brokers, &client_id, &config.kafka.properties, in_flight)?;
     let (mut report, tables, system_identifier) = of_postgres(config, &mut outbox);
-    report.kafka.clone_from(&config.kafka.brokers);
-    let exactly_once = config.delivery == Delivery::ExactlyOnce;
-    let own = exactly_once.then(|| PROGRESS_TOPIC.to_owned());
-    let topics: Vec<String> = tables.topics.iter().cloned().chain(own).collect();
-    match examine(&settings, &topics) {
-        Ok(cluster) => {
-            report.findings.extend(kafka::findings(config, &settings, &cluster, &tables));
-            if exactly_once {
-                let id = system_identifier.map(|system| transactional_id(&system, &config.slot));
-                report.findings.extend(kafka::exactly_once::findings(config, &settings, &cluster, id.as_deref()));
-            }
-        }
-        Err(failure) => report.findings.push(kafka::unreachable(config, &failure)),
-    }
+    let (kind, client) = (config.destination.kind(), format!("walrelay/{}", config.slot));
+    report.kind = (kind.name, kind.title);
+    report.destination = config.destination.address();
+    let id = system_identifier.map(|system| transactional_id(&system, &config.slot));
+    report.findings.extend(config.destination.check(&Wanted {
+        client: &client,
+        topics: &tables.topics,
+        topics_begin: topics_begin(config),
+        dead_letters: dead_letter_topic(config),
+        largest_bytes: tables.largest_bytes,
+        without_key: tables.without_key,
+        exactly_once: (config.delivery == Delivery::ExactlyOnce).then_some(id.as_deref()),
+    }));
     Ok(report)
+}
+
+/// What all topics begin with, where that is known.
+fn topics_begin(config: &RunConfig) -> &str {
+    match &config.mapping.topic {
+        Topic::Template(template) => template.split('{').next().unwrap_or_default(),
+        Topic::Regex { .. } => "",
+    }
+}
+
+/// The topic of bad rows, where that is their fate.
+fn dead_letter_topic(config: &RunConfig) -> Option<&str> {
+    let wanted = &config.bad_rows;
+    let any = wanted.fate == Fate::DeadLetter || wanted.at.iter().any(|(_, fate)| *fate == Fate::DeadLetter);
+    any.then_some(wanted.dead_letter_topic.as_str())
 }
 
 /// Also the cluster's system identifier, where it can be had.

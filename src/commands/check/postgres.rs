@@ -3,11 +3,11 @@
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
-use super::report::{Finding, Side};
 use super::service::{Pooler, Quantity, replication_mend};
 use crate::commands::output::{bytes, duration, session};
 use crate::config::RunConfig;
 use crate::config::mapping::OnUpdate;
+use crate::finding::{Finding, Side};
 use crate::pg::catalog::Session;
 use crate::pg::{self, identifier, literal, marker};
 use crate::supervise::{RunError, agrees, chain, check_slot};

@@ -3,84 +3,9 @@
 //! In: findings. Out: text for people, or JSON with stable keys. Pure. A mend stands on a line of its own, so that it can be
 //! copied.
 
+use crate::finding::{Finding, Level, Side};
 use serde::Serialize;
-
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// As it should be; what stands beside it is advice.
-    Ok,
-    /// It runs, and something bites later.
-    Warn,
-    /// `run` would not work, or not for all rows.
-    Fail,
-}
-
-/// What a finding is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// The server, the publication, the slot.
-    Postgres,
-    /// One of the outbox tables.
-    Table,
-    /// The brokers, the topics.
-    Kafka,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What it is about.
-    pub side: Side,
-    /// The table, as `schema.table`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub table: Option<String>,
-    /// A stable name.
-    pub check: &'static str,
-    /// How bad it is.
-    pub level: Level,
-    /// What was found.
-    pub finding: String,
-    /// Why it matters.
-    pub why: Option<String>,
-    /// The SQL or the command that mends it.
-    pub mend: Option<String>,
-}
-
-impl Finding {
-    fn new(side: Side, check: &'static str, level: Level, finding: impl Into<String>) -> Self {
-        Self { side, table: None, check, level, finding: finding.into(), why: None, mend: None }
-    }
-
-    pub(super) fn ok(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Ok, finding)
-    }
-
-    pub(super) fn warn(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Warn, finding)
-    }
-
-    pub(super) fn fail(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Fail, finding)
-    }
-
-    pub(super) fn why(mut self, why: impl Into<String>) -> Self {
-        self.why = Some(why.into());
-        self
-    }
-
-    pub(super) fn mend(mut self, mend: impl Into<String>) -> Self {
-        self.mend = Some(mend.into());
-        self
-    }
-
-    pub(super) fn of(mut self, table: &str) -> Self {
-        self.table = Some(table.to_owned());
-        self
-    }
-}
+use serde_json::{Map, Value};
 
 /// A table that was looked at: what plays which role, and where its rows go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -94,12 +19,14 @@ pub struct TableReport {
 }
 
 /// All of it.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Where Postgres was looked for.
     pub postgres: String,
-    /// Where Kafka was looked for.
-    pub kafka: String,
+    /// The destination's kind by its name, which is the address's key in JSON, and by its title.
+    pub kind: (&'static str, &'static str),
+    /// Where the destination was looked for.
+    pub destination: String,
     /// What was found.
     pub findings: Vec<Finding>,
     /// The outbox tables.
@@ -119,14 +46,15 @@ impl Report {
 
     /// For programs.
     pub fn json(&self) -> String {
-        #[derive(Serialize)]
-        struct Json<'a> {
-            verdict: Level,
-            #[serde(flatten)]
-            report: &'a Report,
-        }
-        // Strings and lists: there is nothing in it that JSON cannot say.
-        serde_json::to_string_pretty(&Json { verdict: self.verdict(), report: self }).unwrap_or_default()
+        let members = [
+            ("verdict", json(&self.verdict())),
+            ("postgres", self.postgres.as_str().into()),
+            (self.kind.0, self.destination.as_str().into()),
+            ("findings", json(&self.findings)),
+            ("tables", json(&self.tables)),
+        ];
+        let report: Map<String, Value> = members.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
+        serde_json::to_string_pretty(&report).unwrap_or_default()
     }
 
     /// For people.
@@ -143,8 +71,8 @@ impl Report {
             }
             self.section(Side::Table, Some(&table.table), &mut text);
         }
-        text.extend([format!("\nKafka at {}\n", self.kafka)]);
-        self.section(Side::Kafka, None, &mut text);
+        text.extend([format!("\n{} at {}\n", capitalised(self.kind.1), self.destination)]);
+        self.section(Side::Destination(self.kind.0), None, &mut text);
         text.extend([format!("\n{}\n", self.summary())]);
         text
     }
@@ -173,6 +101,16 @@ impl Report {
     }
 }
 
+/// Strings and lists: there is nothing in it that JSON cannot say.
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn capitalised(title: &str) -> String {
+    let mut rest = title.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,8 +121,9 @@ mod tests {
         let roles = vec![("id".to_owned(), "event_id".to_owned())];
         let sample_topic = Some("outbox.event.order".to_owned());
         let table = TableReport { table: "public.outbox".to_owned(), roles, sample_topic };
-        let (postgres, kafka) = ("h:5432".to_owned(), "k:9092".to_owned());
-        Report { postgres, kafka, findings: vec![bad, fine], tables: vec![table] }
+        let (postgres, destination) = ("h:5432".to_owned(), "k:9092".to_owned());
+        let kind = ("kafka", "Kafka");
+        Report { postgres, kind, destination, findings: vec![bad, fine], tables: vec![table] }
     }
 
     #[test]
@@ -207,7 +146,9 @@ mod tests {
     #[test]
     fn the_verdict_is_the_worst_level_and_the_keys_are_stable() {
         let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
-        assert_eq!(json["verdict"], "fail");
+        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["verdict", "postgres", "kafka", "findings", "tables"]);
+        assert_eq!((&json["verdict"], &json["kafka"]), (&"fail".into(), &"k:9092".into()));
         assert_eq!(json["findings"][0]["mend"], "ALTER SYSTEM …;");
         assert_eq!(json["tables"][0]["roles"][0], serde_json::json!(["id", "event_id"]));
         assert_eq!(Report::default().verdict(), Level::Ok);

@@ -3,12 +3,13 @@
 //! In: [`TableFacts`] and the settings. Out: findings and a report for each table. Pure.
 
 use super::facts::{COUNT_LIMIT, FILTERS_SINCE, Facts, TableFacts};
-use super::report::{Finding, Side, TableReport};
+use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted, typed};
 use crate::config::mapping::Topic;
 use crate::config::{Fate, RunConfig, TableName};
+use crate::finding::{Finding, Side};
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker};
 use std::collections::BTreeSet;

@@ -19,8 +19,8 @@ use super::keys::{Keys, Value};
 use super::{Note, Setting, Severity, Translation};
 use crate::config::TablePatterns;
 use crate::config::connect::Connect;
-use crate::config::kafka::is_secret;
 use crate::given::Origin;
+use crate::given::is_secret;
 use crate::pg::source::Environment;
 
 /// Translates a whole set-up.

@@ -23,7 +23,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 
 /// What a cluster says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
+pub(super) struct Cluster {
     /// `host:port` of each broker, as it advertises itself.
     pub brokers: Vec<String>,
     /// Warnings about those that cannot be reached from here.
@@ -38,7 +38,7 @@ pub struct Cluster {
 
 /// A topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicFacts {
+pub(super) struct TopicFacts {
     /// How many partitions.
     pub partitions: usize,
     /// The fewest replicas that one of them has.
@@ -53,7 +53,7 @@ pub struct TopicFacts {
 ///
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
-pub fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
+pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
     let failed = |error: &SettingsError| Failure {
         class: crate::sink::FailureClass::Client,
         reason: "client",
@@ -74,7 +74,7 @@ pub fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failur
 }
 
 /// Whether a failure is that of an address which only the cluster itself has named.
-pub fn is_of_advertised_address(failure: &Failure) -> bool {
+pub(super) fn is_of_advertised_address(failure: &Failure) -> bool {
     failure.text.contains(super::probe::ADVERTISES)
 }
 

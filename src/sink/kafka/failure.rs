@@ -47,12 +47,15 @@ const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
         ("unknown_partition", &[Code::UnknownPartition]),
         ("unknown_topic", &[Code::UnknownTopic, Code::UnknownTopicOrPartition]),
         ("authorization", &[Code::TopicAuthorizationFailed, Code::ClusterAuthorizationFailed]),
-        ("authentication", &[Code::Authentication, Code::SaslAuthenticationFailed]),
+        (AUTHENTICATION, &[Code::Authentication, Code::SaslAuthenticationFailed]),
         ("not_enough_replicas", &[Code::NotEnoughReplicas, Code::NotEnoughReplicasAfterAppend]),
         ("unreachable", &[Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Resolve]),
         ("client", &[Code::Fatal, Code::GaplessGuarantee, Code::PurgeQueue, Code::PurgeInflight]),
     ]
 };
+
+/// The label of a refusal to let us in: waiting does not help.
+pub(super) const AUTHENTICATION: &str = "authentication";
 
 /// The label of every other code.
 const OTHER: &str = "other";
@@ -67,12 +70,12 @@ pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
 }
 
 /// Every label that a delivery report's error may have.
-pub fn reasons() -> impl Iterator<Item = &'static str> {
+pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
     REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT])
 }
 
 /// Those of them that a row may be bad for: the refusals of records, and of topics.
-pub fn refusals() -> impl Iterator<Item = &'static str> {
+pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
     let of_rows = |code: &RDKafkaErrorCode| matches!(class(*code), FailureClass::Row | FailureClass::Topic);
     REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
 }

@@ -9,12 +9,15 @@
 //! fails records of unknown topics by itself, and later ones would pass them.
 //! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
 
+mod check;
 mod context;
+mod destination;
 mod examine;
 mod failure;
 mod lines;
 mod probe;
 mod progress;
+mod properties;
 mod retire;
 mod rights;
 mod scratch;
@@ -22,15 +25,12 @@ mod settings;
 mod topics;
 mod transactions;
 
-pub use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
-pub use failure::{reasons, refusals};
-pub use progress::{TOPIC as PROGRESS_TOPIC, keeps_the_last};
-pub use rights::{ExactlyOnce, Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
-pub use scratch::{ScratchError, ScratchTopic};
+pub use destination::KIND;
 pub use settings::{Settings, SettingsError};
 
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, Report, Sink, Tag, Token};
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, Report, Sink, Tag, Token};
 use context::{Context, Run, events, take_reports};
+use failure::AUTHENTICATION;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
@@ -128,14 +128,6 @@ impl KafkaSink {
     #[must_use]
     pub fn in_transactions(self) -> Self {
         Self { transactions: Some(Transactions::default()), ..self }
-    }
-
-    /// Asks the cluster for its brokers, waiting at most `patience`; warnings about brokers that cannot be reached.
-    ///
-    /// # Errors
-    /// Nobody answers, or the answer is a refusal.
-    pub fn probe(&self, patience: Duration) -> Result<Vec<String>, Failure> {
-        Ok(self.unreachable(&self.metadata(patience)?))
     }
 
     fn metadata(&self, patience: Duration) -> Result<Metadata, Failure> {
@@ -342,6 +334,14 @@ fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
 }
 
 impl Sink for KafkaSink {
+    fn reach(&mut self, patience: Duration) -> Reach {
+        match self.metadata(patience) {
+            Ok(metadata) => Reach::There(self.unreachable(&metadata)),
+            Err(failure) if failure.reason == AUTHENTICATION => Reach::Refused(failure),
+            Err(failure) => Reach::Silent(failure),
+        }
+    }
+
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         let bytes = record.bytes() as u64;
         if !self.has_room(bytes) {

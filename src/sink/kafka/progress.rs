@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Where progress is kept: compacted, so that the last of each key stays.
-pub const TOPIC: &str = "walrelay.progress";
+pub(super) const TOPIC: &str = "walrelay.progress";
 
 /// Of one partition: all keys together are a few hundred bytes for each relay.
 pub(super) const PARTITION: i32 = 0;
@@ -216,7 +216,7 @@ fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
 }
 
 /// Whether a `cleanup.policy` forgets only what has a successor.
-pub fn keeps_the_last(policy: &str) -> bool {
+pub(super) fn keeps_the_last(policy: &str) -> bool {
     policy.split(',').all(|part| part.trim() == "compact")
 }
 

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The broker's setting that bounds the relay's `transaction.timeout.ms`.
-pub const TRANSACTION_MAX_TIMEOUT: &str = "transaction.max.timeout.ms";
+pub(super) const TRANSACTION_MAX_TIMEOUT: &str = "transaction.max.timeout.ms";
 
 /// What exactly once needs of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExactlyOnce {
+pub(super) struct ExactlyOnce {
     /// Whether transactions may be begun under the relay's name; `None`: a broker that admits them however long they are cannot be
     /// asked without ending a relay's.
     pub transactions: Option<Result<(), Refusal>>,
@@ -36,7 +36,7 @@ pub struct ExactlyOnce {
 
 /// The topic of progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
+pub(super) enum Progress {
     /// It is there; whether it may be read.
     There(Result<(), Refusal>),
     /// It is not there, or may not be seen; whether it may be made.
@@ -45,7 +45,7 @@ pub enum Progress {
 
 /// Why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(super) struct Refusal {
     /// A right is missing.
     pub forbidden: bool,
     /// librdkafka's words.
@@ -53,7 +53,7 @@ pub struct Refusal {
 }
 
 /// Looks at it; `name`: of the relay's transactions.
-pub fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -> ExactlyOnce {
+pub(super) fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -> ExactlyOnce {
     let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
     let asked = most.is_none_or(|most| most != LONGEST_TRANSACTION_MS);
     let progress = if cluster.topics.contains_key(TOPIC) {

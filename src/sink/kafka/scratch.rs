@@ -3,6 +3,7 @@
 //! In: a name. Out: the topic, or a refusal; a topic that is there already is never touched.
 
 use super::Settings;
+use crate::sink::destination::{Scratch, ScratchError};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
@@ -12,22 +13,10 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A topic of one's own.
-pub struct ScratchTopic {
+pub(super) struct ScratchTopic {
     admin: AdminClient<DefaultClientContext>,
     runtime: tokio::runtime::Runtime,
     name: String,
-}
-
-/// The topic cannot be made or removed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {what} topic {topic}: {reason}")]
-pub struct ScratchError {
-    /// `make` or `remove`.
-    pub what: &'static str,
-    /// The topic.
-    pub topic: String,
-    /// The cluster's or the client's word.
-    pub reason: String,
 }
 
 impl ScratchTopic {
@@ -35,8 +24,8 @@ impl ScratchTopic {
     ///
     /// # Errors
     /// It is there already, or the cluster refuses or does not answer.
-    pub fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
-        let error = |reason: String| ScratchError { what: "make", topic: name.to_owned(), reason };
+    pub(super) fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
+        let error = |reason: String| ScratchError { what: "make topic", topic: name.to_owned(), reason };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| error(source.to_string()))?;
         let admin: AdminClient<DefaultClientContext> =
@@ -47,15 +36,13 @@ impl ScratchTopic {
         outcome(made).map_err(error)?;
         Ok(Self { admin, runtime, name: name.to_owned() })
     }
+}
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// The cluster refuses or does not answer.
-    pub fn remove(self) -> Result<(), ScratchError> {
+impl Scratch for ScratchTopic {
+    fn remove(self: Box<Self>) -> Result<(), ScratchError> {
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         let removed = self.runtime.block_on(self.admin.delete_topics(&[&self.name], &options));
-        outcome(removed).map_err(|reason| ScratchError { what: "remove", topic: self.name, reason })
+        outcome(removed).map_err(|reason| ScratchError { what: "remove topic", topic: self.name, reason })
     }
 }
 

@@ -1,8 +1,8 @@
 use super::super::facts::{AsyncCommit, PublicationFacts};
-use super::super::report::Level;
 use super::super::service::Service;
 use super::*;
 use crate::config::{self, Task};
+use crate::finding::Level;
 use crate::pg::ServerError;
 use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
 use crate::pg::server::{Publication, Slot};

@@ -1,15 +1,20 @@
-use super::super::report::Level;
 use super::*;
-use crate::config::{self, Task};
-use crate::pg::source::Environment;
+use crate::finding::Level;
 use crate::sink::FailureClass;
+use std::collections::BTreeSet;
 
-pub(super) fn config(more: &[&str]) -> RunConfig {
-    let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop", "--brokers", "kafka:9092"];
-    let arguments = fixed.iter().chain(more).map(|text| (*text).into());
-    let task = config::parse(arguments, &Environment::default()).unwrap().task;
-    let Task::Check(request) = task else { panic!("no check") };
-    request.config
+/// At `kafka:9092`, with these properties.
+pub(super) fn kafka(properties: &[(&str, &str)]) -> Kafka {
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Kafka { brokers: "kafka:9092".to_owned(), properties, max_in_flight: 1 << 20 }
+}
+
+/// What was seen of the rows.
+#[derive(Default)]
+struct Seen {
+    topics: BTreeSet<String>,
+    largest_bytes: usize,
+    dead_letters: Option<&'static str>,
 }
 
 pub(super) fn topic(settings: &[(&str, &str)]) -> TopicFacts {
@@ -28,21 +33,30 @@ pub(super) fn cluster(topic: TopicFacts) -> Cluster {
     }
 }
 
-fn seen(topics: &[&str], largest_bytes: usize) -> Tables {
+fn seen(topics: &[&str], largest_bytes: usize) -> Seen {
     let topics = topics.iter().map(|name| (*name).to_owned()).collect();
-    Tables { topics, largest_bytes, ..Tables::default() }
+    Seen { topics, largest_bytes, ..Seen::default() }
 }
 
-fn found(more: &[&str], cluster: &Cluster, tables: &Tables) -> Vec<Finding> {
-    let config = config(more);
-    let settings = Settings::new("kafka:9092", "walrelay", &config.kafka.properties, 1 << 20).unwrap();
-    let found = findings(&config, &settings, cluster, tables);
+fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Finding> {
+    let kafka = kafka(properties);
+    let settings = kafka.settings("walrelay").unwrap();
+    let wanted = Wanted {
+        client: "walrelay",
+        topics: &seen.topics,
+        topics_begin: "outbox.event.",
+        dead_letters: seen.dead_letters,
+        largest_bytes: seen.largest_bytes,
+        without_key: false,
+        exactly_once: None,
+    };
+    let found = findings(&kafka, &settings, cluster, &wanted);
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
 }
 
 #[track_caller]
-fn check(cluster: &Cluster, tables: &Tables, name: &str, level: Level, mend: &str) {
-    let found = found(&[], cluster, tables);
+fn check(cluster: &Cluster, seen: &Seen, name: &str, level: Level, mend: &str) {
+    let found = found(&[], cluster, seen);
     let [finding] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.level), (name, level), "{finding:#?}");
     assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
@@ -84,7 +98,7 @@ fn a_topic_that_is_not_there_fails_unless_the_cluster_makes_it() {
 #[test]
 fn a_user_who_may_not_write_gets_the_acl() {
     let refused = Cluster { idempotence: Err("ClusterAuthorizationFailed".to_owned()), ..cluster(topic(&[])) };
-    let found = found(&["-X", "sasl.username=relay"], &refused, &seen(&[], 0));
+    let found = found(&[("sasl.username", "relay")], &refused, &seen(&[], 0));
     assert_eq!((found[0].check, found[0].level), ("write", Level::Fail));
     assert!(found[0].mend.as_deref().unwrap().contains("--allow-principal User:relay --operation Write"));
 }
@@ -92,8 +106,7 @@ fn a_user_who_may_not_write_gets_the_acl() {
 #[test]
 fn a_dead_letter_topic_that_is_wanted_has_to_be_there() {
     let there = cluster(topic(&[]));
-    let wanted =
-        |topic: &str| found(&["--on-bad-row=dead-letter", "--dead-letter-topic", topic], &there, &seen(&[], 0));
+    let wanted = |topic| found(&[], &there, &Seen { dead_letters: Some(topic), ..Seen::default() });
     let missing = wanted("nowhere");
     assert_eq!((missing[0].check, missing[0].level), ("dead_letters", Level::Fail));
     assert!(missing[0].mend.as_deref().unwrap().contains("--create --topic nowhere"));
@@ -103,7 +116,7 @@ fn a_dead_letter_topic_that_is_wanted_has_to_be_there() {
 
 #[test]
 fn certificates_that_are_not_verified_are_warned_of() {
-    let more = ["-X", "security.protocol=ssl", "-X", "enable.ssl.certificate.verification=false"];
+    let more = [("security.protocol", "ssl"), ("enable.ssl.certificate.verification", "false")];
     let found = found(&more, &cluster(topic(&[])), &seen(&[], 0));
     assert_eq!((found[0].check, found[0].level), ("security", Level::Warn));
 }
@@ -111,7 +124,7 @@ fn certificates_that_are_not_verified_are_warned_of() {
 #[test]
 fn a_refused_log_in_is_told_from_silence() {
     let failure = |reason| Failure { class: FailureClass::Environment, reason, text: "x".to_owned() };
-    assert!(unreachable(&config(&[]), &failure("authentication")).mend.unwrap().contains("sasl.username"));
-    let silence = unreachable(&config(&[]), &failure("unreachable")).mend.unwrap();
+    assert!(unreachable(&kafka(&[]), &failure("authentication")).mend.unwrap().contains("sasl.username"));
+    let silence = unreachable(&kafka(&[]), &failure("unreachable")).mend.unwrap();
     assert!(silence.contains("--brokers") && silence.contains("security.protocol is plaintext"));
 }

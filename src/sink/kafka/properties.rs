@@ -1,42 +1,10 @@
-//! Which brokers, and librdkafka's properties as the user wants them.
+//! Bootstrap servers, and librdkafka's properties as the user wants them.
 //!
-//! In: `--brokers`, `-X`, `WALRELAY_KAFKA_*`, the file's `[kafka]`. Out: a [`KafkaConfig`] with one value for each property,
-//! under one name where librdkafka has several.
+//! In: what the settings say. Out: one value for each property, under one name where librdkafka has several.
 //! Invariant: no property that gets through can break a guarantee; librdkafka's other rules are checked by itself.
 //! Specification: librdkafka's CONFIGURATION.md.
 
-use std::fmt;
-use std::fs;
-use std::path::PathBuf;
-
-use super::layers::Layers;
-use crate::given::{Given, Origin, SettingError, nearest};
-
-/// Where records go, and how librdkafka is to behave beyond what is fixed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KafkaConfig {
-    /// Bootstrap servers, `host:port` with commas between them.
-    pub brokers: String,
-    /// The user's properties. Names are distinct; of librdkafka's aliases always `acks`, `linger.ms`, `compression.type`,
-    /// `max.in.flight.requests.per.connection`, `message.timeout.ms`, `retries`. Those with a fixed value are not among them.
-    pub properties: Vec<(String, String)>,
-}
-
-impl fmt::Debug for KafkaConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |(name, value): &(String, String)| {
-            let value = if is_secret(name) { "[REDACTED]".to_owned() } else { value.clone() };
-            (name.clone(), value)
-        };
-        let properties = self.properties.iter().map(shown).collect::<Vec<_>>();
-        f.debug_struct("KafkaConfig").field("brokers", &self.brokers).field("properties", &properties).finish()
-    }
-}
-
-/// Whether a property's value may be a secret, or have one in it.
-pub fn is_secret(property: &str) -> bool {
-    ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"].iter().any(|part| property.contains(part))
-}
+use crate::given::{Given, SettingError, nearest};
 
 /// librdkafka's other names for a property.
 const ALIASES: [(&str, &str); 8] = [
@@ -64,37 +32,18 @@ enum Verdict {
     Refuse { reason: &'static str, hint: Option<String> },
 }
 
-/// Reads brokers and properties. `max_in_flight` in bytes.
-pub(super) fn read(
-    layers: &Layers<'_>,
-    brokers: &[String],
-    flags: &[String],
-    max_in_flight: usize,
-    warnings: &mut Vec<String>,
-) -> Result<KafkaConfig, SettingError> {
-    let mut given = layers.kafka();
-    for (property, value) in &given {
-        warnings.extend(unread_file(property, value));
-    }
-    for flag in flags {
-        let property = typed(flag)?;
-        warnings.extend(visible_secret(flag, &property));
-        given.push(property);
-    }
-    Ok(KafkaConfig { brokers: read_brokers(layers, brokers)?, properties: judge_all(given, max_in_flight)? })
-}
-
-fn read_brokers(layers: &Layers<'_>, flags: &[String]) -> Result<String, SettingError> {
+/// Bootstrap servers, with commas between them.
+pub(super) fn brokers(addresses: &[Given]) -> Result<String, SettingError> {
     let mut brokers = Vec::new();
-    for given in layers.many("brokers", flags) {
-        for broker in given.text.split(',').map(str::trim) {
+    for given in addresses {
+        for broker in given.text.trim_end_matches('/').split(',').map(str::trim) {
             if !is_broker(broker) {
-                // A log-in has no place here, and is not to be shown.
+                // Credentials have no place here, and are not to be shown.
                 let shown = if broker.contains('@') { "***" } else { broker };
-                let given = Given { text: shown.to_owned(), origin: given.origin };
+                let given = Given { text: shown.to_owned(), origin: given.origin.clone() };
                 return Err(given.invalid("HOST:PORT, with commas between several", nearest_broker(broker)));
             }
-            brokers.push(broker.to_owned());
+            brokers.push(broker);
         }
     }
     Ok(if brokers.is_empty() { "localhost:9092".to_owned() } else { brokers.join(",") })
@@ -126,57 +75,11 @@ fn nearest_broker(broker: &str) -> Option<String> {
     (is_name && !broker.contains('@')).then(|| format!("{host}:9092"))
 }
 
-/// `KEY=VALUE`, where `VALUE` may be `@FILE`.
-fn typed(flag: &str) -> Result<(String, Given), SettingError> {
-    let malformed = || SettingError::Usage {
-        message: "-X: expected KEY=VALUE".to_owned(),
-        hint: "-X compression.type=lz4, or -X sasl.password=@FILE".to_owned(),
-    };
-    let (property, value) = flag.split_once('=').ok_or_else(malformed)?;
-    let property = property.trim();
-    if property.is_empty() {
-        return Err(malformed());
-    }
-    let origin = Origin::Flag(format!("-X {property}"));
-    let text = match value.strip_prefix('@') {
-        None => value.to_owned(),
-        Some(literal) if literal.starts_with('@') => literal.to_owned(),
-        Some(file) => read_value(file, &origin)?,
-    };
-    Ok((property.to_owned(), Given { text, origin }))
-}
-
-/// A file's text without the newline at its end.
-fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
-    let file = PathBuf::from(file);
-    let text = fs::read_to_string(&file).map_err(|source| SettingError::Unreadable {
-        origin: origin.clone(),
-        file,
-        source,
-    })?;
-    let line = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
-}
-
-fn visible_secret(flag: &str, (property, value): &(String, Given)) -> Option<String> {
-    let from_file = flag.split_once("=@").is_some_and(|(_, file)| !file.starts_with('@'));
-    (is_secret(property) && !from_file).then(|| {
-        let variable = property.to_ascii_uppercase().replace('.', "_");
-        format!(
-            "{}: its value shows in ps: use -X {property}=@FILE or the variable WALRELAY_KAFKA_{variable}",
-            value.origin
-        )
-    })
-}
-
-/// Only `-X` reads files; elsewhere a secret may well begin with an `@`, but it may also be a mistake.
-fn unread_file(property: &str, value: &Given) -> Option<String> {
-    (is_secret(property) && value.text.starts_with('@'))
-        .then(|| format!("{}: it begins with @ and is taken as it is; only -X reads files", value.origin))
-}
-
 /// One value for each property, the last one given.
-fn judge_all(given: Vec<(String, Given)>, max_in_flight: usize) -> Result<Vec<(String, String)>, SettingError> {
+pub(super) fn judge_all(
+    given: Vec<(String, Given)>,
+    max_in_flight: usize,
+) -> Result<Vec<(String, String)>, SettingError> {
     let mut properties = Vec::<(String, String)>::new();
     for (written, value) in given {
         let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written.as_str(), |(_, name)| name);
@@ -277,24 +180,24 @@ fn queue_size(value: &str, max_in_flight: usize) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::source::Environment;
+    use crate::given::Origin;
 
-    fn read_all(flags: &[&str], variables: &[(&str, &str)]) -> (Result<KafkaConfig, SettingError>, Vec<String>) {
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let environment = Environment { variables, ..Environment::default() };
-        let layers = Layers::open(None, &environment).unwrap();
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect::<Vec<_>>();
-        let mut warnings = Vec::new();
-        (read(&layers, &[], &flags, 16 << 20, &mut warnings), warnings)
-    }
-
-    #[track_caller]
-    fn properties(flags: &[&str], variables: &[(&str, &str)]) -> Vec<(String, String)> {
-        read_all(flags, variables).0.unwrap().properties
+    fn judged(flags: &[&str]) -> Result<Vec<(String, String)>, SettingError> {
+        let given = |flag: &&str| {
+            let (name, text) = flag.split_once('=').unwrap();
+            let name = name.trim().to_owned();
+            (name.clone(), Given { text: text.to_owned(), origin: Origin::Flag(format!("-X {name}")) })
+        };
+        judge_all(flags.iter().map(given).collect(), 16 << 20)
     }
 
     fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn given(addresses: &[&str]) -> Vec<Given> {
+        let given = |text: &&str| Given { text: (*text).to_owned(), origin: Origin::Flag("--brokers".to_owned()) };
+        addresses.iter().map(given).collect()
     }
 
     #[test]
@@ -323,35 +226,39 @@ mod tests {
             "enabled_events=1",
             "test.mock.num.brokers=3",
         ] {
-            let error = read_all(&[flag], &[]).0.expect_err(flag);
+            let error = judged(&[flag]).expect_err(flag);
             assert!(matches!(error, SettingError::Refused { .. }), "{flag}: {error}");
         }
     }
 
     #[test]
     fn a_refusal_names_the_setting_as_given_and_the_reason() {
-        let error = read_all(&["request.required.acks=1"], &[]).0.unwrap_err();
+        let error = judged(&["request.required.acks=1"]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "-X request.required.acks: request.required.acks=1 is refused: \
              a record counts as delivered when all in-sync replicas have it (acks=all)"
         );
-        let error = read_all(&[], &[("WALRELAY_KAFKA_ACKS", "1")]).0.unwrap_err();
-        assert!(error.to_string().starts_with("WALRELAY_KAFKA_ACKS: acks=1 is refused"), "{error}");
-        let error = read_all(&["partitioner=murmur3"], &[]).0.unwrap_err();
+        let error = judged(&["partitioner=murmur3"]).unwrap_err();
         assert_eq!(error.hint().as_deref(), Some("partitioner=murmur2"));
     }
 
     #[test]
     fn what_says_the_same_as_is_fixed_is_left_out() {
         let flags = ["acks=all", "acks=-1", "enable.idempotence=true", "message.timeout.ms=0", "retries=2147483647"];
-        assert_eq!(properties(&flags, &[]), []);
+        assert_eq!(judged(&flags).unwrap(), []);
     }
 
     #[test]
     fn the_rest_is_kept_under_one_name_with_the_last_value() {
-        let variables = [("WALRELAY_KAFKA_LINGER_MS", "7"), ("WALRELAY_KAFKA_SASL_PASSWORD", "x")];
-        let flags = ["queue.buffering.max.ms=5", "compression.codec=lz4", "max.in.flight=1", "partitioner=consistent"];
+        let flags = [
+            "linger.ms=7",
+            "sasl.password=x",
+            "queue.buffering.max.ms=5",
+            "compression.codec=lz4",
+            "max.in.flight=1",
+            "partitioner=consistent",
+        ];
         let expected = [
             ("sasl.password", "x"),
             ("linger.ms", "5"),
@@ -359,53 +266,17 @@ mod tests {
             ("max.in.flight.requests.per.connection", "1"),
             ("partitioner", "consistent"),
         ];
-        assert_eq!(properties(&flags, &variables), owned(&expected));
-        assert_eq!(
-            properties(&["queue.buffering.max.kbytes=16384"], &[]),
-            owned(&[("queue.buffering.max.kbytes", "16384")])
-        );
+        assert_eq!(judged(&flags).unwrap(), owned(&expected));
+        let queue = judged(&["queue.buffering.max.kbytes=16384"]).unwrap();
+        assert_eq!(queue, owned(&[("queue.buffering.max.kbytes", "16384")]));
     }
 
     #[test]
-    fn a_value_can_come_from_a_file() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "hunter2 \r\n").unwrap();
-        let flag = format!("sasl.password=@{}", file.path().display());
-        let (config, warnings) = read_all(&[&flag], &[]);
-        assert_eq!(config.unwrap().properties, owned(&[("sasl.password", "hunter2 ")]));
-        assert_eq!(warnings, [""; 0]);
-        assert_eq!(properties(&["sasl.password=@@home"], &[]), owned(&[("sasl.password", "@home")]));
-        let error = read_all(&["sasl.password=@/no/such/file"], &[]).0.unwrap_err();
-        assert_eq!(error.to_string(), "-X sasl.password: cannot read /no/such/file");
-    }
-
-    #[test]
-    fn a_secret_on_the_command_line_is_a_warning_without_it() {
-        let (_, warnings) = read_all(&["sasl.password=hunter2"], &[]);
-        assert!(warnings[0].contains("WALRELAY_KAFKA_SASL_PASSWORD"), "{warnings:?}");
-        assert!(!warnings[0].contains("hunter2"), "{warnings:?}");
-    }
-
-    #[test]
-    fn an_at_sign_that_reads_no_file_is_a_warning() {
-        let (config, warnings) = read_all(&[], &[("WALRELAY_KAFKA_SASL_PASSWORD", "@file")]);
-        assert_eq!(config.unwrap().properties, owned(&[("sasl.password", "@file")]));
-        assert!(warnings[0].starts_with("WALRELAY_KAFKA_SASL_PASSWORD: it begins with @"), "{warnings:?}");
-    }
-
-    #[test]
-    fn what_is_no_property_is_not_quoted() {
-        for flag in ["hunter2", "=hunter2"] {
-            let error = read_all(&[flag], &[]).0.unwrap_err();
-            assert_eq!(error.to_string(), "-X: expected KEY=VALUE");
-        }
-    }
-
-    #[test]
-    fn debug_shows_no_secret() {
-        let config = read_all(&["sasl.password=hunter2", "ssl.key.pem=hunter2", "linger.ms=5"], &[]).0.unwrap();
-        let shown = format!("{config:?}");
-        assert!(shown.contains("linger.ms") && !shown.contains("hunter2"), "{shown}");
+    fn credentials_among_the_brokers_are_refused_and_not_shown() {
+        assert_eq!(brokers(&given(&["a:1,b", "c:3/"])).unwrap(), "a:1,b,c:3");
+        assert_eq!(brokers(&[]).unwrap(), "localhost:9092");
+        let error = brokers(&given(&["u:hunter2@a:1"])).unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 
     #[test]

@@ -2,12 +2,19 @@
 //!
 //! In: what the cluster says of itself, and the rows' topics and sizes. Out: findings. Pure.
 
-use super::report::{Finding, Side};
-use super::tables::{Tables, size};
-use crate::config::mapping::Topic;
-use crate::config::{Fate, RunConfig};
+mod exactly_once;
+#[cfg(test)]
+mod tests;
+
+use super::destination::{KIND, Kafka};
+use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+use super::failure::AUTHENTICATION;
+use super::progress::TOPIC as PROGRESS_TOPIC;
+use super::settings::Settings;
+use crate::finding::{Finding, Side};
+use crate::given::units::bytes;
 use crate::sink::Failure;
-use crate::sink::kafka::{Cluster, Settings, TopicFacts, is_of_advertised_address};
+use crate::sink::destination::Wanted;
 use std::collections::BTreeMap;
 
 /// What a topic takes if nobody said otherwise: `message.max.bytes` of the broker.
@@ -20,27 +27,46 @@ const OVERHEAD_BYTES: usize = 512;
 const TOPICS_SHOWN: usize = 20;
 
 fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Kafka, check, finding)
+    Finding::ok(Side::Destination(KIND.name), check, finding)
 }
 
 fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Kafka, check, finding)
+    Finding::warn(Side::Destination(KIND.name), check, finding)
 }
 
 fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Kafka, check, finding)
+    Finding::fail(Side::Destination(KIND.name), check, finding)
+}
+
+/// Looks at the cluster, and judges it.
+pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
+    let settings = match kafka.settings(wanted.client) {
+        Ok(settings) => settings,
+        Err(error) => return vec![fail("connection", error.to_string())],
+    };
+    let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
+    let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
+    match examine(&settings, &topics) {
+        Err(failure) => vec![unreachable(kafka, &failure)],
+        Ok(cluster) => {
+            let mut found = findings(kafka, &settings, &cluster, wanted);
+            if let Some(name) = wanted.exactly_once {
+                found.extend(exactly_once::findings(kafka, &settings, &cluster, name));
+            }
+            found
+        }
+    }
 }
 
 /// Nobody answers, or not us.
-pub(super) fn unreachable(config: &RunConfig, failure: &Failure) -> Finding {
+fn unreachable(kafka: &Kafka, failure: &Failure) -> Finding {
     if is_of_advertised_address(failure) {
         return misled(fail("advertised", failure.text.clone()));
     }
     let found = fail("connection", failure.text.clone());
-    let protocol = config.kafka.properties.iter().find(|(key, _)| key == "security.protocol");
-    let protocol = protocol.map_or("plaintext", |(_, value)| value.as_str());
+    let protocol = kafka.property("security.protocol").unwrap_or("plaintext");
     match failure.reason {
-        "authentication" => found.why("the brokers refuse the log-in").mend(
+        AUTHENTICATION => found.why("the brokers refuse the log-in").mend(
             "walrelay run -X sasl.username=… with WALRELAY_KAFKA_SASL_PASSWORD, and -X sasl.mechanism as the brokers have it",
         ),
         _ => found.why("nothing else could be looked at here").mend(format!(
@@ -50,15 +76,15 @@ pub(super) fn unreachable(config: &RunConfig, failure: &Failure) -> Finding {
 }
 
 /// Everything about the cluster.
-pub(super) fn findings(config: &RunConfig, settings: &Settings, cluster: &Cluster, tables: &Tables) -> Vec<Finding> {
+fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let mut found = vec![ok("connection", format!("{} brokers answer", cluster.brokers.len())), protocol(settings)];
     found.extend(advertised(cluster));
-    found.push(idempotence(config, cluster));
-    found.extend(missing(config, cluster, tables));
-    found.extend(dead_letters(config, cluster));
-    for name in &tables.topics {
+    found.push(idempotence(kafka, cluster, wanted));
+    found.extend(missing(kafka, cluster, wanted));
+    found.extend(dead_letters(kafka, cluster, wanted));
+    for name in wanted.topics {
         if let Some(topic) = cluster.topics.get(name) {
-            found.extend(topic_findings(config, settings, cluster, name, topic, tables));
+            found.extend(topic_findings(kafka, settings, cluster, name, topic, wanted));
         }
     }
     found
@@ -99,7 +125,7 @@ fn misled(found: Finding) -> Finding {
     )
 }
 
-fn idempotence(config: &RunConfig, cluster: &Cluster) -> Finding {
+fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
     match &cluster.idempotence {
         Ok(()) => ok("write", "an idempotent producer gets its identity"),
         Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
@@ -107,43 +133,37 @@ fn idempotence(config: &RunConfig, cluster: &Cluster) -> Finding {
         }
         Err(error) => fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .mend(allow(config, &["Write", "Describe"], &topics_by_pattern(config))),
+            .mend(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted))),
     }
 }
 
 /// Gives the relay's user these rights on `resource`, as options of the command.
-fn allow(config: &RunConfig, operations: &[&str], resource: &str) -> String {
+fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
     format!(
         "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{} --operation {} {resource}",
-        config.kafka.brokers,
-        user(config),
+        kafka.brokers,
+        user(kafka),
         operations.join(" --operation ")
     )
 }
 
 /// All topics that records may go to.
-fn topics_by_pattern(config: &RunConfig) -> String {
-    let head = match &config.mapping.topic {
-        Topic::Template(template) => template.split('{').next().unwrap_or_default(),
-        Topic::Regex { .. } => "",
-    };
-    if head.is_empty() {
-        "--topic '*'".to_owned()
-    } else {
-        format!("--topic '{head}' --resource-pattern-type prefixed")
+fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
+    match wanted.topics_begin {
+        "" => "--topic '*'".to_owned(),
+        begin => format!("--topic '{begin}' --resource-pattern-type prefixed"),
     }
 }
 
-fn user(config: &RunConfig) -> &str {
-    let name = config.kafka.properties.iter().find(|(key, _)| key == "sasl.username");
-    name.map_or("NAME", |(_, value)| value.as_str())
+fn user(kafka: &Kafka) -> &str {
+    kafka.property("sasl.username").unwrap_or("NAME")
 }
 
 /// Topics of the latest rows that are not there.
-fn missing(config: &RunConfig, cluster: &Cluster, tables: &Tables) -> Vec<Finding> {
-    let missing: Vec<&String> = tables.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
+fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+    let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
     if missing.is_empty() {
-        let count = tables.topics.len();
+        let count = wanted.topics.len();
         return vec![if count == 0 {
             ok("topics", "no row is there to tell which topics are needed")
         } else {
@@ -157,7 +177,7 @@ fn missing(config: &RunConfig, cluster: &Cluster, tables: &Tables) -> Vec<Findin
             vec![
                 ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
-                    .mend(create(config, names.first().copied().unwrap_or_default())),
+                    .mend(create(kafka, names.first().copied().unwrap_or_default())),
             ]
         }
         creates => missing
@@ -166,15 +186,15 @@ fn missing(config: &RunConfig, cluster: &Cluster, tables: &Tables) -> Vec<Findin
             .map(|name| {
                 let text = format!("topic {name} is not there, or may not be seen");
                 let found = if creates.is_some() { fail("topics", text) } else { warn("topics", text) };
-                found.why("the relay waits in front of its first record").mend(create(config, name))
+                found.why("the relay waits in front of its first record").mend(create(kafka, name))
             })
             .collect(),
     }
 }
 
 /// Where bad rows go, if they go anywhere.
-fn dead_letters(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
-    let topic = dead_letter_topic(config)?;
+fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
+    let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
         return Some(ok("dead_letters", format!("topic {topic} is there")));
     }
@@ -185,35 +205,28 @@ fn dead_letters(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
     Some(
         fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
             .why("the first bad row stops the relay: its dead letter can go nowhere")
-            .mend(create(config, topic)),
+            .mend(create(kafka, topic)),
     )
 }
 
-/// The topic of bad rows, where that is their fate.
-pub(super) fn dead_letter_topic(config: &RunConfig) -> Option<&str> {
-    let wanted = &config.bad_rows;
-    let any = wanted.fate == Fate::DeadLetter || wanted.at.iter().any(|(_, fate)| *fate == Fate::DeadLetter);
-    any.then_some(wanted.dead_letter_topic.as_str())
+fn create(kafka: &Kafka, topic: &str) -> String {
+    format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions 12", kafka.brokers)
 }
 
-fn create(config: &RunConfig, topic: &str) -> String {
-    format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions 12", config.kafka.brokers)
-}
-
-fn alter(config: &RunConfig, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
+fn alter(kafka: &Kafka, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
     format!(
         "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {topic} --add-config {setting}={value}",
-        config.kafka.brokers
+        kafka.brokers
     )
 }
 
 fn topic_findings(
-    config: &RunConfig,
+    kafka: &Kafka,
     settings: &Settings,
     cluster: &Cluster,
     name: &str,
     topic: &TopicFacts,
-    tables: &Tables,
+    wanted: &Wanted<'_>,
 ) -> Vec<Finding> {
     let of_topic = match &topic.settings {
         Ok(of_topic) => of_topic.clone(),
@@ -225,14 +238,14 @@ fn topic_findings(
         }
     };
     let mut found = vec![ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
-    found.extend(replicas(config, cluster, name, topic, &of_topic));
-    found.extend(too_small(config, settings, name, &of_topic, tables.largest_bytes));
-    found.extend(compacted(config, name, &of_topic, tables));
+    found.extend(replicas(kafka, cluster, name, topic, &of_topic));
+    found.extend(too_small(kafka, settings, name, &of_topic, wanted.largest_bytes));
+    found.extend(compacted(kafka, name, &of_topic, wanted));
     found
 }
 
 fn replicas(
-    config: &RunConfig,
+    kafka: &Kafka,
     cluster: &Cluster,
     name: &str,
     topic: &TopicFacts,
@@ -244,7 +257,7 @@ fn replicas(
     if least > topic.replicas {
         return Some(
             fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").mend(alter(
-                config,
+                kafka,
                 name,
                 "min.insync.replicas",
                 topic.replicas.max(1),
@@ -269,12 +282,12 @@ fn replicas(
         return Some(
             warn("replicas", text)
                 .why("an acknowledged record may be on one broker only, and is lost with it")
-                .mend(alter(config, name, "min.insync.replicas", topic.replicas - 1)),
+                .mend(alter(kafka, name, "min.insync.replicas", topic.replicas - 1)),
         );
     }
     (topic.replicas > 1 && least == topic.replicas).then(|| {
         warn("replicas", text).why("with one broker down nothing can be written").mend(alter(
-            config,
+            kafka,
             name,
             "min.insync.replicas",
             topic.replicas - 1,
@@ -283,7 +296,7 @@ fn replicas(
 }
 
 fn too_small(
-    config: &RunConfig,
+    kafka: &Kafka,
     settings: &Settings,
     name: &str,
     of_topic: &BTreeMap<String, String>,
@@ -302,7 +315,7 @@ fn too_small(
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
             .why("the broker refuses it, and the relay stops in front of it")
-            .mend(alter(config, name, "max.message.bytes", room)),
+            .mend(alter(kafka, name, "max.message.bytes", room)),
         );
     }
     if needed > of_client {
@@ -318,15 +331,15 @@ fn too_small(
     found
 }
 
-fn compacted(config: &RunConfig, name: &str, settings: &BTreeMap<String, String>, tables: &Tables) -> Option<Finding> {
+fn compacted(kafka: &Kafka, name: &str, settings: &BTreeMap<String, String>, wanted: &Wanted<'_>) -> Option<Finding> {
     let compacts = settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-    (compacts && tables.without_key).then(|| {
+    (compacts && wanted.without_key).then(|| {
         fail("compaction", format!("{name} is compacted, and rows without a key go there"))
             .why("a compacted topic refuses records without a key")
-            .mend(alter(config, name, "cleanup.policy", "delete"))
+            .mend(alter(kafka, name, "cleanup.policy", "delete"))
     })
 }
 
-pub(super) mod exactly_once;
-#[cfg(test)]
-mod tests;
+fn size(count: usize) -> String {
+    bytes(u64::try_from(count).unwrap_or(u64::MAX))
+}

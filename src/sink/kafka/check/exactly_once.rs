@@ -4,31 +4,27 @@
 //! pure.
 
 use super::{allow, alter, fail, ok, warn};
-use crate::commands::check::report::Finding;
-use crate::config::RunConfig;
-use crate::sink::kafka::{
-    self, Cluster, PROGRESS_TOPIC, Progress, Refusal, Settings, TRANSACTION_MAX_TIMEOUT, keeps_the_last,
-};
+use crate::finding::Finding;
+use crate::sink::kafka::destination::Kafka;
+use crate::sink::kafka::examine::Cluster;
+use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, keeps_the_last};
+use crate::sink::kafka::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
+use crate::sink::kafka::settings::Settings;
 use std::time::Duration;
 
 /// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked.
-pub(in crate::commands::check) fn findings(
-    config: &RunConfig,
-    settings: &Settings,
-    cluster: &Cluster,
-    id: Option<&str>,
-) -> Vec<Finding> {
+pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id: Option<&str>) -> Vec<Finding> {
     let Some(id) = id else {
         return vec![warn("transactional_id", "not looked at: the name of the transactions comes from Postgres")];
     };
-    let found = kafka::exactly_once(settings, cluster, id);
-    let mut findings = vec![transactions(config, id, found.transactions.as_ref()), progress(config, &found.progress)];
-    findings.extend(policy(config, cluster));
+    let found = exactly_once(settings, cluster, id);
+    let mut findings = vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, &found.progress)];
+    findings.extend(policy(kafka, cluster));
     findings.extend(timeout(settings, cluster));
     findings
 }
 
-fn transactions(config: &RunConfig, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
+fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
     match found {
         Some(Ok(())) => ok("transactional_id", format!("transactions may be made as {id}")),
         None => ok("transactional_id", format!("whether transactions may be made as {id} is not looked at"))
@@ -37,7 +33,7 @@ fn transactions(config: &RunConfig, id: &str, found: Option<&Result<(), Refusal>
             let found = fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
                 found.why("with exactly once every record is written in a transaction").mend(allow(
-                    config,
+                    kafka,
                     &["Write", "Describe"],
                     &format!("--transactional-id {id}"),
                 ))
@@ -50,9 +46,9 @@ fn transactions(config: &RunConfig, id: &str, found: Option<&Result<(), Refusal>
     }
 }
 
-fn progress(config: &RunConfig, found: &Progress) -> Finding {
+fn progress(kafka: &Kafka, found: &Progress) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
-    let rights = || allow(config, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
+    let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
         Progress::There(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
         Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is made at the first start")),
@@ -67,14 +63,14 @@ fn progress(config: &RunConfig, found: &Progress) -> Finding {
         Progress::Absent(Err(refusal)) => {
             fail("progress", format!("topic {PROGRESS_TOPIC} cannot be made: {}", refusal.text)).why(why).mend(format!(
                 "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
-                config.kafka.brokers
+                kafka.brokers
             ))
         }
     }
 }
 
 /// Of a topic whose settings can be seen.
-fn policy(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
+fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
     let policy = settings.get("cleanup.policy")?;
     Some(if keeps_the_last(policy) {
@@ -82,7 +78,7 @@ fn policy(config: &RunConfig, cluster: &Cluster) -> Option<Finding> {
     } else {
         fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
             .why("the topic would forget how far the relay has come, and rows would repeat: the relay does not start")
-            .mend(alter(config, PROGRESS_TOPIC, "cleanup.policy", "compact"))
+            .mend(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
     })
 }
 
@@ -101,9 +97,9 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{cluster, config, topic};
+    use super::super::tests::{cluster, kafka, topic};
     use super::*;
-    use crate::commands::check::report::Level;
+    use crate::finding::Level;
 
     fn refusal(forbidden: bool) -> Refusal {
         Refusal { forbidden, text: "no".to_owned() }
@@ -117,25 +113,25 @@ mod tests {
 
     #[test]
     fn a_right_that_is_missing_is_told_from_a_coordinator_that_is() {
-        let config = config(&["-X", "sasl.username=relay"]);
+        let kafka = kafka(&[("sasl.username", "relay")]);
         let right =
             "--allow-principal User:relay --operation Write --operation Describe --transactional-id walrelay-7-shop";
-        check(&transactions(&config, "walrelay-7-shop", Some(&Err(refusal(true)))), Level::Fail, right);
+        check(&transactions(&kafka, "walrelay-7-shop", Some(&Err(refusal(true)))), Level::Fail, right);
         let coordinator = "transaction.state.log.replication.factor";
-        check(&transactions(&config, "walrelay-7-shop", Some(&Err(refusal(false)))), Level::Fail, coordinator);
-        check(&transactions(&config, "walrelay-7-shop", Some(&Ok(()))), Level::Ok, "");
-        check(&transactions(&config, "walrelay-7-shop", None), Level::Ok, "");
+        check(&transactions(&kafka, "walrelay-7-shop", Some(&Err(refusal(false)))), Level::Fail, coordinator);
+        check(&transactions(&kafka, "walrelay-7-shop", Some(&Ok(()))), Level::Ok, "");
+        check(&transactions(&kafka, "walrelay-7-shop", None), Level::Ok, "");
     }
 
     #[test]
     fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
-        let config = config(&[]);
-        check(&progress(&config, &Progress::There(Ok(()))), Level::Ok, "");
-        check(&progress(&config, &Progress::Absent(Ok(()))), Level::Ok, "");
+        let kafka = kafka(&[]);
+        check(&progress(&kafka, &Progress::There(Ok(()))), Level::Ok, "");
+        check(&progress(&kafka, &Progress::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
-        check(&progress(&config, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(&config, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(&config, &Progress::Absent(Err(refusal(false)))), Level::Fail, "kafka-topics.sh");
+        check(&progress(&kafka, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(&kafka, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(&kafka, &Progress::Absent(Err(refusal(false)))), Level::Fail, "kafka-topics.sh");
     }
 
     #[test]
@@ -143,7 +139,7 @@ mod tests {
         let of = |settings: &[(&str, &str)]| {
             let mut cluster = cluster(topic(&[]));
             cluster.topics.insert(PROGRESS_TOPIC.to_owned(), topic(settings));
-            policy(&config(&[]), &cluster).unwrap()
+            policy(&kafka(&[]), &cluster).unwrap()
         };
         check(&of(&[]), Level::Fail, "--entity-name walrelay.progress --add-config cleanup.policy=compact");
         check(&of(&[("cleanup.policy", "compact,delete")]), Level::Fail, "cleanup.policy=compact");

@@ -1,0 +1,311 @@
+//! Where records go: `--to`, its short form `--brokers`, and the properties of what stands there.
+//!
+//! In: flags, `WALRELAY_<NAME>_*`, the file's table `[<name>]`. Out: a [`Destination`], which its [`Kind`] understood. What a
+//! kind cannot do is refused here. Invariant: no message shows an address or a property that may hold a secret.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::error::ConfigError;
+use super::layers::Layers;
+use super::read::Reader;
+use crate::cli::{DestinationArgs, RunArgs};
+use crate::given::{Given, Origin, SettingError, is_secret, nearest};
+use crate::sink::destination::{Asked, Delivery, Destination, Kind};
+use crate::sink::kinds::{self, KINDS};
+
+/// What stands between a scheme and an address.
+const BEHIND_SCHEME: &str = "://";
+
+/// The kind whose servers `--brokers` names, and that is meant where nothing is said.
+const DEFAULT: &str = "kafka";
+
+/// Where records go, as it was given.
+struct To {
+    kind: &'static Kind,
+    scheme: String,
+    addresses: Vec<Given>,
+}
+
+impl Reader<'_> {
+    /// Reads the destination. `max_in_flight` in bytes.
+    pub(super) fn destination(
+        &mut self,
+        args: &DestinationArgs,
+        max_in_flight: usize,
+    ) -> Result<Arc<dyn Destination>, ConfigError> {
+        let to = self.to(args)?;
+        let properties = self.properties(to.kind, &args.property)?;
+        let warnings = &mut self.warnings;
+        let mut asked = Asked { scheme: &to.scheme, addresses: to.addresses, properties, max_in_flight, warnings };
+        Ok((to.kind.read)(&mut asked)?)
+    }
+
+    fn to(&mut self, args: &DestinationArgs) -> Result<To, ConfigError> {
+        let brokers = self.layers.many("brokers", &args.brokers);
+        let Some(url) = self.layers.one("to", args.to.as_deref())? else {
+            let known =
+                kinds::of_scheme(DEFAULT).map(|kind| To { kind, scheme: DEFAULT.to_owned(), addresses: brokers });
+            return known.ok_or_else(|| without_default().into());
+        };
+        // An old set-up's servers count only where nothing else is said.
+        let here = brokers.into_iter().find(|given| !matches!(given.origin, Origin::Translated(_)));
+        if let Some(brokers) = here {
+            return Err(SettingError::Exclusive { first: url.origin, second: brokers.origin }.into());
+        }
+        self.warnings.extend(visible_password(&url));
+        Ok(split(&url)?)
+    }
+
+    /// The kind's properties, as it names them.
+    fn properties(&mut self, kind: &'static Kind, flags: &[String]) -> Result<Vec<(String, Given)>, SettingError> {
+        let mut given = self.layers.properties(kind);
+        for (property, value) in &given {
+            self.warnings.extend(unread_file(property, value));
+        }
+        for flag in flags {
+            let property = typed(flag)?;
+            self.warnings.extend(visible_secret(kind, flag, &property));
+            given.push(property);
+        }
+        given.into_iter().map(|(property, value)| Ok((known(kind, property, &value.origin)?, value))).collect()
+    }
+
+    /// Sees that the kind can do what the other settings ask of it.
+    pub(super) fn asks_what_it_can(
+        &self,
+        kind: &'static Kind,
+        args: &RunArgs,
+        delivery: Delivery,
+    ) -> Result<(), ConfigError> {
+        let is_on = |name, flag: &Option<String>| self.layers.is_on(name, flag.as_deref());
+        let tombstones = is_on("tombstone-on-empty-payload", &args.records.tombstone_on_empty_payload)?;
+        let exactly_once = delivery == Delivery::ExactlyOnce;
+        let asked = [
+            (!kind.can.exactly_once && exactly_once, "delivery", "it has no transactions of records"),
+            (!kind.can.partitions, "partition-column", "it has no partitions"),
+            (!kind.can.null_values && tombstones, "tombstone-on-empty-payload", "it has no records without a value"),
+            (!kind.can.debezium, "from-debezium", "Debezium's records are Kafka's"),
+        ];
+        let flags = [
+            args.destination.delivery.as_deref(),
+            args.rows.partition_column.as_deref(),
+            args.records.tombstone_on_empty_payload.as_deref(),
+            args.debezium.from_debezium.first().map(String::as_str),
+        ];
+        for ((refused, name, reason), flag) in asked.into_iter().zip(flags) {
+            if let Some(given) = self.layers.many_or_one(name, flag).filter(|_| refused) {
+                let setting = format!("--{name} with {}", kind.title);
+                return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `scheme://address`.
+fn split(url: &Given) -> Result<To, SettingError> {
+    let examples = KINDS.iter().map(|kind| kind.example).collect::<Vec<_>>().join(", ");
+    let refused = |shown: &str, nearest: Option<String>| {
+        Given { text: shown.to_owned(), origin: url.origin.clone() }.invalid(examples, nearest)
+    };
+    let Some((scheme, address)) = url.text.trim().split_once(BEHIND_SCHEME) else {
+        // A kind's name alone is one without an address.
+        let nearest = nearest(&url.text, kinds::schemes()).map(|scheme| format!("{scheme}{BEHIND_SCHEME}"));
+        return Err(refused("***", nearest));
+    };
+    let lower = scheme.to_ascii_lowercase();
+    let Some(kind) = kinds::of_scheme(&lower) else {
+        let nearest = nearest(&lower, kinds::schemes()).map(|scheme| format!("{scheme}{BEHIND_SCHEME}…"));
+        return Err(refused(&format!("{scheme}{BEHIND_SCHEME}…"), nearest));
+    };
+    let address = Given { text: address.to_owned(), origin: url.origin.clone() };
+    let addresses = if address.text.is_empty() { Vec::new() } else { vec![address] };
+    Ok(To { kind, scheme: lower, addresses })
+}
+
+fn without_default() -> SettingError {
+    SettingError::Usage {
+        message: "--to is missing: this build has no Kafka".to_owned(),
+        hint: KINDS.iter().map(|kind| format!("--to {}", kind.example)).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// A property's name as its kind writes it.
+fn known(kind: &'static Kind, property: String, origin: &Origin) -> Result<String, SettingError> {
+    let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '.'], "_");
+    if let Some(name) = kind.properties.iter().find(|name| plain(name) == plain(&property)) {
+        return Ok((*name).to_owned());
+    }
+    if kind.passes_others {
+        return Ok(property);
+    }
+    let hint = match nearest(&property, kind.properties.iter().copied()) {
+        Some(nearest) => format!("the nearest property is {nearest}"),
+        None if kind.properties.is_empty() => format!("{} has no properties", kind.title),
+        None => format!("its properties are {}", kind.properties.join(", ")),
+    };
+    Err(SettingError::UnknownProperty { origin: origin.clone(), destination: kind.title, property, hint })
+}
+
+/// `KEY=VALUE`, where `VALUE` may be `@FILE`.
+fn typed(flag: &str) -> Result<(String, Given), SettingError> {
+    let malformed = || SettingError::Usage {
+        message: "-X: expected KEY=VALUE".to_owned(),
+        hint: "-X compression.type=lz4, or -X sasl.password=@FILE".to_owned(),
+    };
+    let (property, value) = flag.split_once('=').ok_or_else(malformed)?;
+    let property = property.trim();
+    if property.is_empty() {
+        return Err(malformed());
+    }
+    let origin = Origin::Flag(format!("-X {property}"));
+    let text = match value.strip_prefix('@') {
+        None => value.to_owned(),
+        Some(literal) if literal.starts_with('@') => literal.to_owned(),
+        Some(file) => read_value(file, &origin)?,
+    };
+    Ok((property.to_owned(), Given { text, origin }))
+}
+
+/// A file's text without the newline at its end.
+fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
+    let file = PathBuf::from(file);
+    let text = fs::read_to_string(&file).map_err(|source| SettingError::Unreadable {
+        origin: origin.clone(),
+        file,
+        source,
+    })?;
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+}
+
+fn visible_secret(kind: &Kind, flag: &str, (property, value): &(String, Given)) -> Option<String> {
+    let from_file = flag.split_once("=@").is_some_and(|(_, file)| !file.starts_with('@'));
+    (is_secret(property) && !from_file).then(|| {
+        let variable = format!("{}{}", Layers::prefix(kind), property.to_ascii_uppercase().replace(['.', '-'], "_"));
+        format!("{}: its value shows in ps: use -X {property}=@FILE or the variable {variable}", value.origin)
+    })
+}
+
+/// Only `-X` reads files; elsewhere a secret may well begin with an `@`, but it may also be a mistake.
+fn unread_file(property: &str, value: &Given) -> Option<String> {
+    (is_secret(property) && value.text.starts_with('@'))
+        .then(|| format!("{}: it begins with @ and is taken as it is; only -X reads files", value.origin))
+}
+
+fn visible_password(url: &Given) -> Option<String> {
+    let authority = url.text.split_once(BEHIND_SCHEME)?.1.split(['/', '?']).next()?;
+    let has_password = authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
+    (has_password && matches!(url.origin, Origin::Flag(_)))
+        .then(|| "--to: its password shows in ps: use the variable WALRELAY_TO, or -X password=@FILE".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::source::Environment;
+
+    type Read = (Result<Arc<dyn Destination>, ConfigError>, Vec<String>);
+
+    fn read(to: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> Read {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let environment = Environment { variables, ..Environment::default() };
+        let layers = Layers::open(None, &environment).unwrap();
+        let mut reader = Reader { layers: &layers, environment: &environment, warnings: Vec::new() };
+        let property = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let args = DestinationArgs { to: to.map(str::to_owned), brokers: Vec::new(), property, delivery: None };
+        (reader.destination(&args, 16 << 20), reader.warnings)
+    }
+
+    #[track_caller]
+    fn shown(to: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> String {
+        format!("{:?}", read(to, flags, variables).0.unwrap())
+    }
+
+    #[track_caller]
+    fn refused(to: Option<&str>, flags: &[&str]) -> (String, Option<String>) {
+        let error = read(to, flags, &[]).0.unwrap_err();
+        (error.to_string(), error.hint())
+    }
+
+    #[test]
+    fn a_url_names_the_kind_and_its_address() {
+        let (destination, warnings) = read(Some("kafka://a:1,b:2"), &[], &[]);
+        assert_eq!((destination.unwrap().address().as_str(), warnings.len()), ("a:1,b:2", 0));
+        assert_eq!(read(Some("stdout://"), &[], &[]).0.unwrap().kind().name, "stdout");
+        assert_eq!(read(None, &[], &[("WALRELAY_TO", "KAFKA://k:7")]).0.unwrap().address(), "k:7");
+        assert_eq!(read(None, &[], &[("WALRELAY_BROKERS", "k:7")]).0.unwrap().address(), "k:7");
+    }
+
+    #[test]
+    fn what_is_no_url_of_a_known_kind_is_refused_without_what_may_be_secret_in_it() {
+        let (error, hint) = refused(Some("kafak://u:hunter2@h"), &[]);
+        assert!(error.starts_with("--to: \"kafak://…\" is not valid: expected kafka://HOST:PORT"), "{error}");
+        assert_eq!(hint.as_deref(), Some("the nearest valid value is kafka://…"));
+        let (error, _) = refused(Some("u:hunter2@h"), &[]);
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn two_ways_to_say_where_exclude_each_other() {
+        let (read, _) = read(Some("kafka://a:1"), &[], &[("WALRELAY_BROKERS", "b:1")]);
+        assert_eq!(read.unwrap_err().to_string(), "--to and WALRELAY_BROKERS exclude each other");
+    }
+
+    #[test]
+    fn a_password_in_a_url_on_the_command_line_is_a_warning_without_it() {
+        let (_, warnings) = read(Some("kafka://u:hunter2@h:1"), &[], &[]);
+        assert!(warnings[0].contains("WALRELAY_TO") && !warnings[0].contains("hunter2"), "{warnings:?}");
+        assert_eq!(read(None, &[], &[("WALRELAY_TO", "kafka://u:hunter2@h:1")]).1, [""; 0]);
+    }
+
+    #[test]
+    fn a_property_that_the_kind_does_not_have_is_named_with_what_there_is() {
+        let (error, hint) = refused(Some("stdout://"), &["linger.ms=5"]);
+        assert_eq!(error, "-X linger.ms: standard output has no property \"linger.ms\"");
+        assert_eq!(hint.as_deref(), Some("standard output has no properties"));
+    }
+
+    #[test]
+    fn variables_count_below_flags() {
+        let variables = [("WALRELAY_KAFKA_LINGER_MS", "7"), ("WALRELAY_KAFKA_BATCH_SIZE", "9")];
+        let shown = shown(None, &["linger.ms=5"], &variables);
+        assert!(shown.contains(r#"("batch.size", "9"), ("linger.ms", "5")"#), "{shown}");
+        let (read, _) = read(None, &[], &[("WALRELAY_KAFKA_ACKS", "1")]);
+        let error = read.unwrap_err().to_string();
+        assert!(error.starts_with("WALRELAY_KAFKA_ACKS: acks=1 is refused"), "{error}");
+    }
+
+    #[test]
+    fn a_value_can_come_from_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "relay \r\n").unwrap();
+        let flag = format!("sasl.username=@{}", file.path().display());
+        assert!(shown(None, &[&flag], &[]).contains(r#"("sasl.username", "relay ")"#));
+        assert!(shown(None, &["sasl.username=@@home"], &[]).contains(r#"("sasl.username", "@home")"#));
+        let (error, _) = refused(None, &["sasl.password=@/no/such/file"]);
+        assert_eq!(error, "-X sasl.password: cannot read /no/such/file");
+    }
+
+    #[test]
+    fn a_secret_on_the_command_line_is_a_warning_without_it() {
+        let (read, warnings) = read(None, &["sasl.password=hunter2"], &[]);
+        assert!(warnings[0].contains("WALRELAY_KAFKA_SASL_PASSWORD") && !warnings[0].contains("hunter2"));
+        assert!(!format!("{:?}", read.unwrap()).contains("hunter2"));
+    }
+
+    #[test]
+    fn an_at_sign_that_reads_no_file_is_a_warning() {
+        let (_, warnings) = read(None, &[], &[("WALRELAY_KAFKA_SASL_PASSWORD", "@file")]);
+        assert!(warnings[0].starts_with("WALRELAY_KAFKA_SASL_PASSWORD: it begins with @"), "{warnings:?}");
+    }
+
+    #[test]
+    fn what_is_no_property_is_not_quoted() {
+        for flag in ["hunter2", "=hunter2"] {
+            assert_eq!(refused(None, &[flag]).0, "-X: expected KEY=VALUE");
+        }
+    }
+}

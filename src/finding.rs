@@ -1,0 +1,97 @@
+//! One thing that `walrelay check` looked at, and what it found.
+//!
+//! Made by whoever knows the thing: the checks of Postgres and of tables, and each destination's own.
+
+use serde::{Serialize, Serializer};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be; what stands beside it is advice.
+    Ok,
+    /// It runs, and something fails later.
+    Warn,
+    /// `run` would not work, or not for all rows.
+    Fail,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The server, the publication, the slot.
+    Postgres,
+    /// One of the outbox tables.
+    Table,
+    /// Where records go, by its kind's name: `kafka`.
+    Destination(&'static str),
+}
+
+impl Serialize for Side {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Postgres => "postgres",
+            Self::Table => "table",
+            Self::Destination(name) => name,
+        })
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub side: Side,
+    /// The table, as `schema.table`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// A stable name.
+    pub check: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found.
+    pub finding: String,
+    /// Why it matters.
+    pub why: Option<String>,
+    /// The SQL or the command that mends it.
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    fn new(side: Side, check: &'static str, level: Level, finding: impl Into<String>) -> Self {
+        Self { side, table: None, check, level, finding: finding.into(), why: None, mend: None }
+    }
+
+    /// It is as it should be.
+    pub fn ok(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(side, check, Level::Ok, finding)
+    }
+
+    /// It runs, and something fails later.
+    pub fn warn(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(side, check, Level::Warn, finding)
+    }
+
+    /// `run` would not work.
+    pub fn fail(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(side, check, Level::Fail, finding)
+    }
+
+    /// Why it matters.
+    #[must_use]
+    pub fn why(self, why: impl Into<String>) -> Self {
+        Self { why: Some(why.into()), ..self }
+    }
+
+    /// What mends it.
+    #[must_use]
+    pub fn mend(self, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..self }
+    }
+
+    /// Of this table.
+    #[must_use]
+    pub fn of(self, table: &str) -> Self {
+        Self { table: Some(table.to_owned()), ..self }
+    }
+}

@@ -1,0 +1,166 @@
+//! Where records go, as settings name it: a [`Kind`] for each system, and a [`Destination`] for one address with its properties.
+//!
+//! ```text
+//!  --to URL, -X key=value ─► Kind::read ─► Destination ─┬─► open ─► Sink          (run)
+//!                            (contacts nobody)          ├─► check ─► findings      (check)
+//!                                                       └─► scratch ─► Scratch     (bench)
+//! ```
+//!
+//! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). What it cannot do is refused with the settings,
+//! before anything is contacted.
+
+use super::{Failure, Sink};
+use crate::finding::Finding;
+use crate::given::{Given, SettingError};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// A system that takes records.
+pub struct Kind {
+    /// In lower case: its table in the file, `WALRELAY_<NAME>_…`, the label of metrics, its side in `check --json`.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// What stands before `://` in `--to`; the first is the usual one.
+    pub schemes: &'static [&'static str],
+    /// An address as an example, for messages: `kafka://HOST:PORT`.
+    pub example: &'static str,
+    /// What it can do.
+    pub can: Can,
+    /// Its properties, as `-X` names them. In variables and in the file `.`, `-` and `_` in them are one.
+    pub properties: &'static [&'static str],
+    /// Other properties are its client's, which judges them itself.
+    pub passes_others: bool,
+    /// What a record in flight costs beyond key and value, in bytes, at least: `--max-in-flight` counts it.
+    pub record_overhead_bytes: u64,
+    /// Understands settings. Contacts nobody.
+    pub read: fn(&mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError>,
+    /// Labels of what a record may be refused for, for metrics that are 0 until then.
+    pub refusals: fn() -> Vec<&'static str>,
+    /// Labels of what a delivery report may say.
+    pub reasons: fn() -> Vec<&'static str>,
+    /// What mends a failure for which an operator must act; `None`: its text says it all.
+    pub hint: fn(&Failure) -> Option<String>,
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// What a kind can do; else a setting that asks for it is refused.
+#[allow(clippy::struct_excessive_bools, reason = "each stands for one setting")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Can {
+    /// `--delivery exactly-once`.
+    pub exactly_once: bool,
+    /// `--partition-column`.
+    pub partitions: bool,
+    /// A record without a value: `--tombstone-on-empty-payload`.
+    pub null_values: bool,
+    /// Records as Debezium writes them: `--from-debezium`.
+    pub debezium: bool,
+}
+
+/// What the settings say of a destination.
+pub struct Asked<'a> {
+    /// One of the kind's schemes.
+    pub scheme: &'a str,
+    /// What stands behind `scheme://`, whole; where `--brokers` was given instead, each of them. May hold a password.
+    pub addresses: Vec<Given>,
+    /// In the order in which they count: of equal names, the last. Their names are the kind's, unless it passes others on.
+    pub properties: Vec<(String, Given)>,
+    /// Bytes in flight at most.
+    pub max_in_flight: usize,
+    /// To be logged once logging works.
+    pub warnings: &'a mut Vec<String>,
+}
+
+impl Asked<'_> {
+    /// The property that counts.
+    pub fn property(&self, name: &str) -> Option<&Given> {
+        self.properties.iter().rev().find(|(known, _)| known == name).map(|(_, given)| given)
+    }
+}
+
+/// How often a record may appear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// Repeated after a crash.
+    #[default]
+    AtLeastOnce,
+    /// In the destination's transactions: consumers that read what is committed see each once.
+    ExactlyOnce,
+}
+
+/// One address with its properties. `Debug` shows no secret.
+pub trait Destination: fmt::Debug + Send + Sync {
+    /// Its kind.
+    fn kind(&self) -> &'static Kind;
+
+    /// For people, without a secret.
+    fn address(&self) -> String;
+
+    /// A client, which begins to connect. `client`: its name there, `walrelay/<slot>`.
+    ///
+    /// # Errors
+    /// The client refuses the settings.
+    fn open(&self, client: &str, how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError>;
+
+    /// Looks at everything that a run needs of it. Changes nothing; waits some seconds at most where nobody answers.
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding>;
+
+    /// Makes a topic, or what it is called there, for a measurement.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be had.
+    fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
+}
+
+/// What a run wants of its destination.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The client's name, as in [`Destination::open`].
+    pub client: &'a str,
+    /// Where the latest rows would go.
+    pub topics: &'a BTreeSet<String>,
+    /// What all topics begin with; empty where that is not known.
+    pub topics_begin: &'a str,
+    /// Where bad rows go, if they go anywhere.
+    pub dead_letters: Option<&'a str>,
+    /// Bytes of key and value of the largest record.
+    pub largest_bytes: usize,
+    /// Records without a key are among them.
+    pub without_key: bool,
+    /// Exactly once is asked for; then, under which name, where that is known.
+    pub exactly_once: Option<Option<&'a str>>,
+}
+
+/// What was made for a measurement, and goes with it.
+pub trait Scratch: Send {
+    /// Removes it.
+    ///
+    /// # Errors
+    /// It is still there.
+    fn remove(self: Box<Self>) -> Result<(), ScratchError>;
+}
+
+/// It cannot be made or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} {topic}: {reason}")]
+pub struct ScratchError {
+    /// `make topic`, `remove topic`.
+    pub what: &'static str,
+    /// Its name.
+    pub topic: String,
+    /// In the destination's words, or its client's.
+    pub reason: String,
+}

@@ -1,0 +1,120 @@
+//! Kafka as settings name it.
+//!
+//! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], from which producers, checks and scratch topics come.
+
+use super::properties;
+use super::scratch::ScratchTopic;
+use super::settings::{Settings, SettingsError};
+use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
+use crate::finding::Finding;
+use crate::given::{SettingError, is_secret};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::{Failure, Sink};
+use std::fmt;
+use std::sync::Arc;
+
+/// Kafka.
+pub const KIND: Kind = Kind {
+    name: "kafka",
+    title: "Kafka",
+    schemes: &["kafka"],
+    example: "kafka://HOST:PORT,HOST:PORT",
+    can: Can { exactly_once: true, partitions: true, null_values: true, debezium: true },
+    properties: &[],
+    passes_others: true,
+    record_overhead_bytes: RECORD_OVERHEAD_BYTES,
+    read,
+    refusals: || failure::refusals().collect(),
+    reasons: || failure::reasons().collect(),
+    hint,
+};
+
+/// Where records go, and how librdkafka is to behave beyond what is fixed.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Kafka {
+    /// Bootstrap servers, `host:port` with commas between them.
+    pub(super) brokers: String,
+    /// The user's properties. Names are distinct; of librdkafka's aliases always `acks`, `linger.ms`, `compression.type`,
+    /// `max.in.flight.requests.per.connection`, `message.timeout.ms`, `retries`. Those with a fixed value are not among them.
+    pub(super) properties: Vec<(String, String)>,
+    /// Bytes.
+    pub(super) max_in_flight: u64,
+}
+
+impl fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, value): &(String, String)| {
+            let value = if is_secret(name) { "[REDACTED]".to_owned() } else { value.clone() };
+            (name.clone(), value)
+        };
+        let properties = self.properties.iter().map(shown).collect::<Vec<_>>();
+        f.debug_struct("Kafka").field("brokers", &self.brokers).field("properties", &properties).finish_non_exhaustive()
+    }
+}
+
+fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let kafka = Kafka {
+        brokers: properties::brokers(&asked.addresses)?,
+        properties: properties::judge_all(std::mem::take(&mut asked.properties), asked.max_in_flight)?,
+        max_in_flight: asked.max_in_flight as u64,
+    };
+    // Librdkafka judges the rest.
+    kafka.settings("walrelay")?;
+    Ok(Arc::new(kafka))
+}
+
+/// What mends a failure for which an operator must act.
+fn hint(found: &Failure) -> Option<String> {
+    (found.reason == failure::AUTHENTICATION).then(|| {
+        "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
+    })
+}
+
+impl Kafka {
+    pub(super) fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
+        Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)
+    }
+
+    /// A property as the user gave it.
+    pub(super) fn property(&self, name: &str) -> Option<&str> {
+        self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl From<SettingsError> for SettingError {
+    fn from(error: SettingsError) -> Self {
+        Self::Client { text: error.to_string() }
+    }
+}
+
+impl Destination for Kafka {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        self.brokers.clone()
+    }
+
+    fn open(&self, client: &str, how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        let sink = KafkaSink::new(self.settings(client)?)?;
+        Ok(match how {
+            Delivery::AtLeastOnce => Box::new(sink),
+            Delivery::ExactlyOnce => Box::new(sink.in_transactions()),
+        })
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        check::check(self, wanted)
+    }
+
+    fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let refused = |error: SettingsError| ScratchError {
+            what: "make topic",
+            topic: topic.to_owned(),
+            reason: error.to_string(),
+        };
+        let settings = self.settings(client).map_err(refused)?;
+        Ok(Box::new(ScratchTopic::make(&settings, topic, partitions)?))
+    }
+}

@@ -1,0 +1,40 @@
+//! The kinds of destinations that this build has: the one place where they are named together.
+//!
+//! A new one is a folder beside this file, a feature in `Cargo.toml`, and a line here.
+
+use super::destination::Kind;
+use super::stdout;
+
+/// All of them. Where none is named, records go to the first, if it is Kafka.
+pub const KINDS: &[&Kind] = &[
+    #[cfg(feature = "kafka")]
+    &super::kafka::KIND,
+    &stdout::KIND,
+];
+
+/// The kind with this scheme.
+pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {
+    KINDS.iter().copied().find(|kind| kind.schemes.contains(&scheme))
+}
+
+/// What `--to` may begin with.
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.schemes.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_and_schemes_are_distinct_and_written_small() {
+        let mut seen = BTreeSet::new();
+        for scheme in schemes() {
+            assert!(seen.insert(scheme), "{scheme} twice");
+        }
+        let names: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        assert_eq!(names.len(), KINDS.len());
+        assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase())));
+    }
+}
