@@ -21,7 +21,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -108,6 +108,22 @@ lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and
 	@dev/prerequisites build
 	$(CARGO) build --locked --workspace --bins
 	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy
+
+lint-charts: ## Render the Helm chart and the kustomizations, hold them against packaging/golden and schemas (needs Go)
+	$(CARGO) build --locked --workspace --bins
+	dev/lint-deploy schemas
+	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy-charts
+
+golden: ## Write packaging/golden anew, after a change of the chart, the kustomizations or the alerts (needs Go)
+	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy-charts --write
+
+image: ## Build the image without a container engine, into $(target)/image (needs buildah, umoci; Debian 12)
+	@dev/prerequisites build
+	$(CARGO) build --locked --release --package walrelay --bin walrelay
+	docker/build-image $(target)/release/walrelay $(target)/image
+
+image-test: image provision ## Run that image: its files, setup, check, run as process 1, health, SIGTERM (needs bubblewrap)
+	docker/test-image $(target)/image
 
 deb: ## Build the Debian package (needs cargo-deb)
 	@dev/prerequisites build
