@@ -3,7 +3,6 @@
 CARGO ?= cargo
 ROUNDS ?= 50
 ROWS ?= 1000000
-SCENARIO ?= half-transaction
 RUNS ?= 5
 QUICK ?=
 # Transactions a second. Written into a call of $(if), their commas would part its arguments.
@@ -70,10 +69,11 @@ chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network k
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) $(ARGS)
 
-outage: ## Take the broker away for minutes: SCENARIO=half-transaction, load, or backlog (the relay is away)
+outage: ROUNDS = 3
+outage: ## ROUNDS=3 of what takes minutes: a broker gone in half a transaction, or under load, or the relay stopped
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev outage $(SCENARIO) $(ARGS)
+	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) --brokers 1 --only half-transaction,broker-gone,backlog $(ARGS)
 
 big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoints, 1,000 writers, and the memory
 	@dev/prerequisites test

@@ -11,13 +11,20 @@
 //! ```
 
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::metadata::MetadataTopic;
+use serde_json::json;
 
 use crate::kafka::{self, Kafka, Member, Options};
-use crate::run_dir;
 use crate::tap::Tap;
+use crate::{provision, run_dir};
+
+/// How long one request may take.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Brokers with a tap in front of each.
 #[derive(Debug)]
@@ -90,6 +97,38 @@ impl Cluster {
     /// Bootstrap servers around the taps.
     pub fn plain_brokers(&self) -> String {
         self.brokers.iter().map(Kafka::brokers).collect::<Vec<_>>().join(",")
+    }
+
+    /// Gives each partition of these topics another of its brokers as leader, one after the other, by Kafka's own tools.
+    ///
+    /// # Errors
+    /// The brokers do not answer, or refuse.
+    pub fn move_leaders(&self, topics: &[String]) -> Result<()> {
+        let broker = self.brokers.first().ok_or_else(|| anyhow!("a cluster without brokers"))?;
+        let consumer: BaseConsumer = self.client_config().create()?;
+        let mut partitions = Vec::new();
+        for topic in topics {
+            let metadata = consumer.fetch_metadata(Some(topic), ANSWER)?;
+            for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
+                let mut replicas = partition.replicas().to_vec();
+                // The first one is preferred as leader.
+                replicas.sort_by_key(|id| (*id <= partition.leader(), *id));
+                partitions.push(json!({"topic": topic, "partition": partition.id(), "replicas": replicas}));
+            }
+        }
+        let plan = run_dir::make(&provision::dev_dir().join("run"), "leaders")?;
+        let file = plan.join("plan.json");
+        std::fs::write(&file, json!({"version": 1, "partitions": partitions}).to_string())?;
+        let mut reassign = broker.tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand")?;
+        reassign.args(["--execute", "--reassignment-json-file"]).arg(&file);
+        let mut elect = broker.tool("org.apache.kafka.tools.LeaderElectionCommand")?;
+        elect.args(["--election-type", "preferred", "--all-topic-partitions"]);
+        for mut command in [reassign, elect] {
+            let output = command.args(["--bootstrap-server", &self.plain_brokers()]).output()?;
+            let said = [output.stdout, output.stderr].concat();
+            anyhow::ensure!(output.status.success(), "cannot move leaders: {}", String::from_utf8_lossy(&said));
+        }
+        Ok(std::fs::remove_dir_all(plan)?)
     }
 
     /// Gets in around the taps, by every broker.

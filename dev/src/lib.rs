@@ -21,6 +21,7 @@ pub mod kafka;
 pub mod postgres;
 pub mod process;
 pub mod provision;
+pub mod refuser;
 pub mod relay;
 pub mod run_dir;
 pub mod secure;

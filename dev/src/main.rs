@@ -2,17 +2,18 @@
 //!
 //! Every command brings what it needs, starts services of its own on free loopback ports and leaves nothing running.
 
+mod binary;
 mod commands;
+mod distance;
 mod screen;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
-use walrelay_dev::{brokers, provision, relay};
+use walrelay_dev::{brokers, provision};
 
-use commands::{bench, chaos, conformance, conformance_debezium, demo, outage, prune_chaos, prune_load};
+use commands::{bench, chaos, conformance, conformance_debezium, demo, prune_chaos};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -38,8 +39,6 @@ enum Command {
     /// Kill, freeze, cut and slow down relay, Postgres, brokers and network under load, then compare what was committed
     /// with what arrived
     Chaos(chaos::Arguments),
-    /// Take the broker away for minutes, or the relay, and see what memory it takes and whether anything is lost
-    Outage(outage::Arguments),
     /// Measure walrelay beside others, end to end: backlogs and steady rates
     Bench(Box<bench::Arguments>),
     /// Hold the relay against the cases of tests/conformance
@@ -48,26 +47,6 @@ enum Command {
     ConformanceDebezium(conformance_debezium::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),
-    /// Measure what pruning many rows costs writers and the relay, and what the table looks like then
-    PruneLoad(prune_load::Arguments),
-}
-
-/// Where the relay's binary is.
-#[derive(Debug, Clone, clap::Args)]
-struct Binary {
-    /// The relay's binary [default: `WALRELAY_BIN`, or `walrelay` beside this program]
-    #[arg(long)]
-    binary: Option<PathBuf>,
-}
-
-impl Binary {
-    fn path(&self) -> Result<PathBuf> {
-        let beside = std::env::current_exe().context("cannot find this program's folder")?.with_file_name("walrelay");
-        let path = self.binary.clone().unwrap_or_else(|| relay::binary(beside));
-        std::path::absolute(&path).ok().filter(|path| path.is_file()).with_context(|| {
-            format!("there is no {}: build it (cargo build -p walrelay) or give --binary", path.display())
-        })
-    }
 }
 
 fn main() -> ExitCode {
@@ -87,12 +66,10 @@ fn run(command: Command) -> Result<bool> {
         Command::Provision { postgres, with } => provision_all(&postgres, &with).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
-        Command::Outage(arguments) => outage::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
-        Command::PruneLoad(arguments) => prune_load::run(&arguments).map(|()| true),
     }
 }
 

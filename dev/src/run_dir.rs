@@ -25,7 +25,7 @@ const REMEMBERED: usize = 10_000;
 ///
 /// # Errors
 /// It cannot be made.
-pub(crate) fn make(run: &Path, kind: &str) -> Result<PathBuf> {
+pub fn make(run: &Path, kind: &str) -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     sweep(run, kind);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -108,6 +108,12 @@ pub(crate) fn shorten(text: &str, limit: usize) -> String {
     short
 }
 
+/// The first line says enough for a table.
+pub(crate) fn failure(error: &anyhow::Error) -> String {
+    let text = format!("failed: {error:#}");
+    shorten(text.lines().next().unwrap_or_default(), 120)
+}
+
 /// The value below which `percent` of the sorted values lie; 0 when there are none.
 pub(crate) fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);

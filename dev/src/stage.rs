@@ -16,7 +16,7 @@ use crate::postgres::{Postgres, quote_identifier, unique_name};
 use crate::relay::{self, Relay};
 use crate::{consume, process, shop, truth};
 
-/// The partitions of each topic.
+/// The partitions of each topic unless it is said.
 const PARTITIONS: u32 = 4;
 
 /// Everything has its name; nothing runs yet.
@@ -51,10 +51,10 @@ impl Stage {
         topic_prefix: &str,
         options: &shop::Options,
     ) -> Result<Self> {
-        Self::build_with(postgres, kafka, binary, topic_prefix, options, &[])
+        Self::build_with(postgres, kafka, binary, topic_prefix, options, PARTITIONS, &[])
     }
 
-    /// As [`Stage::build`], with settings of the topics.
+    /// As [`Stage::build`], with the topics' partitions and settings.
     ///
     /// # Errors
     /// As [`Stage::build`].
@@ -64,6 +64,7 @@ impl Stage {
         binary: &Path,
         topic_prefix: &str,
         options: &shop::Options,
+        partitions: u32,
         topic_settings: &[(&str, &str)],
     ) -> Result<Self> {
         let name = postgres.create_unique_database("shop")?;
@@ -79,7 +80,7 @@ impl Stage {
         };
         shop::create_tables(&mut stage.connect()?, options)?;
         for topic in stage.topics() {
-            kafka.create_topic(&topic, PARTITIONS, topic_settings)?;
+            kafka.create_topic(&topic, partitions, topic_settings)?;
         }
         Ok(stage)
     }

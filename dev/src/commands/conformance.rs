@@ -5,7 +5,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use walrelay_dev::conformance::suite::{self, Options};
 
-use crate::{Binary, screen};
+use crate::binary::Binary;
+use crate::screen;
 
 /// What may be said.
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ use walrelay_dev::shop::{self, Shop, Tally};
 use walrelay_dev::stage::Stage;
 use walrelay_dev::{process, provision, truth};
 
-use crate::Binary;
+use crate::binary::Binary;
 use crate::screen::{self, Step, more, shorten, thousands};
 
 const STEPS: u32 = 5;

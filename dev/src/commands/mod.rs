@@ -5,6 +5,4 @@ pub(crate) mod chaos;
 pub(crate) mod conformance;
 pub(crate) mod conformance_debezium;
 pub(crate) mod demo;
-pub(crate) mod outage;
 pub(crate) mod prune_chaos;
-pub(crate) mod prune_load;

@@ -19,7 +19,7 @@ use walrelay_dev::shop::{self, Shop};
 use walrelay_dev::stage::Stage;
 use walrelay_dev::{consume, process};
 
-use crate::Binary;
+use crate::binary::Binary;
 use crate::screen::{line, thousands};
 
 /// How long the relay may take to stream again, and to deliver what is left in the end.
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         ..shop::Options::default()
     };
     let append_time = [("message.timestamp.type", "LogAppendTime")];
-    let stage = Stage::build_with(&postgres, &kafka, &binary, "outbox.event", &options, &append_time)?;
+    let stage = Stage::build_with(&postgres, &kafka, &binary, "outbox.event", &options, 4, &append_time)?;
     stage.connect()?.batch_execute(WATCHED)?;
     stage.connect()?.batch_execute(&format!("ALTER DATABASE {} SET synchronous_commit = off", stage.name))?;
     stage.setup()?;

@@ -8,6 +8,7 @@
 //! killed is fenced until its old session has expired (about 6 s).
 
 mod node;
+mod options;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,71 +30,18 @@ use rustix::process::Signal;
 use crate::process::Guarded;
 use crate::provision;
 use crate::wait::block_on;
-use node::Node;
 pub(crate) use node::cluster_id;
+use node::{Node, PATIENCE, base_config};
+pub use options::{Member, Options};
 
 /// Names a Kafka of the user's own for tests and demo: bootstrap servers.
 pub const BROKERS_VARIABLE: &str = "WALRELAY_TEST_BROKERS";
-
-/// How long a broker may take to start or to stop, on a machine that has more to do.
-const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_mins(1);
 
 /// How long brokers that were frozen or killed may stay fenced: no replica is placed on them so long.
 const FENCED: Duration = Duration::from_mins(1);
-
-/// What the broker is to be.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// More lines of `server.properties`; they win over ours. `{port}` and `{controller_port}` are filled in.
-    pub properties: Vec<(String, String)>,
-    /// Whether a record for an unknown topic makes it.
-    pub auto_create_topics: bool,
-    /// The number of partitions of a topic that is made without saying.
-    pub partitions: u32,
-    /// The port to listen on; `None`: any free one.
-    pub port: Option<u16>,
-    /// A port that a [`crate::tap::Tap`] listens on: one more listener is opened ([`Kafka::tap_target`]) that tells
-    /// its clients to come back through that port.
-    pub advertise_through: Option<u16>,
-    /// More arguments for formatting the storage, such as `--add-scram`.
-    pub format_arguments: Vec<String>,
-    /// What a client needs to get in, as librdkafka properties; none: plain text.
-    pub client: Vec<(String, String)>,
-    /// For measuring: all of the compiler and 1 GiB of heap (512 MiB for one of several nodes); tests want a quick start instead.
-    pub for_benchmarks: bool,
-    /// Its place among several nodes; `None`: it is alone.
-    pub member: Option<Member>,
-}
-
-/// One node's place in a cluster, each of whose nodes is broker and controller.
-#[derive(Debug, Clone)]
-pub struct Member {
-    /// Its `node.id`, from 1: its place in `controllers`.
-    pub id: u16,
-    /// Every node's controller port, in the order of their ids.
-    pub controllers: Vec<u16>,
-    /// What all of them are formatted with.
-    pub cluster: String,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            properties: Vec::new(),
-            auto_create_topics: true,
-            partitions: 3,
-            port: None,
-            advertise_through: None,
-            format_arguments: Vec::new(),
-            client: Vec::new(),
-            for_benchmarks: false,
-            member: None,
-        }
-    }
-}
 
 /// A Kafka: our own, or one that the user has.
 #[derive(Debug)]
@@ -393,12 +341,6 @@ pub fn shared_kafka() -> Result<&'static Kafka> {
     static SHARED: OnceLock<Result<Kafka, String>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| Kafka::given_or_own().map_err(|error| format!("{error:#}")));
     shared.as_ref().map_err(|error| anyhow!("{error}"))
-}
-
-fn base_config(brokers: &str) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers).set("client.id", "walrelay-dev");
-    config
 }
 
 fn admin_options() -> AdminOptions {

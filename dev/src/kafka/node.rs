@@ -12,10 +12,13 @@ use anyhow::{Result, anyhow, bail};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use super::{Member, Options, PATIENCE, base_config};
+use super::options::{Member, Options};
 use crate::process::{self, Guarded, LastWill};
 use crate::provision::{self, KafkaTools};
 use crate::run_dir;
+
+/// How long a broker may take to start or to stop, on a machine that has more to do.
+pub(super) const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Listener names, with the protocol of each.
 const PROTOCOLS: &str = "PLAINTEXT:PLAINTEXT,TAPPED:PLAINTEXT,CONTROLLER:PLAINTEXT,\
@@ -197,6 +200,13 @@ impl Drop for Node {
         self.process = None;
         drop(fs::remove_dir_all(&self.folder));
     }
+}
+
+/// What every client of ours says.
+pub(super) fn base_config(brokers: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers).set("client.id", "walrelay-dev");
+    config
 }
 
 /// 16 random bytes as Kafka writes them: base64url without padding, 22 characters, not starting with a dash.

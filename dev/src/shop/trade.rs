@@ -22,7 +22,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::{KINDS, MESSAGE_PREFIX, OVERSIZE, Options, Shapes, new_id};
+use super::options::{KINDS, MESSAGE_PREFIX, OVERSIZE, Options, Shapes, new_id};
 
 /// Takes the locks of a transaction's keys, always in the same order, so that no two wait for each other.
 const LOCK_KEYS: &str = "SELECT key FROM shop_keys WHERE key = ANY($1) ORDER BY key FOR UPDATE";

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+
+use crate::distance::Distance;
 
 /// Bytes that a backlog has at most: rows beyond are left out.
 const MOST_BYTES: u64 = 1_500_000_000;
@@ -75,39 +76,6 @@ pub(crate) enum Way {
 pub(crate) enum Delivery {
     AtLeastOnce,
     ExactlyOnce,
-}
-
-/// How long a byte is on its way, one way, typed as `2500us`, `2.5ms` or `0`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Distance(pub(crate) Duration);
-
-impl Distance {
-    /// Nobody is told to go through a tap.
-    pub(crate) const fn is_none(self) -> bool {
-        self.0.is_zero()
-    }
-}
-
-impl FromStr for Distance {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (digits, seconds) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
-            (Some(digits), _) => (digits, 1e-6),
-            (None, Some(digits)) => (digits, 1e-3),
-            (None, None) if text == "0" => (text, 0.0),
-            (None, None) => (text.strip_suffix('s').unwrap_or_default(), 1.0),
-        };
-        let time = digits.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds).ok());
-        time.map(Self).ok_or_else(|| "a time such as 500us, 2.5ms or 0".to_owned())
-    }
-}
-
-/// As the round trip that it makes.
-impl fmt::Display for Distance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RTT {} ms", self.0.as_secs_f64() * 2000.0)
-    }
 }
 
 /// A size in bytes, typed as `300`, `10k` or `1m`.
@@ -207,13 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_is_typed_one_way_and_told_as_a_round_trip() {
-        for (text, told) in [("2500us", "RTT 5 ms"), ("2.5ms", "RTT 5 ms"), ("0", "RTT 0 ms"), ("1s", "RTT 2000 ms")] {
-            assert_eq!(text.parse::<Distance>().unwrap().to_string(), told);
-        }
-        for text in ["", "5", "ms", "-1ms", "1h"] {
-            assert!(text.parse::<Distance>().is_err(), "{text}");
-        }
+    fn a_reading_tells_distances_where_there_are_some() {
         let far = Reading { kafka: "500us".parse().unwrap(), ..Reading::default() };
         assert_eq!(far.to_string(), "TCP, 12 partition(s), compression none, RTT 1 ms to Kafka");
     }

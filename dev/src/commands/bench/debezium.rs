@@ -12,8 +12,7 @@ use anyhow::{Context as _, Result};
 use walrelay_dev::{provision, run_dir};
 
 use super::case::{Load, Way};
-use super::ground::PUBLICATION;
-use super::subject::Job;
+use super::ground::{Job, PUBLICATION};
 
 const VERSION: &str = "3.6.3.Final";
 

@@ -22,7 +22,8 @@ use walrelay_dev::tap::Tap;
 use walrelay_dev::tap::pace::{self, Between};
 use walrelay_dev::{process, provision};
 
-use super::case::{Distance, Kind, Load, Reading, Way};
+use super::case::{Kind, Load, Reading, Way};
+use crate::distance::Distance;
 use crate::screen::{line, thousands};
 
 /// The publication in each database.
@@ -86,6 +87,19 @@ pub(super) struct Loaded {
     pub(super) row_bytes: f64,
     /// Of all payloads: the sum of the first 60 bits of their MD5; `None` where no table has them.
     pub(super) hash: Option<i128>,
+}
+
+/// What a subject reads, and where it writes.
+#[derive(Debug)]
+pub(super) struct Job<'a> {
+    pub(super) ground: &'a Ground,
+    pub(super) loaded: &'a Loaded,
+    pub(super) reading: &'a Reading,
+    pub(super) slot: &'a str,
+    /// The topic; with several, `.t<n>` follows.
+    pub(super) topic: &'a str,
+    /// Empty, for what the subject writes besides.
+    pub(super) folder: PathBuf,
 }
 
 impl Ground {

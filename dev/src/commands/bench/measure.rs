@@ -14,8 +14,8 @@ use walrelay_dev::consume::Meter;
 use walrelay_dev::process::{self, Guarded, LastWill};
 
 use super::case::Reading;
-use super::ground::{Ground, Loaded};
-use super::subject::{Job, Name, Subjects};
+use super::ground::{Ground, Job, Loaded};
+use super::subject::{Name, Subjects};
 use super::verify::{self, Verdict};
 
 /// How long one run may take.

@@ -12,6 +12,7 @@
 
 mod case;
 mod debezium;
+mod figure;
 mod ground;
 mod machine;
 mod measure;
@@ -27,9 +28,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use walrelay_dev::provision;
 
-use crate::Binary;
-use crate::screen::{line, thousands};
-use case::{Delivery, Distance, Kind, Load, Reading, Size, Way};
+use crate::binary::Binary;
+use crate::distance::Distance;
+use crate::screen::{failure, line, thousands};
+use case::{Delivery, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
 use measure::Run;
 use report::{Report, Row, Table};
@@ -245,12 +247,6 @@ impl Arguments {
 /// Every one of `before` with every one of `values`.
 fn each<T: Clone, V: Clone>(before: &[T], values: &[V], with: impl Fn(T, V) -> T) -> Vec<T> {
     before.iter().flat_map(|one| values.iter().map(|value| with(one.clone(), value.clone()))).collect()
-}
-
-/// The first line says enough for a table.
-fn failure(error: &anyhow::Error) -> String {
-    let text = format!("failed: {error:#}");
-    crate::screen::shorten(text.lines().next().unwrap_or_default(), 120)
 }
 
 fn describe(subject: Name, reading: &Reading, run: &Run) -> String {

@@ -1,8 +1,6 @@
 //! Figures as pictures: a bar for each, with its range.
 
-use super::report::{Figure, Table};
-use super::writers::Writers;
-use crate::screen::thousands;
+use super::figure::Figure;
 
 const WIDTH: f64 = 760.0;
 const BAR: f64 = 26.0;
@@ -11,40 +9,6 @@ const LABELS: f64 = 190.0;
 /// Room for the words behind a bar.
 const WORDS: f64 = 210.0;
 const TOP: f64 = 64.0;
-
-/// Each subject's rate; subjects without one are left out.
-pub(super) fn rates(table: &Table) -> String {
-    let bars: Vec<_> = table
-        .rows
-        .iter()
-        .filter_map(|row| {
-            let (rate, cpu) = (row.figure(|run| run.rows_per_second)?, row.figure(|run| run.tool_cpu)?);
-            let words = format!("{} rows/s, {:.1} CPU-s/M", whole(rate.median), cpu.median);
-            Some((row.subject.to_string(), rate, words))
-        })
-        .collect();
-    bars_of(&table.load.to_string(), &table.reading.to_string(), &bars)
-}
-
-/// The time that a row takes, and the memory, of each size of backlog.
-pub(super) fn growth(tables: &[Table]) -> String {
-    let bars: Vec<_> = tables
-        .iter()
-        .flat_map(|table| table.rows.iter().map(move |row| (table, row)))
-        .filter_map(|(table, row)| {
-            let (time, peak) = (row.figure(|run| 1e6 / run.rows_per_second)?, row.figure(|run| run.peak_mib)?);
-            let words = format!("{:.2} µs a row, {:.0} MB", time.median, peak.most);
-            Some((format!("{} {}", row.subject, thousands(table.load.rows)), time, words))
-        })
-        .collect();
-    let reading = tables.first().map(|table| table.reading.to_string()).unwrap_or_default();
-    bars_of("Microseconds a row, by the rows of the backlog", &reading, &bars)
-}
-
-/// What the writers got through beside each relay.
-pub(super) fn of_writers(writers: &Writers) -> String {
-    bars_of(&writers.title(), "transactions a second beside", &writers.bars())
-}
 
 /// A bar for each label, with its range and words behind it.
 pub(super) fn bars_of(title: &str, below: &str, all: &[(String, Figure, String)]) -> String {
@@ -77,11 +41,6 @@ pub(super) fn bars_of(title: &str, below: &str, all: &[(String, Figure, String)]
          <rect width=\"{WIDTH:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n\
          <text x=\"16\" y=\"24\" font-weight=\"bold\">{title}</text>\n<text x=\"16\" y=\"44\">{below}</text>\n{bars}</svg>\n"
     )
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
-fn whole(rate: f64) -> String {
-    thousands(rate.round() as u64)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::case::{Load, Reading};
+use super::figure::{Figure, figure_of};
 use super::measure::Run;
 use super::subject::Name;
 use super::writers::Writers;
@@ -42,25 +43,6 @@ pub(super) struct Report {
     pub(super) grows: bool,
     pub(super) steady: Vec<steady::Steady>,
     pub(super) writers: Vec<Writers>,
-}
-
-/// A figure over the runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Figure {
-    pub(super) median: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
-}
-
-/// Of so many values; `None` of none.
-pub(super) fn figure_of(values: impl Iterator<Item = f64>) -> Option<Figure> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    // The middle one, or halfway between the two in the middle.
-    let middle = [values.len().saturating_sub(1) / 2, values.len() / 2].map(|place| values.get(place));
-    let [Some(lower), Some(upper)] = middle else { return None };
-    let median = f64::midpoint(*lower, *upper);
-    Some(Figure { median, least: *values.first()?, most: *values.last()? })
 }
 
 impl Row {
@@ -196,19 +178,53 @@ impl Report {
     fn pictures(&self) -> Vec<(String, String)> {
         let mut pictures = Vec::new();
         if self.grows {
-            pictures.push(("rows".to_owned(), plot::growth(&self.tables)));
+            pictures.push(("rows".to_owned(), growth(&self.tables)));
         } else {
             let bars = self.tables.iter().enumerate();
-            pictures.extend(bars.map(|(number, table)| (number.to_string(), plot::rates(table))));
+            pictures.extend(bars.map(|(number, table)| (number.to_string(), rates(table))));
         }
         let steady = steady::pictures(&self.steady);
         let alone = steady.len() == 1;
         let name = |number| if alone { "steady".to_owned() } else { format!("steady-{number}") };
         pictures.extend(steady.into_iter().enumerate().map(|(number, picture)| (name(number), picture)));
         let writers = self.writers.iter().enumerate();
-        pictures.extend(writers.map(|(number, writers)| (format!("writers-{number}"), plot::of_writers(writers))));
+        pictures.extend(writers.map(|(number, writers)| (format!("writers-{number}"), of_writers(writers))));
         pictures
     }
+}
+
+/// Each subject's rate; subjects without one are left out.
+fn rates(table: &Table) -> String {
+    let bars: Vec<_> = table
+        .rows
+        .iter()
+        .filter_map(|row| {
+            let (rate, cpu) = (row.figure(|run| run.rows_per_second)?, row.figure(|run| run.tool_cpu)?);
+            let words = format!("{} rows/s, {:.1} CPU-s/M", whole(rate.median), cpu.median);
+            Some((row.subject.to_string(), rate, words))
+        })
+        .collect();
+    plot::bars_of(&table.load.to_string(), &table.reading.to_string(), &bars)
+}
+
+/// The time that a row takes, and the memory, of each size of backlog.
+fn growth(tables: &[Table]) -> String {
+    let bars: Vec<_> = tables
+        .iter()
+        .flat_map(|table| table.rows.iter().map(move |row| (table, row)))
+        .filter_map(|(table, row)| {
+            let (time, peak) = (row.figure(|run| 1e6 / run.rows_per_second)?, row.figure(|run| run.peak_mib)?);
+            let words = format!("{:.2} µs a row, {:.0} MB", time.median, peak.most);
+            Some((format!("{} {}", row.subject, thousands(table.load.rows)), time, words))
+        })
+        .collect();
+    let reading = tables.first().map(|table| table.reading.to_string()).unwrap_or_default();
+    plot::bars_of("Microseconds a row, by the rows of the backlog", &reading, &bars)
+}
+
+/// What the writers got through beside each relay.
+fn of_writers(writers: &Writers) -> String {
+    plot::bars_of(&writers.title(), "transactions a second beside", &writers.bars())
 }
 
 fn markdown_table(table: &Table) -> String {
@@ -279,13 +295,6 @@ mod tests {
     fn the_median_and_the_range_of_runs_that_lost_nothing_are_told() {
         let figure = row(vec![run(3.0, 0), run(1.0, 0), run(2.0, 0)]).figure(|run| run.rows_per_second);
         assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
-    }
-
-    #[test]
-    fn of_two_runs_the_median_is_halfway_between_them() {
-        let figure = figure_of([3.0, 1.0].into_iter());
-        assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
-        assert_eq!(figure_of(std::iter::empty()), None);
     }
 
     #[test]

@@ -19,11 +19,11 @@ use walrelay_dev::postgres;
 use walrelay_dev::process;
 
 use super::case::{Kind, Load, Reading, Size};
-use super::ground::{self, Ground, Loaded};
-use super::report::{Figure, figure_of};
-use super::subject::{Job, Name, Subjects};
-use super::{failure, measure, plot, verify};
-use crate::screen::{line, percentile, thousands};
+use super::figure::{Figure, figure_of};
+use super::ground::{self, Ground, Job, Loaded};
+use super::subject::{Name, Subjects};
+use super::{measure, plot, verify};
+use crate::screen::{failure, line, percentile, thousands};
 
 /// Rows of so many seconds come first and do not count.
 const WARM_UP_SECONDS: u32 = 5;

@@ -9,7 +9,7 @@ use walrelay_dev::run_dir;
 
 use super::case::{Delivery, Kind, Load, Reading, Way};
 use super::debezium::{self, Tuning};
-use super::ground::{Ground, Loaded, MESSAGE_PREFIX, PUBLICATION};
+use super::ground::{Job, MESSAGE_PREFIX, PUBLICATION};
 
 /// A subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -70,19 +70,6 @@ pub(crate) struct Programs {
     /// Further arguments of the relay
     #[arg(last = true)]
     relay: Vec<String>,
-}
-
-/// What a subject reads, and where it writes.
-#[derive(Debug)]
-pub(super) struct Job<'a> {
-    pub(super) ground: &'a Ground,
-    pub(super) loaded: &'a Loaded,
-    pub(super) reading: &'a Reading,
-    pub(super) slot: &'a str,
-    /// The topic; with several, `.t<n>` follows.
-    pub(super) topic: &'a str,
-    /// Empty, for what the subject writes besides.
-    pub(super) folder: PathBuf,
 }
 
 /// Subjects that can be started.

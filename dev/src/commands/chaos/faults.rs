@@ -13,7 +13,12 @@ use walrelay_dev::process;
 use walrelay_dev::tap::{Direction, Tap};
 
 use super::plan::{Kind, Strike};
+use super::scenarios;
 use super::world::{PATIENCE, World};
+
+/// Rows of one large transaction, and of a backlog in transactions of so many.
+const BULK_ROWS: i64 = 500_000;
+const BULK_BATCH: i64 = 1000;
 
 /// A fault that has begun.
 #[derive(Debug, Default)]
@@ -22,12 +27,14 @@ pub(super) struct Struck {
     pub(super) hit: bool,
     /// The exit code of a clean stop.
     pub(super) code: Option<i32>,
+    /// What of the promises a scenario found broken.
+    pub(super) broken: Vec<String>,
     frozen: Option<u32>,
 }
 
 impl Struck {
-    const HIT: Self = Self { hit: true, code: None, frozen: None };
-    const MISSED: Self = Self { hit: false, code: None, frozen: None };
+    const HIT: Self = Self { hit: true, code: None, broken: Vec::new(), frozen: None };
+    const MISSED: Self = Self { hit: false, code: None, broken: Vec::new(), frozen: None };
 }
 
 /// Begins a fault; what needs no end is over with this.
@@ -59,7 +66,7 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
         Kind::PostgresHalfOpen => world.postgres_tap.half_open(),
         Kind::PostgresStall => stall(&world.postgres_tap, strike.dice),
         Kind::PostgresSlow => slow(&world.postgres_tap, strike.dice),
-        Kind::BrokerKill => with_victims(world, strike, Kafka::kill)?,
+        Kind::BrokerKill | Kind::BrokerGone => with_victims(world, strike, Kafka::kill)?,
         Kind::BrokerRestart => with_victims(world, strike, Kafka::stop)?,
         Kind::BrokerFreeze => with_victims(world, strike, Kafka::suspend)?,
         Kind::KafkaCut => taps(world, strike).for_each(Tap::cut),
@@ -67,6 +74,22 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
         Kind::KafkaStall => taps(world, strike).for_each(|tap| stall(tap, strike.dice)),
         Kind::KafkaSlow => taps(world, strike).for_each(|tap| slow(tap, strike.dice)),
         Kind::Ddl => build(world, strike)?,
+        Kind::LeadersMoved if world.cluster.len() == 1 => return Ok(Struck::MISSED),
+        Kind::LeadersMoved => world.cluster.move_leaders(&world.stage.topics())?,
+        Kind::HalfTransaction => {
+            half_of_a_transaction(world)?;
+            with_victims(world, strike, Kafka::kill)?;
+        }
+        Kind::Backlog => {
+            let exit = world.relay.terminate(PATIENCE)?;
+            world.write_bulk(BULK_ROWS, BULK_BATCH)?;
+            return Ok(Struck { code: Some(exit.code), ..Struck::HIT });
+        }
+        Kind::FirstBatchRefused => return found(strike, scenarios::refused::play(world, strike.dice)),
+        Kind::TopicRecreated => return found(strike, scenarios::topic::play(world)),
+        Kind::SlotRecreated => return found(strike, scenarios::slot::play(world)),
+        Kind::CredentialsRotated => return found(strike, scenarios::credentials::play(world, strike.dice)),
+        Kind::LargeHeaders => return found(strike, scenarios::headers::play(world)),
     }
     Ok(Struck::HIT)
 }
@@ -74,7 +97,7 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
 /// Ends it: everything that it took is there again.
 pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<()> {
     match strike.kind {
-        Kind::RelayKill | Kind::RelayTerm => world.relay.start_again(),
+        Kind::RelayKill | Kind::RelayTerm | Kind::Backlog => world.relay.start_again(),
         Kind::RelayFreeze => world.relay.signal(Signal::CONT),
         Kind::PostgresKill | Kind::PostgresImmediate | Kind::PostgresFast => world.postgres.start_again(),
         Kind::PostgresFreeze => world.postgres.resume(),
@@ -86,7 +109,11 @@ pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<
             world.postgres_tap.flow();
             Ok(())
         }
-        Kind::BrokerKill | Kind::BrokerRestart => {
+        Kind::BrokerKill | Kind::BrokerRestart | Kind::BrokerGone | Kind::HalfTransaction => {
+            if strike.kind == Kind::HalfTransaction {
+                world.postgres.stop_within(Mode::Fast, PATIENCE)?;
+                world.postgres.start_again()?;
+            }
             // A quorum may need all of them, before the first one is ready.
             with_victims(world, strike, Kafka::launch)?;
             with_victims(world, strike, Kafka::wait_until_ready)
@@ -102,7 +129,13 @@ pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<
         | Kind::PostgresHalfOpen
         | Kind::KafkaCut
         | Kind::KafkaLost
-        | Kind::Ddl => Ok(()),
+        | Kind::Ddl
+        | Kind::LeadersMoved
+        | Kind::FirstBatchRefused
+        | Kind::TopicRecreated
+        | Kind::SlotRecreated
+        | Kind::CredentialsRotated
+        | Kind::LargeHeaders => Ok(()),
     }
 }
 
@@ -131,7 +164,8 @@ fn with_victims(world: &mut World, strike: Strike, act: impl Fn(&mut Kafka) -> R
 fn victims(world: &World, strike: Strike) -> Vec<usize> {
     let count = world.cluster.len();
     let first = usize::try_from(strike.dice % 1021).unwrap_or(0);
-    let two = strike.kind == Kind::BrokerKill && count == 3 && strike.dice.is_multiple_of(4);
+    let long = matches!(strike.kind, Kind::BrokerGone | Kind::HalfTransaction);
+    let two = count == 3 && (long || strike.kind == Kind::BrokerKill && strike.dice.is_multiple_of(4));
     (0..if two { 2 } else { 1 }).map(|more| (first + more) % count).collect()
 }
 
@@ -162,6 +196,22 @@ fn slow(tap: &Tap, dice: u64) {
         tap.delay(direction, Duration::from_millis(rng.random_range(10..200)));
         tap.limit(direction, rng.random_range(50_000..1_000_000));
     }
+}
+
+/// A scenario is over when it has been played.
+fn found(strike: Strike, played: Result<Vec<String>>) -> Result<Struck> {
+    let name = strike.kind.name();
+    let broken = played.with_context(|| name.clone())?;
+    Ok(Struck { broken: broken.into_iter().map(|what| format!("{name}: {what}")).collect(), ..Struck::HIT })
+}
+
+/// Commits one large transaction and waits until half of it is in Kafka.
+fn half_of_a_transaction(world: &mut World) -> Result<()> {
+    const EVENTS: &str = "walrelay_events_total";
+    let before = world.relay.metric(EVENTS)?;
+    world.write_bulk(BULK_ROWS, BULK_ROWS)?;
+    let half = before + f64::from(u32::try_from(BULK_ROWS / 2)?);
+    process::wait_until(PATIENCE, "half of the transaction", || Ok(world.relay.metric(EVENTS)? >= half))
 }
 
 /// One change after the other for as long as it holds.

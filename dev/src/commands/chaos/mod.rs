@@ -5,7 +5,8 @@
 //! the command that does the same again. What the machine does at the same time is not in the seed: a round repeats its
 //! faults, not its microseconds.
 //!
-//! [`plan`] says what comes, [`world`] is what it comes over, [`faults`] does it, [`reader`] and the witness see what
+//! [`plan`] says what comes, [`world`] is what it comes over, [`faults`] does it, [`scenarios`] does what needs a relay of its own
+//! beside the load, [`reader`] and the witness see what
 //! becomes of the records, [`report`] judges.
 
 mod aborted;
@@ -13,6 +14,7 @@ mod faults;
 mod plan;
 mod reader;
 mod report;
+mod scenarios;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use walrelay_dev::provision;
 
-use crate::Binary;
+use crate::binary::Binary;
+use crate::distance::Distance;
 use crate::screen::line;
 use plan::{Brokers, Kind, Round, Wishes, plan};
 use report::{Outcome, Report};
@@ -44,7 +47,7 @@ pub(crate) struct Arguments {
     /// Only this one of the rounds
     #[arg(long)]
     at: Option<usize>,
-    /// Only these kinds of faults, and none on top
+    /// Only these kinds of faults and scenarios, and none on top [default: all faults]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Kind>,
     /// How many brokers
@@ -62,6 +65,12 @@ pub(crate) struct Arguments {
     /// How long each rests between two transactions, in milliseconds
     #[arg(long, default_value_t = 40)]
     pause: u64,
+    /// How far the brokers are, one way, such as 2500us [default: 4ms; with bad rows 1ms]
+    #[arg(long)]
+    kafka_distance: Option<Distance>,
+    /// Partitions of each topic
+    #[arg(long, default_value_t = 4)]
+    partitions: u32,
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     postgres: u32,
@@ -118,6 +127,8 @@ fn settings(arguments: &Arguments, seed: u64) -> Settings {
         pause: Duration::from_millis(arguments.pause),
         exactly_once: arguments.delivery == Delivery::ExactlyOnce,
         dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
+        distance: arguments.kafka_distance.map(|distance| distance.0),
+        partitions: arguments.partitions,
         relay: arguments.relay.clone(),
     }
 }
@@ -175,6 +186,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
     let first = faults::begin(world, round.first)?;
     let mut absent = Vec::new();
     let mut struck_second = None;
+    let scenario = first.broken.clone();
     if let Some((after, strike)) = round.second {
         std::thread::sleep(after);
         let second = faults::begin(world, strike)?;
@@ -191,7 +203,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         std::thread::sleep(round.first.hold);
         faults::end(world, round.first, &first)?;
     }
-    let recovery = world.recover().with_context(|| format!("after {}", round.first.kind.name()))?;
+    let (recovery, standstill) = world.recover().with_context(|| format!("after {}", round.first.kind.name()))?;
     world.settle()?;
     absent.extend(world.absent_below_confirmed(false)?);
     let crashed = matches!(round.first.kind, Kind::PostgresKill | Kind::PostgresImmediate);
@@ -202,6 +214,8 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         killed: (round.first.kind == Kind::RelayKill && first.hit) || struck_second == Some(Kind::RelayKill),
         code: first.code,
         recovery,
+        standstill,
+        scenario,
         repeats: world.reader.repeats(round.number),
         absent,
         moved_back: world.moved_back(crashed)?,
@@ -226,9 +240,10 @@ fn again(arguments: &Arguments, seed: u64) -> String {
     words
         .extend(name(clap::ValueEnum::to_possible_value(&arguments.delivery)).map(|name| format!("--delivery {name}")));
     words.extend(arguments.on_bad_row.map(|_| "--on-bad-row dead-letter".to_owned()));
+    words.extend(arguments.kafka_distance.map(|distance| format!("--kafka-distance {}us", distance.0.as_micros())));
     words.push(format!(
-        "--connections {} --pause {} --postgres {}",
-        arguments.connections, arguments.pause, arguments.postgres
+        "--connections {} --pause {} --partitions {} --postgres {}",
+        arguments.connections, arguments.pause, arguments.partitions, arguments.postgres
     ));
     if !arguments.relay.is_empty() {
         words.push(format!("-- {}", arguments.relay.join(" ")));

@@ -56,12 +56,35 @@ pub(crate) enum Kind {
     KafkaSlow,
     /// Columns added, dropped, renamed, partitions added, truncations
     Ddl,
+    /// The leaders of all partitions moved to other brokers, if there are three
+    LeadersMoved,
+    /// Beside the load: a partition's first batch is refused while later rows of its key come
+    FirstBatchRefused,
+    /// Beside the load: a topic deleted and created again under load, then the brokers frozen for 20 s
+    TopicRecreated,
+    /// Beside the load: the slot dropped and created again while the relay is disconnected; it has to stop with 2
+    SlotRecreated,
+    /// Beside the load: the role's password changed with the password file, the walsender terminated
+    CredentialsRotated,
+    /// Beside the load: rows with 10 kB of headers while the brokers are frozen; memory has a bound
+    LargeHeaders,
+    /// Takes minutes: a broker killed when half of a large transaction is sent, Postgres restarted before it is back
+    HalfTransaction,
+    /// Takes minutes: a broker killed under load and back after a minute or two, two if there are three
+    BrokerGone,
+    /// Takes minutes: the relay stopped while many rows are written
+    Backlog,
 }
 
 impl Kind {
     /// As `--only` takes it.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether it comes only when it is asked for: it takes minutes, or more than a fault's moment.
+    pub(super) fn is_scenario(self) -> bool {
+        self >= Self::FirstBatchRefused
     }
 
     /// For how long it may hold, in milliseconds; 0: it is over at once.
@@ -83,7 +106,16 @@ impl Kind {
             | Self::PostgresLost
             | Self::PostgresHalfOpen
             | Self::KafkaCut
-            | Self::KafkaLost => 0..=0,
+            | Self::KafkaLost
+            | Self::LeadersMoved
+            | Self::FirstBatchRefused
+            | Self::TopicRecreated
+            | Self::SlotRecreated
+            | Self::CredentialsRotated
+            | Self::LargeHeaders
+            | Self::Backlog => 0..=0,
+            Self::HalfTransaction => 20_000..=40_000,
+            Self::BrokerGone => 60_000..=120_000,
         }
     }
 }
@@ -124,7 +156,7 @@ pub(crate) struct Round {
 pub(crate) struct Wishes {
     pub(crate) seed: u64,
     pub(crate) rounds: usize,
-    /// Only these kinds, and nothing on top; all when empty.
+    /// Only these kinds, and nothing on top; all but scenarios when empty.
     pub(crate) only: Vec<Kind>,
     pub(crate) brokers: Brokers,
 }
@@ -144,7 +176,8 @@ pub(crate) enum Brokers {
 
 /// The rounds, in their order.
 pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
-    let kinds = if wishes.only.is_empty() { Kind::value_variants() } else { &wishes.only };
+    let faults = Kind::value_variants().iter().filter(|kind| !kind.is_scenario()).copied();
+    let kinds = if wishes.only.is_empty() { faults.collect() } else { wishes.only.clone() };
     let alone = match wishes.brokers {
         Brokers::One => wishes.rounds,
         Brokers::Three => 0,
@@ -152,7 +185,7 @@ pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
     };
     let round = |number: usize| {
         let mut rng = StdRng::seed_from_u64(wishes.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
-        let kind = in_turn(kinds, wishes.seed, number);
+        let kind = in_turn(&kinds, wishes.seed, number);
         let second = wishes.only.is_empty() && rng.random_bool(SECOND);
         let calm = Duration::from_millis(rng.random_range(100..=900));
         let first = strike(kind, &mut rng);
@@ -204,7 +237,7 @@ mod tests {
         for round in &rounds {
             *counts.entry(round.first.kind).or_default() += 1;
         }
-        assert_eq!(counts.len(), Kind::value_variants().len());
+        assert_eq!(counts.len(), Kind::value_variants().iter().filter(|kind| !kind.is_scenario()).count());
         assert!(counts.values().all(|count| *count >= 13), "{counts:?}");
         assert_eq!(rounds.iter().filter(|round| round.brokers == 3).count(), 100);
         assert!(rounds.iter().filter(|round| round.second.is_some()).count() > 50);

@@ -70,6 +70,11 @@ impl Reader {
         process::wait_until(PATIENCE, "the reader to catch up", || self.ended().map(|()| there()))
     }
 
+    /// How many rows have come.
+    pub(super) fn seen(&self) -> usize {
+        self.shared.state().seen.len()
+    }
+
     /// Those of the rows that have not come.
     pub(super) fn absent(&self, rows: &[String]) -> Vec<String> {
         let state = self.shared.state();

@@ -8,6 +8,12 @@ use super::plan::{Kind, Round};
 use super::world::{Settings, Verdict};
 use crate::screen::{line, thousands};
 
+/// How long nothing may move while both ends are up.
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(15);
+
+/// The most memory a relay may ever hold, in KiB: what its container is given.
+const MOST_MEMORY_KIB: u64 = 256 << 10;
+
 /// What came of one round.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
@@ -21,6 +27,10 @@ pub(super) struct Outcome {
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
     pub(super) recovery: Duration,
+    /// The longest stretch of that in which nothing moved.
+    pub(super) standstill: Duration,
+    /// What a scenario found.
+    pub(super) scenario: Vec<String>,
     /// Records that came again, and the first of them.
     pub(super) repeats: (usize, String),
     /// Rows below the confirmed position that were not in Kafka.
@@ -32,11 +42,12 @@ impl Outcome {
     /// The round in one line.
     pub(super) fn describe(&self, rounds: usize) -> String {
         let second = self.second.map(|kind| format!(" + {}", kind.name())).unwrap_or_default();
+        let found = if self.scenario.is_empty() { String::new() } else { format!("  BROKEN {}", self.scenario.len()) };
         let code = self.code.filter(|code| *code != 0).map(|code| format!("  EXIT {code}")).unwrap_or_default();
         let absent = if self.absent.is_empty() { String::new() } else { format!("  ABSENT {}", self.absent.len()) };
         let back = if self.moved_back { "  MOVED BACK" } else { "" };
         format!(
-            "{:>5}/{rounds}  {:<38} {:>6} in flight  {:>5} repeats  recovered in {:>5.1} s{code}{absent}{back}",
+            "{:>5}/{rounds}  {:<38} {:>6} in flight  {:>5} repeats  recovered in {:>5.1} s{code}{absent}{back}{found}",
             self.round.number,
             format!("{}{second}", self.round.first.kind.name()),
             self.in_flight,
@@ -51,6 +62,10 @@ impl Outcome {
         let mut add = |what: String| broken.push(format!("round {}: {what}", self.round.number));
         if let Some(first) = self.absent.first() {
             add(format!("{} rows below the confirmed position are not in Kafka, such as {first}", self.absent.len()));
+        }
+        self.scenario.iter().for_each(|what| add(what.clone()));
+        if self.standstill > LONGEST_STANDSTILL {
+            add(format!("nothing moved for {:.1} s although all was up", self.standstill.as_secs_f64()));
         }
         if self.moved_back {
             add("the slot's confirmed position moved back".to_owned());
@@ -80,6 +95,9 @@ impl Report {
     /// What of the promises was broken; nothing: pass.
     pub(super) fn broken(&self, settings: &Settings) -> Vec<String> {
         let mut broken: Vec<String> = self.outcomes.iter().flat_map(|outcome| outcome.broken(settings)).collect();
+        if self.peak_kib > MOST_MEMORY_KIB {
+            broken.push(format!("the relay held {} MB", self.peak_kib / 1024));
+        }
         for verdict in &self.verdicts {
             broken.extend(verdict.undelivered.iter().map(|why| format!("not everything was confirmed: {why}")));
             if verdict.exit != 0 {
@@ -149,12 +167,18 @@ impl Report {
             sum(&|verdict| verdict.truth.committed as u64),
             sum(&|verdict| verdict.tally.rolled_back)
         ));
+        let killed = self.outcomes.iter().filter(|outcome| outcome.killed);
         line(&format!(
-            "kills         {}, {} with records in flight, {} repeats; {} in rounds without a kill",
+            "kills         {}, {} with records in flight, {} repeats beside {} in flight; {} repeats in rounds without a kill",
             count(&|outcome| outcome.killed),
             count(&|outcome| outcome.killed && outcome.in_flight > 0),
             repeats(true),
+            killed.map(|outcome| outcome.in_flight).sum::<u64>(),
             repeats(false)
+        ));
+        line(&format!(
+            "standstill    {:.1} s at most while all was up",
+            self.outcomes.iter().map(|outcome| outcome.standstill).max().unwrap_or_default().as_secs_f64()
         ));
         line(&format!(
             "confirmed     {} rounds after which a row below the confirmed position was not in Kafka",
@@ -189,6 +213,8 @@ mod tests {
             pause: Duration::ZERO,
             exactly_once,
             dead_letter: false,
+            distance: None,
+            partitions: 1,
             relay: Vec::new(),
         }
     }
@@ -203,6 +229,8 @@ mod tests {
             killed,
             code: None,
             recovery: Duration::ZERO,
+            standstill: Duration::ZERO,
+            scenario: Vec::new(),
             repeats: (repeats, "a record".to_owned()),
             absent: Vec::new(),
             moved_back: false,
@@ -222,6 +250,15 @@ mod tests {
         let lost = Outcome { absent: vec!["row-1".to_owned()], ..outcome(true, 0) };
         let report = Report { outcomes: vec![lost], ..Report::default() };
         assert!(report.broken(&settings(false)).concat().contains("row-1"));
+    }
+
+    #[test]
+    fn a_long_standstill_too_much_memory_and_what_a_scenario_finds_break_a_promise() {
+        let still = Outcome { standstill: Duration::from_secs(16), ..outcome(true, 0) };
+        assert_eq!(still.broken(&settings(false)).len(), 1);
+        let found = Outcome { scenario: vec!["swapped".to_owned()], ..outcome(true, 0) };
+        assert!(found.broken(&settings(false)).concat().contains("swapped"));
+        assert_eq!(Report { peak_kib: 300 << 10, ..Report::default() }.broken(&settings(false)).len(), 1);
     }
 
     #[test]

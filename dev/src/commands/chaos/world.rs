@@ -38,12 +38,18 @@ const WAL_SENDER_TIMEOUT: &str = "4s";
 /// The same for connections to brokers.
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
 
-/// How far the brokers are: so that records are in flight when a fault strikes.
+/// How far the brokers are unless it is said: so that records are in flight when a fault strikes.
 const DISTANCE: Duration = Duration::from_millis(4);
 
 /// A broker that was killed is replaced, and let in again, that soon.
 const BROKER_PROPERTIES: [(&str, &str); 2] =
     [("broker.session.timeout.ms", "2500"), ("broker.heartbeat.interval.ms", "500")];
+
+/// Keys among which bulk rows are dealt out.
+const BULK_KEYS: i64 = 50;
+
+/// May do what a relay does, with a password; everybody else needs none.
+pub(super) const ROTATING_ROLE: &str = "rotating";
 
 /// The same where records are refused: for a while the relay then has one record in flight, and the load is a tenth.
 const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
@@ -66,6 +72,10 @@ pub(super) struct Settings {
     pub(super) pause: Duration,
     pub(super) exactly_once: bool,
     pub(super) dead_letter: bool,
+    /// How far the brokers are, one way; `None`: as far as what is tested needs.
+    pub(super) distance: Option<Duration>,
+    /// Of each topic.
+    pub(super) partitions: u32,
     /// Further arguments of the relay.
     pub(super) relay: Vec<String>,
 }
@@ -113,6 +123,8 @@ pub(super) struct World {
     witness: Witness,
     dead_letters: String,
     confirmed: u64,
+    /// The last number of [`shop::bulk`].
+    bulk: i64,
 }
 
 /// What was found when the rounds were over.
@@ -131,18 +143,21 @@ pub(super) struct Verdict {
 impl World {
     pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
         let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        let options = kafka::Options { properties, ..kafka::Options::default() };
+        // A topic that was deleted is not to come back by itself.
+        let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
         let cluster = std::thread::spawn(move || Cluster::start(brokers, &options));
         let postgres = start_postgres(settings.major)?;
         let cluster = cluster.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
-        let distance = if settings.dead_letter { DISTANCE_OF_REFUSALS } else { DISTANCE };
+        let usual = if settings.dead_letter { DISTANCE_OF_REFUSALS } else { DISTANCE };
+        let distance = settings.distance.unwrap_or(usual);
         cluster.taps().iter().for_each(|tap| tap.set_distance(distance));
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
 
         let shop_options = settings.shop(brokers);
         let kafka = cluster.brokers().first().context("no broker")?;
         let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
-        let mut stage = Stage::build_with(&postgres, kafka, binary, "outbox.event", &shop_options, limit)?;
+        let mut stage =
+            Stage::build_with(&postgres, kafka, binary, "outbox.event", &shop_options, settings.partitions, limit)?;
         stage.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
         stage.brokers = cluster.tapped_brokers();
         stage.client = cluster.client_config();
@@ -179,6 +194,7 @@ impl World {
             witness,
             dead_letters,
             confirmed: 0,
+            bulk: 0,
         })
     }
 
@@ -200,14 +216,47 @@ impl World {
         }
     }
 
-    /// Waits until all that is committed now has been confirmed, and says how long that took.
-    pub(super) fn recover(&mut self) -> Result<Duration> {
-        let started = Instant::now();
+    /// Waits until all that is committed now has been confirmed, and says how long that took, and for how long at a stretch neither a
+    /// record came nor the slot moved.
+    pub(super) fn recover(&mut self) -> Result<(Duration, Duration)> {
         if let Some(code) = self.relay.exited()? {
             anyhow::bail!("the relay has ended with {code}");
         }
-        self.stage.wait_confirmed(PATIENCE)?;
-        Ok(started.elapsed())
+        let mut client = self.stage.connect()?;
+        let target: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[])?.get(0);
+        let sql = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn, confirmed_flush_lsn::text FROM pg_replication_slots
+                   WHERE slot_name = $2";
+        let started = Instant::now();
+        let (mut progress, mut since, mut longest) = ((0, String::new()), started, Duration::ZERO);
+        loop {
+            let row = client.query_one(sql, &[&target, &self.stage.name])?;
+            let now = (self.reader.seen(), row.get::<_, String>(1));
+            longest = longest.max(since.elapsed());
+            if now != progress {
+                (progress, since) = (now, Instant::now());
+            }
+            if row.get(0) {
+                return Ok((started.elapsed(), longest));
+            }
+            anyhow::ensure!(
+                started.elapsed() < PATIENCE,
+                "the slot is not confirmed up to {target} after {PATIENCE:?}: it is at {}",
+                progress.1
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Commits so many rows in transactions of `batch`, of keys that nobody else writes.
+    pub(super) fn write_bulk(&mut self, rows: i64, batch: i64) -> Result<()> {
+        let mut client = self.stage.connect()?;
+        let end = self.bulk + rows;
+        while self.bulk < end {
+            let next = end.min(self.bulk + batch);
+            shop::bulk(&mut client, self.bulk + 1..=next, BULK_KEYS)?;
+            self.bulk = next;
+        }
+        Ok(())
     }
 
     /// Rows that were committed below the slot's confirmed position and have not come.
@@ -300,5 +349,8 @@ fn start_postgres(major: u32) -> Result<Postgres> {
         ("max_wal_size", "4GB"),
     ];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })
+    let with_password = format!("host all {ROTATING_ROLE} 127.0.0.1/32 scram-sha-256");
+    let trusted = ["local all all trust", "host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"];
+    let hba = std::iter::once(with_password).chain(trusted.map(str::to_owned)).collect();
+    Postgres::start(&postgres::Options { major, settings, hba, ..postgres::Options::default() })
 }

@@ -19,7 +19,8 @@ use walrelay_dev::kafka::{Kafka, Options};
 use walrelay_dev::process;
 use walrelay_dev::relay::Relay;
 
-use crate::{Binary, screen};
+use crate::binary::Binary;
+use crate::screen;
 
 /// Debezium's own, which are left out on purpose.
 const CONTEXT: &str = "__debezium.context.";

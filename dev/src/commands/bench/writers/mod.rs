@@ -20,11 +20,11 @@ use walrelay_dev::consume::{self, Meter};
 use walrelay_dev::process::Guarded;
 
 use super::case::{Kind, Load, Reading, Size};
-use super::ground::{Ground, Loaded};
-use super::report::{Figure, figure_of};
-use super::subject::{Job, Name, Subjects};
+use super::figure::{Figure, figure_of};
+use super::ground::{Ground, Job, Loaded};
+use super::subject::{Name, Subjects};
 use super::{ground, measure};
-use crate::screen::{line, thousands};
+use crate::screen::{failure, line, thousands};
 use pgbench::Written;
 use polling::Polling;
 
@@ -91,7 +91,7 @@ fn at_rate(ground: &Ground, subjects: &Subjects, rate: u32, seconds: u32, runs: 
                 }
                 Err(error) => {
                     line(&format!("  writers {round}  {} failed: {error:#}", beside.name()));
-                    *note = Some(super::failure(&error));
+                    *note = Some(failure(&error));
                 }
             }
         }
