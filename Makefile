@@ -20,7 +20,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist deb fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -124,6 +124,10 @@ image: ## Build the image without a container engine, into $(target)/image (need
 
 image-test: image provision ## Run that image: its files, setup, check, run as process 1, health, SIGTERM (needs bubblewrap)
 	docker/test-image $(target)/image
+
+dist: ## Build what is released into dist/: program for glibc 2.28 and newer, archive, packages, bill of materials
+	@dev/prerequisites build
+	dev/dist
 
 deb: ## Build the Debian package (needs cargo-deb)
 	@dev/prerequisites build
