@@ -8,8 +8,9 @@ use tracing_subscriber::EnvFilter;
 use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::{self, CommandError, check, prune, republish, setup, status, teardown};
-use walrelay::config::{self, Exit, HttpAddress, Invocation, LogConfig, LogFormat, Task};
+use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::config::{BenchConfig, SetupConfig, StatusConfig, TeardownConfig};
+use walrelay::http::HttpAddress;
 use walrelay::pg::source::Environment;
 
 /// Pause between two looks of `status --watch`.

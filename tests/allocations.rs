@@ -17,14 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
-use walrelay::config::mapping::{Mapping, Topic};
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
+use walrelay::outbox::Mapping;
 use walrelay::outbox::Outbox;
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::{Ended, Limits, Relay, SystemClock};
+use walrelay::route::TopicSetting;
 use walrelay::sink::Sink;
 use walrelay::sink::kafka::{KafkaSink, Settings};
 use walrelay::sink::null::NullSink;
@@ -156,7 +157,7 @@ impl Upstream for Script {
 fn allocations(sink: impl Sink, transactions: u64) -> u64 {
     let stop = Arc::new(AtomicBool::new(false));
     let mut script = Script::of(transactions, &stop);
-    let mapping = Mapping { topic: Topic::Template("outbox.event.{route}".to_owned()), ..Mapping::default() };
+    let mapping = Mapping { topic: TopicSetting::Template("outbox.event.{route}".to_owned()), ..Mapping::default() };
     let outbox = Outbox::new(mapping, Vec::new()).unwrap();
     let limits = Limits {
         coalesce: Duration::ZERO,

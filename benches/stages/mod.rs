@@ -3,12 +3,13 @@
 //! Rows are those of `sql/outbox.sql` with a payload of so many bytes, as a walsender sends them.
 
 use std::time::Instant;
-use walrelay::config::mapping::{Mapping, Topic};
 use walrelay::lsn::Lsn;
+use walrelay::outbox::Mapping;
 use walrelay::outbox::{Outbox, Outcome, RowContext};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Begin, Message, PgTime, Relation, RelationColumn, Tuple};
+use walrelay::route::TopicSetting;
 use walrelay::tracker::{Position, Tracker};
 
 const RELATION: u32 = 16_384;
@@ -69,7 +70,7 @@ pub(crate) fn decode(body: &[u8]) -> usize {
 
 /// An outbox that knows the table.
 pub(crate) fn outbox() -> Outbox {
-    let mapping = Mapping { topic: Topic::Template("outbox.event.{route}".to_owned()), ..Mapping::default() };
+    let mapping = Mapping { topic: TopicSetting::Template("outbox.event.{route}".to_owned()), ..Mapping::default() };
     let mut outbox = Outbox::new(mapping, Vec::new()).expect("a topic");
     let column = |&(name, type_id): &(&str, u32)| RelationColumn { name: name.to_owned(), type_id, type_modifier: -1 };
     outbox

@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use walrelay::config::mapping::{Mapping, Timestamp};
+use walrelay::outbox::{Mapping, Timestamp};
 use walrelay::lsn::Lsn;
 use walrelay::outbox::{Outbox, Outcome, RowContext, RowError};
 use walrelay::pg::replication::ReplicationMessage;

@@ -2,8 +2,8 @@
 //!
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
-use crate::config::TableName;
 pub(super) use crate::given::units::bytes;
+use crate::outbox::TableName;
 use crate::pg::catalog::Session;
 use crate::pg::identifier;
 use std::time::Duration;

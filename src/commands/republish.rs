@@ -14,7 +14,7 @@ use super::output::{number, shell_quoted, typed as sql_typed};
 use super::progress::Progress;
 use super::target::{self, OutboxPlace, Target};
 use super::{AGE_COLUMNS, TypedFlags, listed};
-use crate::config::TableName;
+use crate::outbox::TableName;
 use crate::pg::{Connection, Purpose, identifier};
 use std::io::Write;
 

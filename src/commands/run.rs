@@ -11,8 +11,9 @@
 
 use super::notify::Notifier;
 use super::{CommandError, setup};
-use crate::config::{HttpAddress, OnStop, RunConfig};
+use crate::config::{OnStop, RunConfig};
 use crate::given::SettingError;
+use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
 use crate::lsn::Lsn;
 use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};

@@ -15,8 +15,8 @@ mod slot;
 
 use super::error::CommandError;
 use super::output::{Told, bytes, command, number};
-use crate::config::TableName;
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 use crate::pg::instance;
 use crate::pg::marker;
 use crate::pg::source::Source;

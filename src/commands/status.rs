@@ -7,7 +7,7 @@ mod relay;
 mod report;
 
 use super::error::CommandError;
-use crate::config::TableName;
+use crate::outbox::TableName;
 use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::source::Source;

@@ -3,8 +3,8 @@
 //! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
 
 use super::error::CommandError;
-use crate::config::TableName;
-use crate::config::mapping::Mapping;
+use crate::outbox::Mapping;
+use crate::outbox::TableName;
 use crate::outbox::{Outbox, Role};
 use crate::pg::shape::{Shape, shape};
 use crate::pg::source::Source;

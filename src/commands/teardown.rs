@@ -5,7 +5,7 @@
 
 use super::error::CommandError;
 use super::output::{Told, bytes, command};
-use crate::config::TableName;
+use crate::outbox::TableName;
 use crate::pg::catalog::PublicationMark;
 use crate::pg::marker;
 use crate::pg::server::Slot;

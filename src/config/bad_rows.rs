@@ -7,42 +7,8 @@ use super::error::ConfigError;
 use super::read::Reader;
 use crate::cli::BadRowArgs;
 use crate::given::{Given, SettingError, nearest};
+use crate::relay::{BadRows, Fate};
 use crate::tracker::Position;
-
-/// What becomes of one row that cannot be published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fate {
-    /// The relay stops, with nothing after it confirmed.
-    #[default]
-    Stop,
-    /// It goes to the dead-letter topic.
-    DeadLetter,
-    /// It is counted and passed over.
-    Skip,
-}
-
-/// What becomes of all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct BadRows {
-    /// Unless something else is said of the row.
-    pub fate: Fate,
-    /// Said of single rows.
-    pub at: Vec<(Position, Fate)>,
-    /// Where dead letters go: a name that Kafka allows.
-    pub dead_letter_topic: String,
-}
-
-impl BadRows {
-    /// The fate of the row at `position`, if it is bad.
-    pub fn fate(&self, position: Position) -> Fate {
-        self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.fate, |(_, fate)| *fate)
-    }
-
-    /// Whether any bad row may be passed.
-    pub fn let_any_pass(&self) -> bool {
-        self.fate != Fate::Stop || !self.at.is_empty()
-    }
-}
 
 const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::DeadLetter), ("skip", Fate::Skip)];
 

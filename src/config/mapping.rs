@@ -1,93 +1,15 @@
-//! How rows become records: settings for [`outbox`](crate::outbox) and [`route`](crate::route).
+//! How rows become records, from flags and the other layers.
 //!
-//! In: flags and the other layers. Out: plain values. Names of columns are taken exactly, and whether a
+//! In: flags and the other layers. Out: a [`Mapping`]. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-use super::connect::Connect;
 use super::error::ConfigError;
-use super::names;
 use super::read::{self, Reader};
 use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
-
-/// How rows become records. The default is what `walrelay run` does without flags.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Mapping {
-    /// Column of the event's id; `None`: found by name.
-    pub id_column: Option<String>,
-    /// Column of the key; `None`: found by name, empty: no key.
-    pub key_column: Option<String>,
-    /// Column of the value; `None`: found by name.
-    pub payload_column: Option<String>,
-    /// Column of the event's type; `None`: found by name, empty: none.
-    pub type_column: Option<String>,
-    /// Column that `{route}` stands for; `None`: found by name.
-    pub route_column: Option<String>,
-    /// Column with a JSON object of headers; `None`: `headers`, if the table has it; empty: none.
-    pub headers_column: Option<String>,
-    /// Where a record goes.
-    pub topic: Topic,
-    /// Further headers in this order: name, column. Names may repeat.
-    pub headers: Vec<(String, String)>,
-    /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.
-    pub envelope: Vec<(String, String)>,
-    /// Column of the partition; `None`: by the key.
-    pub partition_column: Option<String>,
-    /// The record's time.
-    pub timestamp: Timestamp,
-    /// Whether an empty or blank payload becomes a null value.
-    pub tombstone_on_empty_payload: bool,
-    /// Whether each record carries its position as a header.
-    pub position_header: bool,
-    /// What an update of a row does.
-    pub on_update: OnUpdate,
-    /// Prefixes of logical messages to publish; empty: none.
-    pub message_prefixes: Vec<String>,
-    /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
-    pub connect: Option<Box<Connect>>,
-}
-
-/// Where a record goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Topic {
-    /// A template such as `outbox.event.{route}`.
-    Template(String),
-    /// A regular expression on the routed-by value, and what a whole match becomes.
-    Regex {
-        /// Java's syntax.
-        regex: String,
-        /// Java's syntax: `$1`, `${name}`, `\$`.
-        replacement: String,
-    },
-}
-
-impl Default for Topic {
-    fn default() -> Self {
-        Self::Template("outbox.event.{route}".to_owned())
-    }
-}
-
-/// A record's time.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Timestamp {
-    /// The transaction's commit.
-    #[default]
-    Commit,
-    /// The column's value; null: as [`Timestamp::Commit`].
-    Column(String),
-}
-
-/// What an update of a row does; never does it publish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnUpdate {
-    /// Is counted and logged.
-    #[default]
-    Warn,
-    /// Is counted.
-    Skip,
-    /// Stops the relay.
-    Stop,
-}
+use crate::outbox::table_name::is_name;
+use crate::outbox::{Mapping, OnUpdate, Timestamp};
+use crate::route::TopicSetting;
 
 const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
 
@@ -139,16 +61,16 @@ impl Reader<'_> {
     }
 
     /// A template, or a regular expression with its replacement, but not both.
-    fn topic(&self, args: &RoutingArgs) -> Result<Topic, ConfigError> {
+    fn topic(&self, args: &RoutingArgs) -> Result<TopicSetting, ConfigError> {
         let template = self.non_empty("topic", args.topic.as_deref())?;
         let regex = self.non_empty("topic-regex", args.topic_regex.as_deref())?;
         let replacement = self.non_empty("topic-replacement", args.topic_replacement.as_deref())?;
         let (template, regex, replacement) = given_here(template, regex, replacement);
         match (template, regex, replacement) {
-            (None, None, None) => Ok(Topic::default()),
-            (Some(template), None, None) => Ok(Topic::Template(template.text)),
+            (None, None, None) => Ok(TopicSetting::default()),
+            (Some(template), None, None) => Ok(TopicSetting::Template(template.text)),
             (None, Some(regex), Some(replacement)) => {
-                Ok(Topic::Regex { regex: regex.text, replacement: replacement.text })
+                Ok(TopicSetting::Regex { regex: regex.text, replacement: replacement.text })
             }
             (Some(first), Some(second), _) | (Some(first), None, Some(second)) => {
                 Err(SettingError::Exclusive { first: first.origin, second: second.origin }.into())
@@ -170,11 +92,11 @@ impl Reader<'_> {
     /// `NAME=COLUMN` for each, with where it was given.
     fn pairs(&self, setting: &str, typed: &[String]) -> Result<Vec<(Pair, Given)>, ConfigError> {
         let pair = |given: Given| match given.text.split_once('=') {
-            Some((name, column)) if !name.is_empty() && names::is_name(column) => {
+            Some((name, column)) if !name.is_empty() && is_name(column) => {
                 Ok(((name.to_owned(), column.to_owned()), given))
             }
             _ => {
-                let bare = names::is_name(&given.text) && !given.text.contains('=');
+                let bare = is_name(&given.text) && !given.text.contains('=');
                 Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))).into())
             }
         };

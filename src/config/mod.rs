@@ -13,14 +13,12 @@
 
 mod bad_rows;
 mod bench;
-pub mod connect;
 mod destination;
 mod error;
 mod file;
 mod layers;
-pub mod mapping;
-pub mod names;
-mod patterns;
+mod mapping;
+mod names;
 mod read;
 
 use std::ffi::OsString;
@@ -28,20 +26,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use bad_rows::{BadRows, Fate};
 pub use bench::{BenchConfig, PayloadType};
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit};
 use layers::Layers;
-use mapping::Mapping;
-pub use names::{HttpAddress, TableName};
-pub use patterns::{List, TablePatterns};
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
 use crate::commands::{TypedFlags, check, prune, republish};
 use crate::debezium::DebeziumError;
+use crate::http::HttpAddress;
+use crate::outbox::{Mapping, TableName, TablePatterns};
 use crate::pg::source::{Environment, Source};
+use crate::relay::BadRows;
 use crate::sink::destination::{Delivery, Destination};
 
 /// What the process is to do.

@@ -9,10 +9,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::error::ConfigError;
 use super::layers::Layers;
-use super::names::{self, HttpAddress, TableName};
+use super::names;
 use super::{
-    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, TablePatterns, Task,
-    TeardownConfig,
+    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, Task, TeardownConfig,
 };
 use crate::cli::{
     CheckArgs, CommonArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs,
@@ -20,7 +19,10 @@ use crate::cli::{
 };
 use crate::commands::{OutboxPlace, check, prune, republish};
 use crate::given::{Given, Origin, SettingError, nearest, units};
+use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
+use crate::outbox::table_name::is_name;
+use crate::outbox::{TableName, TablePatterns};
 use crate::pg::source::{Environment, Source};
 use crate::sink::destination::Delivery;
 
@@ -275,7 +277,7 @@ impl Reader<'_> {
             Some(given) if given.text.trim().eq_ignore_ascii_case("off") => Ok(None),
             Some(given) => match HttpAddress::parse(&given.text) {
                 Some(address) => Ok(Some(address)),
-                None => Err(given.invalid(names::HTTP, names::nearest_http(&given.text)).into()),
+                None => Err(given.invalid(names::HTTP, nearest_http(&given.text)).into()),
             },
         }
     }
@@ -428,7 +430,7 @@ pub(super) fn flag(name: &str, text: &str) -> Given {
 
 /// The name of a column, a publication or a role, taken exactly.
 pub(super) fn name(given: Given) -> Result<String, SettingError> {
-    if names::is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
+    if is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 
 /// Who types capitals without quotes may mean them.

@@ -5,8 +5,10 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::mapping::{OnUpdate, Timestamp, Topic};
 use crate::lsn::Lsn;
+use crate::outbox::{OnUpdate, Timestamp};
+use crate::relay::Fate;
+use crate::route::TopicSetting;
 use crate::tracker::Position;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -54,7 +56,7 @@ fn without_flags_run_means_the_documented_defaults() {
     assert!(!config.setup && !config.dry_run && config.tables.is_empty());
     assert_eq!(format!("{:?}", config.destination), r#"Kafka { brokers: "localhost:9092", properties: [], .. }"#);
     assert_eq!(config.mapping, Mapping::default());
-    assert_eq!(config.mapping.topic, Topic::Template("outbox.event.{route}".into()));
+    assert_eq!(config.mapping.topic, TopicSetting::Template("outbox.event.{route}".into()));
     assert_eq!(config.http.unwrap().to_string(), "127.0.0.1:9464");
     assert_eq!(config.limits, Limits::default());
     assert_eq!(config.limits.max_in_flight, 16_777_216);
@@ -120,7 +122,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
             type_column: Some("t".into()),
             route_column: Some("r".into()),
             headers_column: Some("h".into()),
-            topic: Topic::Template("{type|kebab}".into()),
+            topic: TopicSetting::Template("{type|kebab}".into()),
             headers: vec![pair("a", "b"), pair("c", "d")],
             envelope: vec![pair("e", "f")],
             partition_column: Some("n".into()),
@@ -493,12 +495,12 @@ fn an_old_set_up_counts_below_flags_variables_and_the_file() {
     assert_eq!(config.source.to_string(), "me as me at old:5432");
     let destination = r#"Kafka { brokers: "env:1", properties: [("linger.ms", "9"), ("batch.size", "7")], .. }"#;
     assert_eq!(format!("{:?}", config.destination), destination);
-    assert_eq!(config.mapping.topic, Topic::Regex { regex: "(a|b)".into(), replacement: "x.$1".into() });
+    assert_eq!(config.mapping.topic, TopicSetting::Regex { regex: "(a|b)".into(), replacement: "x.$1".into() });
     assert!(config.mapping.connect.is_some() && !config.table_patterns.is_empty());
     assert!(warnings.iter().any(|warning| warning.contains("__debezium.context")), "{warnings:?}");
     let (config, _) = run_in(&environment(&[]), &["--from-debezium", &old, "--slot=s", "--topic={type}", "-t", "a"]);
     assert_eq!(config.slot, "s");
-    assert_eq!(config.mapping.topic, Topic::Template("{type}".into()));
+    assert_eq!(config.mapping.topic, TopicSetting::Template("{type}".into()));
     assert!(config.table_patterns.is_empty() && config.tables.len() == 1);
 }
 

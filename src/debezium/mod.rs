@@ -29,9 +29,9 @@ use std::path::{Path, PathBuf};
 pub use document::Platform;
 pub use error::DebeziumError;
 
-use crate::config::TablePatterns;
-use crate::config::connect::Connect;
 use crate::given::Origin;
+use crate::outbox::TablePatterns;
+use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 use document::{Document, Job};
 

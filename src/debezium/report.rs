@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::{Platform, Setting, Severity, Translation};
-use crate::config::connect::{Connect, Converter};
+use crate::outbox::connect::{Connect, Converter};
 
 impl Translation {
     /// The whole report. `accept`: differences are accepted.

@@ -5,7 +5,7 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::connect::{BinaryMode, Converter, DecimalMode, Expand, IntervalMode, Json, TimePrecision};
+use crate::outbox::connect::{BinaryMode, Converter, DecimalMode, Expand, IntervalMode, Json, TimePrecision};
 
 /// A set-up that has nothing to complain of.
 const SERVER: &str = "\

@@ -9,10 +9,13 @@
 //! Specification: RFC 9110, RFC 9112.
 
 mod accept;
+mod address;
 mod history;
 mod page;
 
 use crate::metrics::{Metrics, Moment};
+pub use address::HttpAddress;
+pub(crate) use address::nearest_http;
 use history::History;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};

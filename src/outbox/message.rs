@@ -9,7 +9,7 @@ use super::fault::{BadReason, shown};
 use super::json::{self, Member};
 use super::kind::Kind;
 use super::plan::{self, Connected, Plan, PlanColumn, PlanError, Role};
-use crate::config::mapping::{Mapping, Timestamp};
+use crate::outbox::{Mapping, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
 use crate::route::Topic;
 use std::borrow::Cow;

@@ -14,14 +14,17 @@
 //! Which tables `--table` covers is the catalogue's word of now on rows of the past: what was a partition then may be a table of
 //! its own since, or gone. `tables` has what is made of that.
 
-mod connect;
+pub mod connect;
 mod fault;
 mod json;
 mod kind;
+mod mapping;
 mod message;
+mod patterns;
 mod plan;
 mod record;
 mod remains;
+pub mod table_name;
 mod tables;
 mod time;
 mod value;
@@ -29,12 +32,13 @@ mod value;
 pub use connect::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
+pub use mapping::{Mapping, OnUpdate, Timestamp};
+pub use patterns::{List, TablePatterns};
 use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
+pub use table_name::TableName;
 use tables::{Standing, Tables};
 
-use crate::config::mapping::{Mapping, OnUpdate};
-use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};

@@ -10,8 +10,8 @@
 
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
-use crate::config::TablePatterns;
-use crate::config::mapping::{Mapping, Timestamp};
+use crate::outbox::TablePatterns;
+use crate::outbox::{Mapping, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
 use crate::route::{Name, Topic};
 use std::fmt;

@@ -14,7 +14,7 @@ use super::kind::Kind;
 use super::plan::Plan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
-use crate::config::mapping::Mapping;
+use crate::outbox::Mapping;
 use crate::pgoutput::{Column, Tuple};
 use crate::route::{LastTopic, NoTopic, Topic};
 use crate::sink::{Header, Record, emptied};

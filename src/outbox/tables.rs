@@ -8,8 +8,8 @@
 //! cannot be told, and is left out: a partition that was detached before this process looked for the first time, and that the
 //! publication holds as a table of its own.
 
-use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
+use crate::outbox::{TableName, TablePatterns};
 use crate::pgoutput::{PublishedTable, Relation, RelationId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,7 +1,8 @@
 use super::*;
-use crate::config::mapping::{Timestamp, Topic as TopicSetting};
+use crate::outbox::Timestamp;
 use crate::pgoutput::{Message, RelationColumn};
 use crate::route::TopicFault;
+use crate::route::TopicSetting;
 use proptest::prelude::*;
 
 const BOOL: u32 = 16;

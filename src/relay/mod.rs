@@ -11,6 +11,7 @@
 //! Invariants: a frame is consumed only once what it asks for is done, so a full sink leaves it where it is; a failed report
 //! ends the stream before the position can pass it; no status update says more than the tracker.
 
+mod bad_rows;
 mod careful;
 mod clock;
 mod gathered;
@@ -22,11 +23,11 @@ mod seal;
 mod session;
 mod topics;
 
+pub use bad_rows::{BadRows, Fate};
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
 pub use progress::{Identity, Misplaced, transactional_id};
 
-use crate::config::{BadRows, Fate};
 use crate::feedback::Reached;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};

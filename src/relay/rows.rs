@@ -9,11 +9,11 @@
 //! Invariants: a row's frame is consumed only once its record is enqueued, or its fate is sealed; while a dead letter is on its
 //! way nothing else is, so that nothing of its key gets ahead of it and the position cannot pass it.
 
+use super::Fate;
 use super::careful::{Alone, Condemned, Report, What};
 use super::oversized::{Oversized, oversized};
 use super::session::{Session, Step, Turn, Wait, disconnected, position};
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
-use crate::config::Fate;
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};

@@ -1,7 +1,7 @@
 //! Single cases of the loop; what follows from many of them at once is the simulation's (tests/sim).
 
 use super::*;
-use crate::config::mapping::Mapping;
+use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
 use crate::sink::{Enqueue, InFlight, Own, Owner, Record, Tag, Token};

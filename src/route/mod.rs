@@ -13,7 +13,6 @@
 mod java;
 mod template;
 
-use crate::config::mapping;
 use java::JavaRegex;
 use regex::Regex;
 use std::fmt;
@@ -28,6 +27,26 @@ const LONGEST_TOPIC_BYTES: usize = 249;
 /// It is not well-formed, or has no counterpart here.
 pub(crate) fn whole_match(java: &str) -> Result<Regex, TopicProblem> {
     JavaRegex::whole_ignoring_case(java).map_err(|error| error.problem)
+}
+
+/// Where a record goes, as it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopicSetting {
+    /// A template such as `outbox.event.{route}`.
+    Template(String),
+    /// A regular expression on the routed-by value, and what a whole match becomes.
+    Regex {
+        /// Java's syntax.
+        regex: String,
+        /// Java's syntax: `$1`, `${name}`, `\$`.
+        replacement: String,
+    },
+}
+
+impl Default for TopicSetting {
+    fn default() -> Self {
+        Self::Template("outbox.event.{route}".to_owned())
+    }
 }
 
 /// How topics are made, understood once.
@@ -56,10 +75,10 @@ impl Topic {
     ///
     /// # Errors
     /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
-    pub fn new(setting: &mapping::Topic) -> Result<Self, TopicError> {
+    pub fn new(setting: &TopicSetting) -> Result<Self, TopicError> {
         let form = match setting {
-            mapping::Topic::Template(text) => Form::Template(Template::new(text)?),
-            mapping::Topic::Regex { regex, replacement } => Form::Regex(JavaRegex::new(regex, replacement)?),
+            TopicSetting::Template(text) => Form::Template(Template::new(text)?),
+            TopicSetting::Regex { regex, replacement } => Form::Regex(JavaRegex::new(regex, replacement)?),
         };
         Ok(Self { form })
     }

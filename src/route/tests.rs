@@ -2,11 +2,11 @@ use super::*;
 use proptest::prelude::*;
 
 fn template(text: &str) -> Result<Topic, TopicError> {
-    Topic::new(&mapping::Topic::Template(text.to_owned()))
+    Topic::new(&TopicSetting::Template(text.to_owned()))
 }
 
 fn regex(regex: &str, replacement: &str) -> Result<Topic, TopicError> {
-    Topic::new(&mapping::Topic::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() })
+    Topic::new(&TopicSetting::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() })
 }
 
 fn rendered(topic: &Topic, values: &[&str]) -> String {

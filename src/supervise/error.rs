@@ -1,7 +1,7 @@
 //! Why a run ended other than on request: each case with its exit code and with what to do.
 
-use crate::config::TableName;
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 use crate::outbox::{BadReason, PlanError};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Recovery, sqlstate};

@@ -12,10 +12,10 @@ pub(crate) use acquire::check_slot;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
 
-use crate::config::{TableName, TablePatterns};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
+use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
@@ -391,7 +391,7 @@ fn dice() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::mapping::Mapping;
+    use crate::outbox::Mapping;
     use crate::pg::source::Environment;
     use crate::relay::{Limits, SystemClock};
     use crate::sink::Failure;

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use walrelay::commands::{CommandError, setup, status, teardown};
-use walrelay::config::TableName;
+use walrelay::outbox::TableName;
 use walrelay::pg::source::{Environment, Source};
 use walrelay::pg::{Connection, Purpose, catalog};
 use walrelay::supervise::RunError;

@@ -4,7 +4,7 @@ use crate::broker::Client;
 use crate::dice::Dice;
 use crate::postgres::Manner;
 use std::time::Duration;
-use walrelay::config::Fate;
+use walrelay::relay::Fate;
 use walrelay::relay::Limits;
 
 /// What goes on and what goes wrong: each once in so many steps, 0 for never.

@@ -12,12 +12,13 @@ use crate::world::{Shared, World};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use walrelay::config::mapping::Mapping;
-use walrelay::config::{BadRows, TableName};
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
+use walrelay::outbox::Mapping;
 use walrelay::outbox::Outbox;
+use walrelay::outbox::TableName;
 use walrelay::pg::Recovery;
+use walrelay::relay::BadRows;
 use walrelay::relay::{BadRowAt, Ended, Relay};
 use walrelay::sink::{Failure, FailureClass};
 

@@ -5,8 +5,8 @@ use crate::nature::{Bounds, Nature};
 use crate::process::{Outcome, Process};
 use crate::wal::BAD_ROUTE;
 use crate::world::{Counts, Shared, World};
-use walrelay::config::Fate;
 use walrelay::relay::BadRowAt;
+use walrelay::relay::Fate;
 
 /// Runs one seed to its end.
 pub(crate) fn run_seed(seed: u64) -> (Counts, u64) {

@@ -7,8 +7,8 @@ use crate::run::{ended, run};
 use crate::wal::Piece;
 use crate::world::{Shared, World};
 use std::time::Duration;
-use walrelay::config::Fate;
 use walrelay::lsn::Lsn;
+use walrelay::relay::Fate;
 
 /// A world in which only the script acts, until it calms down.
 fn world() -> Shared {

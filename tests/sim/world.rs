@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use walrelay::config::Fate as RowFate;
 use walrelay::lsn::Lsn;
+use walrelay::relay::Fate as RowFate;
 use walrelay::sink::Record;
 use walrelay::tracker::Position;
 

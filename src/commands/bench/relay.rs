@@ -3,12 +3,14 @@
 use super::BenchError;
 use super::stopwatch::{Acknowledged, Stopwatch};
 use crate::commands::run;
-use crate::config::mapping::{Mapping, Topic};
-use crate::config::{BenchConfig as Request, TablePatterns};
+use crate::config::BenchConfig as Request;
 use crate::metrics::Metrics;
+use crate::outbox::Mapping;
 use crate::outbox::Outbox;
+use crate::outbox::TablePatterns;
 use crate::pg::{Connection, Purpose, literal};
 use crate::relay::{Limits, Relay, SystemClock};
+use crate::route::TopicSetting;
 use crate::sink::Sink;
 use crate::sink::destination::Delivery;
 use crate::sink::null::NullSink;
@@ -98,7 +100,7 @@ impl Running {
             Some(destination) => destination.open(&format!("walrelay/{name}"), Delivery::AtLeastOnce)?,
             None => Box::new(NullSink::default()),
         };
-        let mapping = Mapping { topic: Topic::Template(topic.to_owned()), ..Mapping::default() };
+        let mapping = Mapping { topic: TopicSetting::Template(topic.to_owned()), ..Mapping::default() };
         let outbox = Outbox::new(mapping, Vec::new()).map_err(run::Error::from)?;
         let metrics = Arc::new(Metrics::new(name, name, Instant::now()));
         let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<Acknowledged>::default());

@@ -18,12 +18,13 @@ mod service;
 mod tables;
 
 use super::error::CommandError;
-use crate::config::mapping::Topic;
-use crate::config::{Fate, RunConfig};
+use crate::config::RunConfig;
 use crate::finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::Connection;
+use crate::relay::Fate;
 use crate::relay::transactional_id;
+use crate::route::TopicSetting;
 use crate::sink::destination::{Delivery, Wanted};
 use facts::Place;
 pub use report::{Report, TableReport};
@@ -83,8 +84,8 @@ pub fn report(config: &RunConfig) -> Result<Report, CommandError> {
 /// What all topics begin with, where that is known.
 fn topics_begin(config: &RunConfig) -> &str {
     match &config.mapping.topic {
-        Topic::Template(template) => template.split('{').next().unwrap_or_default(),
-        Topic::Regex { .. } => "",
+        TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
+        TopicSetting::Regex { .. } => "",
     }
 }
 

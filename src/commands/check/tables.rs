@@ -7,11 +7,13 @@ use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted, typed};
-use crate::config::mapping::Topic;
-use crate::config::{Fate, RunConfig, TableName};
+use crate::config::RunConfig;
 use crate::finding::{Finding, Side};
+use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker};
+use crate::relay::Fate;
+use crate::route::TopicSetting;
 use std::collections::BTreeSet;
 
 /// jsonb's `pg_type.oid`.
@@ -179,12 +181,12 @@ fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<F
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {reason}", sample.bad.len());
     let mend = match &config.mapping.topic {
-        crate::config::mapping::Topic::Template(text)
+        crate::route::TopicSetting::Template(text)
             if reason.contains("is no topic name") && !text.contains("kebab") =>
         {
             format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
         }
-        Topic::Template(_) | Topic::Regex { .. } => {
+        TopicSetting::Template(_) | TopicSetting::Regex { .. } => {
             format!("insert it corrected: DELETE FROM {} …; and the row that was meant", table.sql_name())
         }
     };

@@ -4,7 +4,7 @@
 
 use crate::commands::AGE_COLUMNS;
 use crate::commands::error::CommandError;
-use crate::config::TableName;
+use crate::outbox::TableName;
 use crate::pg::identifier;
 use crate::pg::shape::{Shape, ShapeColumn};
 use std::time::Duration;

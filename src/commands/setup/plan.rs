@@ -6,7 +6,7 @@
 use super::Request;
 use crate::commands::error::CommandError;
 use crate::commands::output::{Told, command, table};
-use crate::config::TableName;
+use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::instance::{self, Agreement, Sighting};
 use crate::pg::marker;

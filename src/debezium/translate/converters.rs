@@ -3,8 +3,8 @@
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 
 use super::Translator;
-use crate::config::connect::{Converter, Json};
 use crate::debezium::keys::{Keys, Value};
+use crate::outbox::connect::{Converter, Json};
 
 /// A place that a converter serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

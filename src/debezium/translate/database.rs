@@ -1,10 +1,10 @@
 //! Where the rows come from: `database.*`, slot, publication, tables.
 
 use super::Translator;
-use crate::config::{List, TablePatterns};
 use crate::debezium::keys::Value;
 use crate::debezium::{Setting, Severity};
 use crate::given::Origin;
+use crate::outbox::{List, TablePatterns};
 
 /// Debezium's names of what libpq calls otherwise, and whether it is shown.
 const PARTS: [(&str, &str); 9] = [

@@ -17,10 +17,10 @@ use super::document::{Job, Platform};
 use super::expressions::{self, Surroundings};
 use super::keys::{Keys, Value};
 use super::{Note, Setting, Severity, Translation};
-use crate::config::TablePatterns;
-use crate::config::connect::Connect;
 use crate::given::Origin;
 use crate::given::is_secret;
+use crate::outbox::TablePatterns;
+use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 
 /// Translates a whole set-up.

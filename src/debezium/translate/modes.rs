@@ -1,7 +1,7 @@
 //! How Debezium reads columns, before a converter sees them.
 
 use super::Translator;
-use crate::config::connect::{BinaryMode, DecimalMode, IntervalMode, TimePrecision};
+use crate::outbox::connect::{BinaryMode, DecimalMode, IntervalMode, TimePrecision};
 
 impl Translator {
     pub(super) fn modes(&mut self) {

@@ -3,10 +3,10 @@
 //! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
 
 use super::Translator;
-use crate::config::connect::Expand;
 use crate::debezium::keys::{Keys, Value};
 use crate::given::Origin;
 use crate::given::nearest;
+use crate::outbox::connect::Expand;
 use crate::route;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
@@ -174,7 +174,7 @@ impl Translator {
             return self.set("topic", template, &origin);
         }
         let setting =
-            crate::config::mapping::Topic::Regex { regex: regex_text.clone(), replacement: replacement_text.clone() };
+            crate::route::TopicSetting::Regex { regex: regex_text.clone(), replacement: replacement_text.clone() };
         if let Err(error) = route::Topic::new(&setting) {
             let origin = regex.filter(|_| error.flag == "--topic-regex").map_or(origin, |regex| regex.origin);
             let text = error.problem.to_string();

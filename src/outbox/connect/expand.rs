@@ -7,7 +7,7 @@
 
 use super::number;
 use super::value::push_string;
-use crate::config::connect::Expand;
+use crate::outbox::connect::Expand;
 use serde::de::IgnoredAny;
 
 /// What becomes of a text.

@@ -16,15 +16,18 @@ mod expand;
 mod number;
 mod row;
 mod schema;
+mod settings;
 mod temporal;
 mod types;
 mod value;
 
+pub use settings::{
+    BinaryMode, Connect, Converter, DecimalMode, Expand, IntervalMode, Json, Modes, Schemas, TimePrecision,
+};
 pub use types::TypeDetail;
 
+use super::mapping::Mapping;
 use super::plan::Plan;
-use crate::config::connect::{BinaryMode, Connect, Converter, Expand, Json};
-use crate::config::mapping::Mapping;
 use crate::pgoutput::Relation;
 use std::collections::HashMap;
 use types::{NoType, Reader, Type};

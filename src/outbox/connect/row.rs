@@ -9,7 +9,7 @@ use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
 use super::value::Unwritable;
 use super::{ConnectPlan, Encoder, EnvelopeSchema, Null, ValuePlan, Way};
-use crate::config::connect::Expand;
+use crate::outbox::connect::Expand;
 use crate::sink::Record;
 
 /// Why a column's value has no bytes.

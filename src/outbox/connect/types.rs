@@ -9,7 +9,7 @@ use super::array;
 use super::number::Decimal;
 use super::temporal::{self, Unit};
 use super::value::Value;
-use crate::config::connect::{BinaryMode, DecimalMode, IntervalMode, Modes, TimePrecision};
+use crate::outbox::connect::{BinaryMode, DecimalMode, IntervalMode, Modes, TimePrecision};
 use std::borrow::Cow;
 use std::collections::HashMap;
 

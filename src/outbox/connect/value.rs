@@ -5,7 +5,7 @@
 
 use super::super::json::push_base64;
 use super::number::{self, Decimal};
-use crate::config::connect::Json;
+use crate::outbox::connect::Json;
 use std::borrow::Cow;
 use std::io::Write;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::mapping;
+use crate::route::TopicSetting;
 
 const TEXT: u32 = 25;
 const JSONB: u32 = 3802;
@@ -28,7 +28,7 @@ fn planned(relation: &Relation, mapping: &Mapping) -> Result<Plan, PlanError> {
 }
 
 fn with_topic(template: &str) -> Mapping {
-    Mapping { topic: mapping::Topic::Template(template.to_owned()), ..Mapping::default() }
+    Mapping { topic: TopicSetting::Template(template.to_owned()), ..Mapping::default() }
 }
 
 /// The columns of id, route, key, type, payload and headers; `-` for none.
@@ -141,7 +141,7 @@ fn names_in_the_topic_are_columns_before_they_are_roles() {
 
 #[test]
 fn a_regex_uses_the_role_even_beside_a_column_called_route() {
-    let topic = mapping::Topic::Regex { regex: "(.*)".into(), replacement: "$1".into() };
+    let topic = TopicSetting::Regex { regex: "(.*)".into(), replacement: "$1".into() };
     let mapping = Mapping { topic, ..Mapping::default() };
     assert_eq!(planned(&texts("id route aggregatetype payload"), &mapping).unwrap().topic, [2]);
 }

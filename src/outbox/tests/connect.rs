@@ -1,7 +1,7 @@
 //! Rows as Debezium's router and Kafka Connect's converters wrote them.
 
 use super::*;
-use crate::config::connect::{BinaryMode, Connect, Converter, Expand, Json, Modes, Schemas, TimePrecision};
+use crate::outbox::connect::{BinaryMode, Connect, Converter, Expand, Json, Modes, Schemas, TimePrecision};
 
 const DATE: u32 = 1082;
 const TIMESTAMP: u32 = 1114;

@@ -1,10 +1,9 @@
 //! Records as a Kafka Connect pipeline with Debezium's outbox router wrote them.
 //!
-//! In: nothing. Out: plain values, which [`debezium`](crate::debezium) reads from the old set-up's files and
-//! [`outbox`](crate::outbox) obeys. There are no flags for these: they are what is left of Java, and go with its files.
+//! In: nothing. Out: plain values, which the reader of the old set-up's files makes and the rest of this folder obeys. There are no flags for these: they are what is left of Java, and go with its files.
 //! Specification: Debezium's "Outbox Event Router" and PostgreSQL connector, Kafka Connect's converters.
 
-use super::{List, TablePatterns};
+use crate::outbox::{List, TablePatterns};
 
 /// How keys, values and headers are made of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]

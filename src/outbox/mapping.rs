@@ -1,0 +1,65 @@
+//! How rows become records, as settings say it.
+//!
+//! Names of columns are exact; whether a table has them shows when its plan is made.
+
+use super::connect::Connect;
+use crate::route::TopicSetting;
+
+/// How rows become records. The default is what `walrelay run` does without flags.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mapping {
+    /// Column of the event's id; `None`: found by name.
+    pub id_column: Option<String>,
+    /// Column of the key; `None`: found by name, empty: no key.
+    pub key_column: Option<String>,
+    /// Column of the value; `None`: found by name.
+    pub payload_column: Option<String>,
+    /// Column of the event's type; `None`: found by name, empty: none.
+    pub type_column: Option<String>,
+    /// Column that `{route}` stands for; `None`: found by name.
+    pub route_column: Option<String>,
+    /// Column with a JSON object of headers; `None`: `headers`, if the table has it; empty: none.
+    pub headers_column: Option<String>,
+    /// Where a record goes.
+    pub topic: TopicSetting,
+    /// Further headers in this order: name, column. Names may repeat.
+    pub headers: Vec<(String, String)>,
+    /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.
+    pub envelope: Vec<(String, String)>,
+    /// Column of the partition; `None`: by the key.
+    pub partition_column: Option<String>,
+    /// The record's time.
+    pub timestamp: Timestamp,
+    /// Whether an empty or blank payload becomes a null value.
+    pub tombstone_on_empty_payload: bool,
+    /// Whether each record carries its position as a header.
+    pub position_header: bool,
+    /// What an update of a row does.
+    pub on_update: OnUpdate,
+    /// Prefixes of logical messages to publish; empty: none.
+    pub message_prefixes: Vec<String>,
+    /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
+    pub connect: Option<Box<Connect>>,
+}
+
+/// A record's time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Timestamp {
+    /// The transaction's commit.
+    #[default]
+    Commit,
+    /// The column's value; null: as [`Timestamp::Commit`].
+    Column(String),
+}
+
+/// What an update of a row does; never does it publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUpdate {
+    /// Is counted and logged.
+    #[default]
+    Warn,
+    /// Is counted.
+    Skip,
+    /// Stops the relay.
+    Stop,
+}

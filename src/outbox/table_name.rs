@@ -1,0 +1,127 @@
+//! A table's name.
+//!
+//! In: a text. Out: the name as Postgres stores it. Whether there is such a table is not known here.
+
+use crate::pgoutput::{PublishedTable, Relation};
+use std::fmt;
+
+/// Postgres cuts names off after so many bytes (NAMEDATALEN - 1).
+pub const MAX_NAME_BYTES: usize = 63;
+
+/// A table's name, as Postgres stores it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName {
+    /// The schema; `public` when none was given.
+    pub schema: String,
+    /// The table.
+    pub name: String,
+}
+
+impl TableName {
+    /// Whether `relation` is this table.
+    pub fn names(&self, relation: &Relation) -> bool {
+        self.schema == relation.namespace && self.name == relation.name
+    }
+
+    /// Whether `table` is this table or a partition of it.
+    pub fn covers(&self, table: &PublishedTable) -> bool {
+        self.names(&table.relation)
+            || table.ancestors.iter().any(|(schema, name)| *schema == self.schema && *name == self.name)
+    }
+}
+
+impl fmt::Display for TableName {
+    /// `public.outbox`, without quotes: for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}
+
+impl TableName {
+    /// Reads it as SQL does: what is not in double quotes is folded to lower case. `None`: it is no table's name.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (first, rest) = identifier(text.trim())?;
+        match rest.strip_prefix('.') {
+            None if rest.is_empty() => Some(Self { schema: "public".to_owned(), name: first }),
+            None => None,
+            Some(rest) => match identifier(rest)? {
+                (name, "") => Some(Self { schema: first, name }),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// One identifier, and the text after it.
+fn identifier(text: &str) -> Option<(String, &str)> {
+    let (name, rest) = match text.strip_prefix('"') {
+        Some(quoted) => quoted_identifier(quoted)?,
+        None => plain_identifier(text)?,
+    };
+    is_name(&name).then_some((name, rest))
+}
+
+/// Up to a dot or a quote, folded as Postgres does: letters beyond ASCII stay.
+fn plain_identifier(text: &str) -> Option<(String, &str)> {
+    let (name, rest) = text.split_at_checked(text.find(['.', '"']).unwrap_or(text.len()))?;
+    Some((name.to_ascii_lowercase(), rest))
+}
+
+/// Up to the closing quote; a doubled one stands for itself.
+fn quoted_identifier(text: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        name.push_str(part);
+        match after.strip_prefix('"') {
+            Some(after) => (name.push('"'), rest = after),
+            None => return Some((name, after)),
+        };
+    }
+}
+
+/// Whether Postgres takes it as a name, in double quotes.
+pub(crate) fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn table(text: &str, schema: &str, name: &str) {
+        assert_eq!(TableName::parse(text), Some(TableName { schema: schema.into(), name: name.into() }), "{text}");
+    }
+
+    #[test]
+    fn tables_are_folded_unless_quoted() {
+        table("outbox", "public", "outbox");
+        table("Shop.Outbox", "shop", "outbox");
+        table("shop.\"Out.Box\"", "shop", "Out.Box");
+        table("\"My \"\"Schema\"\"\".outbox", "My \"Schema\"", "outbox");
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        for text in ["", ".", "a.", ".a", "a.b.c", "\"a", "\"\"", "a\"b\"", "\"a\"b", &"x".repeat(64)] {
+            assert_eq!(TableName::parse(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            let _read = TableName::parse(&text);
+        }
+
+        #[test]
+        fn a_quoted_name_comes_back_as_it_was(schema in "[^\0]{1,10}", name in "[^\0]{1,10}") {
+            let text = format!("\"{}\".\"{}\"", schema.replace('"', "\"\""), name.replace('"', "\"\""));
+            prop_assert_eq!(TableName::parse(&text), Some(TableName { schema, name }));
+        }
+    }
+}
