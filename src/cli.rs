@@ -118,6 +118,10 @@ pub struct SourceArgs {
     #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"])]
     pub source: Option<String>,
 
+    /// Where the password stands.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+
     /// The publication to read [default: walrelay]
     #[arg(short, long, value_name = "NAME")]
     pub publication: Option<String>,
@@ -125,6 +129,20 @@ pub struct SourceArgs {
     /// The replication slot, also this relay's name in logs, metrics and Kafka's client.id [default: walrelay]
     #[arg(short = 'S', long, value_name = "NAME")]
     pub slot: Option<String>,
+}
+
+/// Where the password of the source stands, if not where libpq has it.
+#[derive(Args)]
+#[command(next_help_heading = "Postgres")]
+pub struct PasswordArgs {
+    /// Read the password from this file, again at each connection; it comes before any other [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub source_password_file: Option<String>,
+
+    /// Run this program, without a shell, for at most 10 s; the first line that it prints is the password, as tokens of clouds
+    /// need it; at each connection, but not twice a minute [default: none]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "source_password_file")]
+    pub source_password_command: Option<String>,
 }
 
 /// What `run` takes.
@@ -468,7 +486,7 @@ impl Typed {
             Self::Republish(args) => (&args.common, &args.source),
             Self::Prune(args) => (&args.common, &args.source),
         };
-        let SourceArgs { source, publication, slot } = source;
+        let SourceArgs { source, publication, slot, .. } = source;
         TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
     }
 }
@@ -515,6 +533,10 @@ pub struct BenchArgs {
     /// Connection URI or keyword string, as for run
     #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"], help_heading = "Postgres")]
     pub source: Option<String>,
+
+    /// Where the password stands.
+    #[command(flatten)]
+    pub password: PasswordArgs,
 
     /// Where records go, as for run [default: --brokers]
     #[arg(long, value_name = "URL", help_heading = "Destination")]

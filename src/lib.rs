@@ -33,6 +33,7 @@
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
 //! | [`finding`] | - | what `check` saw, and what mends it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest word | knows a setting |
+//! | [`secret`] | where a secret stands | what it is now | shows it |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
@@ -61,6 +62,7 @@ pub mod pgoutput;
 pub mod relay;
 pub mod resume;
 pub mod route;
+pub mod secret;
 pub mod sink;
 pub mod supervise;
 pub mod tracker;

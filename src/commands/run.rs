@@ -401,14 +401,27 @@ impl Signals {
 /// Looks at the slot from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
 fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<(), Error> {
     let look = move || {
+        let mut failing = false;
         loop {
             thread::sleep(FIGURES_EVERY);
-            let found = figures(&source, &slot).unwrap_or_else(|error| {
-                tracing::debug!(%error, "the slot's figures are not to be had");
-                // Better none than old ones.
-                SlotFigures::default()
-            });
-            metrics.slot_figures(found);
+            match figures(&source, &slot, metrics.server()) {
+                Ok(found) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!(slot, "the slot can be looked at again");
+                    }
+                    metrics.slot_figures(found);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(
+                            slot,
+                            error = chain(&error),
+                            "the slot cannot be looked at: its figures are unknown until that works again"
+                        );
+                    }
+                    metrics.slot_look_failed();
+                }
+            }
         }
     };
     thread::Builder::new()
@@ -418,8 +431,12 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
         .map_err(|source| Error::Start { what: "start the thread for the slot's figures", source })
 }
 
-fn figures(source: &Source, slot: &str) -> Result<SlotFigures, crate::pg::Error> {
-    let mut connection = Connection::open(source, Purpose::Control)?;
+/// `server`: the one that the stream comes from, if there is one now; no other is asked.
+fn figures(source: &Source, slot: &str, server: Option<String>) -> Result<SlotFigures, crate::pg::Error> {
+    let mut connection = match server {
+        Some(started_at) => server::open_beside(source, Purpose::Control, &started_at)?,
+        None => Connection::open(source, Purpose::Control)?,
+    };
     // Before the question: what is committed by now lies below the end of WAL that the answer has.
     let unix_micros = Moment::now().unix_micros;
     Ok(server::slot(&mut connection, slot)?.map_or_else(SlotFigures::default, |slot| SlotFigures {

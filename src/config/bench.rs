@@ -75,7 +75,7 @@ const SINKS: [(&str, bool); 2] = [("kafka", true), ("null", false)];
 
 impl Reader<'_> {
     pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<BenchConfig, ConfigError> {
-        let source = self.source(args.source.as_deref())?;
+        let source = self.source(args.source.as_deref(), &args.password)?;
         let operation = OperationArgs {
             http: None,
             on_stop: None,

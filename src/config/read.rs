@@ -14,8 +14,8 @@ use super::{
     CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, Task, TeardownConfig,
 };
 use crate::cli::{
-    CheckArgs, CommonArgs, OperationArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs, StatusArgs,
-    TeardownArgs,
+    CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
+    StatusArgs, TeardownArgs,
 };
 use crate::commands::{OutboxPlace, check, prune, republish};
 use crate::given::{Given, Origin, SettingError, nearest, units};
@@ -23,7 +23,8 @@ use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{TableName, TablePatterns};
-use crate::pg::source::{Environment, Source};
+use crate::pg::source::{Environment, PasswordSetting, Source};
+use crate::secret::{Secret, SecretCommand};
 use crate::sink::destination::Delivery;
 
 /// The name of slot and publication where none is given.
@@ -227,23 +228,48 @@ impl Reader<'_> {
                 .name("publication", args.publication.as_deref())?
                 .unwrap_or_else(|| DEFAULT_NAME.to_owned()),
             slot: self.slot(args.slot.as_deref())?,
-            source: self.source(args.source.as_deref())?,
+            source: self.source(args.source.as_deref(), &args.password)?,
         })
     }
 
-    pub(super) fn source(&mut self, typed: Option<&str>) -> Result<Source, ConfigError> {
+    /// A connection string never begins with an `@`: that is a file which holds one.
+    pub(super) fn source(&mut self, typed: Option<&str>, password: &PasswordArgs) -> Result<Source, ConfigError> {
         let database_url = || {
             let text = self.environment.variable("DATABASE_URL")?.to_owned();
             Some(Given { text, origin: Origin::Variable("DATABASE_URL".to_owned()) })
         };
         let given = self.layers.one("source", typed)?.or_else(database_url);
-        let resolved = Source::resolve(given.as_ref().map(|given| given.text.as_str()), self.environment)
+        let text = given.as_ref().map(|given| Secret::of_value(&given.text));
+        let resolved = Source::resolve_from(text, self.source_password(password)?, self.environment)
             .map_err(|error| ConfigError::source(error, given.as_ref().map(|given| &given.origin)))?;
         if resolved.password_in_text && matches!(given, Some(Given { origin: Origin::Flag(_), .. })) {
             self.warnings.push(VISIBLE_PASSWORD.to_owned());
         }
         self.warnings.extend(resolved.warnings);
         Ok(resolved.source)
+    }
+
+    fn source_password(&self, args: &PasswordArgs) -> Result<Option<PasswordSetting>, ConfigError> {
+        const FILE: &str = "source-password-file";
+        const COMMAND: &str = "source-password-command";
+        let file = self.layers.one(FILE, args.source_password_file.as_deref())?;
+        let command = self.layers.one(COMMAND, args.source_password_command.as_deref())?;
+        match (file, command) {
+            (None, None) => Ok(None),
+            (Some(given), None) => {
+                Ok(Some(PasswordSetting { name: "--source-password-file", secret: Secret::File(given.text.into()) }))
+            }
+            (None, Some(given)) => {
+                let command = SecretCommand::parse(&given.text).map_err(|error| SettingError::Usage {
+                    message: format!("{}: {error}", given.origin),
+                    hint: "--source-password-command \"aws rds generate-db-auth-token --hostname …\"".to_owned(),
+                })?;
+                Ok(Some(PasswordSetting { name: "--source-password-command", secret: Secret::Command(command) }))
+            }
+            (Some(file), Some(command)) => {
+                Err(SettingError::Exclusive { first: file.origin, second: command.origin }.into())
+            }
+        }
     }
 
     fn slot(&self, typed: Option<&str>) -> Result<String, ConfigError> {

@@ -155,6 +155,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
 fn every_setting_can_come_from_a_variable_and_from_the_file() {
     let values = [
         ("source", "postgres://app@db/shop"),
+        ("source-password-file", "/run/secrets/password"),
         ("publication", "pub"),
         ("slot", "relay_1"),
         ("setup", "true"),
@@ -193,7 +194,8 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    let known = ["accept-differences", "from-debezium", "to", "topic"];
+    // The command excludes the file.
+    let known = ["accept-differences", "from-debezium", "source-password-command", "to", "topic"];
     assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();

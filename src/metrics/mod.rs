@@ -161,6 +161,8 @@ pub struct Metrics {
     last_error: Mutex<Option<String>>,
     blocked_on: Mutex<Option<String>>,
     slot_figures: Mutex<SlotFigures>,
+    slot_look_failures: AtomicU64,
+    reads_from: Mutex<Option<String>>,
 }
 
 impl Metrics {
@@ -194,6 +196,8 @@ impl Metrics {
             last_error: Mutex::default(),
             blocked_on: Mutex::default(),
             slot_figures: Mutex::default(),
+            slot_look_failures: AtomicU64::new(0),
+            reads_from: Mutex::default(),
         }
     }
 
@@ -330,6 +334,22 @@ impl Metrics {
             lock(&self.unpublished).wal_ends(end, self.confirmed().max(of_slot));
         }
         *lock(&self.slot_figures) = figures;
+    }
+
+    /// The server could not be asked about the slot: nothing is known of it now. Better none than old figures.
+    pub fn slot_look_failed(&self) {
+        self.slot_look_failures.fetch_add(1, Relaxed);
+        self.slot_figures(SlotFigures::default());
+    }
+
+    /// The running server that the stream comes from, told apart from any other by this text; `None`: there is no stream.
+    pub fn reads_from(&self, server: Option<String>) {
+        *lock(&self.reads_from) = server;
+    }
+
+    /// What was told last by [`Metrics::reads_from`].
+    pub fn server(&self) -> Option<String> {
+        lock(&self.reads_from).clone()
     }
 
     /// The position confirmed last.

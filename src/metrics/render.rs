@@ -220,6 +220,11 @@ const FAMILIES: &[Family] = &[
     Family::gauge("walrelay_slot_active", "1 while a walsender reads the slot, every 10 s.", |scrape, out| {
         out.known(scrape.slot_figures().active.map(u64::from));
     }),
+    Family::counter(
+        "walrelay_slot_look_failures",
+        "Looks at the slot, every 10 s, that failed: the walrelay_slot_* gauges are unknown until one works.",
+        |scrape, out| out.single(scrape.metrics.slot_look_failures.load(Relaxed)),
+    ),
     Family::gauge("walrelay_slot_wal_status", "1 for the wal_status that the slot has.", |scrape, out| {
         if let Some(status) = scrape.slot_figures().wal_status {
             out.one_of("status", WAL_STATUSES, &status);
@@ -484,6 +489,7 @@ mod tests {
             r#"walrelay_slot_retained_wal_bytes{slot="orders"} 2000"#,
             r#"walrelay_slot_safe_wal_bytes{slot="orders"} 3000"#,
             r#"walrelay_slot_active{slot="orders"} 1"#,
+            r#"walrelay_slot_look_failures_total{slot="orders"} 0"#,
             r#"walrelay_slot_wal_status{slot="orders",status="extended"} 1"#,
             r#"walrelay_slot_wal_status{slot="orders",status="lost"} 0"#,
             r#"walrelay_seconds_since_last_ack{slot="orders"} 2.0"#,

@@ -7,7 +7,7 @@
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
 use super::copy_both::{PluginOptions, ReplicationStream};
-use super::error::{Error, Recovery, ServerError};
+use super::error::{Error, Recovery, ServerError, sqlstate};
 use super::frame::{FrameError, ReadBuffer};
 use super::source::{Host, Source, SslMode, TargetSessionAttrs};
 use super::stream::{Socket, Stream, read_answer};
@@ -80,11 +80,21 @@ impl Row {
 }
 
 impl Connection {
-    /// Connects to the first host of `source` that answers and fits `target_session_attrs`.
+    /// Connects to the first host of `source` that answers and fits `target_session_attrs`. Everything that `source` was read from is
+    /// read again before.
     ///
     /// # Errors
     /// The last host's failure; at once where another host would not help (authentication, certificates).
     pub fn open(source: &Source, purpose: Purpose) -> Result<Self, Error> {
+        let open = || {
+            let source = source.renewed().map_err(|error| Error::Source(Box::new(error)))?;
+            Self::open_first(&source, purpose)
+        };
+        let opened = open();
+        if opened.as_ref().is_err_and(Error::is_of_credentials) && source.password_refused() { open() } else { opened }
+    }
+
+    fn open_first(source: &Source, purpose: Purpose) -> Result<Self, Error> {
         let mut failure = None;
         for host in &source.hosts {
             match Self::open_host(source, host, purpose).and_then(|connection| connection.accepted(source)) {
@@ -347,7 +357,8 @@ fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
 
 /// Whether libpq would try once more without TLS: the handshake failed, or the server's rules let nobody in that way.
 fn may_go_without_tls(error: &Error, host: &Host) -> bool {
-    matches!(host, Host::Tcp { .. }) && (matches!(error, Error::Tls { .. }) || error.code() == Some("28000"))
+    matches!(host, Host::Tcp { .. })
+        && (matches!(error, Error::Tls { .. }) || error.code() == Some(sqlstate::INVALID_AUTHORIZATION))
 }
 
 /// Negotiates TLS as `sslmode` says. Never on a Unix socket, as libpq.

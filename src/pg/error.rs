@@ -4,7 +4,7 @@
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
 
 use super::frame::FrameError;
-use super::source::TargetSessionAttrs;
+use super::source::{SourceError, TargetSessionAttrs};
 use crate::wire::DecodeError;
 use std::fmt;
 use std::io;
@@ -91,6 +91,17 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// What the source's settings name cannot be read.
+    #[error("{}", .0.place)]
+    Source(#[source] Box<SourceError>),
+    /// A question beside the stream reached another server than the stream did.
+    #[error(
+        "Postgres at {host} is another server than the one that the stream comes from: several answer at this address"
+    )]
+    OtherServer {
+        /// Host and port of the question.
+        host: String,
+    },
     /// All hosts answered, none is what `target_session_attrs` asks for.
     #[error("no host is as target_session_attrs asks ({wanted:?}): tried {hosts}")]
     WrongSession {
@@ -148,6 +159,10 @@ impl fmt::Debug for ServerError {
 
 /// SQLSTATEs that something hangs on.
 pub mod sqlstate {
+    /// `invalid_password`.
+    pub const INVALID_PASSWORD: &str = "28P01";
+    /// `invalid_authorization_specification`: no rule or no such role, or the certificate is not the role's.
+    pub const INVALID_AUTHORIZATION: &str = "28000";
     /// `object_in_use`: the slot is active.
     pub const OBJECT_IN_USE: &str = "55006";
     /// `undefined_object`: no such slot, publication.
@@ -187,14 +202,37 @@ impl Error {
             | Self::Ended
             | Self::Silent { .. }
             | Self::NotPromoted { .. }
+            | Self::OtherServer { .. }
             | Self::WrongSession { .. } => Recovery::Reconnect,
             Self::Server { error, .. } => error.recovery(),
             Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
+            | Self::Source(_)
             // It would come again.
             | Self::Frame(FrameError::TooLarge { .. }) => Recovery::Stop,
             Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
+        }
+    }
+
+    /// Whether it is about who we are, or who the server is: passwords, certificates and their files. Where they were right before,
+    /// they may be about to be replaced, and right again in a moment.
+    pub fn is_of_credentials(&self) -> bool {
+        match self {
+            Self::Tls { .. } | Self::File { .. } | Self::Authentication { .. } | Self::Source(_) => true,
+            Self::Server { error, .. } => {
+                [sqlstate::INVALID_PASSWORD, sqlstate::INVALID_AUTHORIZATION].contains(&error.code.as_str())
+            }
+            Self::Connect { .. }
+            | Self::Io { .. }
+            | Self::Ended
+            | Self::Silent { .. }
+            | Self::NotPromoted { .. }
+            | Self::OtherServer { .. }
+            | Self::WrongSession { .. }
+            | Self::Decode(_)
+            | Self::Frame(_)
+            | Self::Unexpected { .. } => false,
         }
     }
 
@@ -210,6 +248,8 @@ impl Error {
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
+            | Self::Source(_)
+            | Self::OtherServer { .. }
             | Self::WrongSession { .. }
             | Self::Decode(_)
             | Self::Frame(_)

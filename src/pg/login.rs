@@ -160,7 +160,7 @@ impl Connection {
 
     fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
         source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
-            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)")
+            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, --source-password-file, --source-password-command, WALRELAY_SOURCE)")
         })
     }
 

@@ -5,8 +5,9 @@
 //! is simply absent.
 //! Specification: PostgreSQL manual, sections 54.4, 52.20 "pg_replication_slots", 52.17 "pg_publication_tables".
 
-use super::connection::{Connection, Row, literal};
+use super::connection::{Connection, Purpose, Row, literal};
 use super::error::Error;
+use super::source::Source;
 use crate::lsn::Lsn;
 use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
 use serde::Deserialize;
@@ -35,6 +36,28 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
         timeline: row.and_then(|row| row.parse(1)).unwrap_or_default(),
         flushed: row.and_then(|row| row.parse(2)).unwrap_or_default(),
     })
+}
+
+/// Which running server answers: the time of its start, to the microsecond. As long as it runs, it has one system identifier and
+/// one timeline at a time; and any role may ask, also where the system identifier is not for everybody.
+///
+/// # Errors
+/// The connection broke.
+pub fn started_at(connection: &mut Connection) -> Result<String, Error> {
+    let rows = connection.query("SELECT pg_catalog.pg_postmaster_start_time()")?;
+    Ok(rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned())
+}
+
+/// Opens a connection for questions beside a stream from the server that was `started_at`.
+///
+/// # Errors
+/// No connection, or it is to another server.
+pub fn open_beside(source: &Source, purpose: Purpose, started_at: &str) -> Result<Connection, Error> {
+    let mut connection = Connection::open(source, purpose)?;
+    if self::started_at(&mut connection)? == started_at {
+        return Ok(connection);
+    }
+    Err(Error::OtherServer { host: connection.host().to_owned() })
 }
 
 /// Whether the server is a standby.

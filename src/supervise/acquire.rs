@@ -29,10 +29,19 @@ const LEFT_OVER: u32 = 10;
 pub(super) struct Known {
     /// The cluster that this process began with.
     pub(super) system: Option<SystemIdentity>,
+    /// The running server that the replication connection reaches: see [`server::started_at`].
+    started_at: String,
     /// The slot was there.
     slot_seen: bool,
     /// What was seen of it.
     lineage: Lineage,
+}
+
+impl Known {
+    /// A connection for questions, to the server that the replication connection reaches.
+    fn beside(&self, target: &Target, purpose: Purpose) -> Result<Connection, Error> {
+        server::open_beside(&target.source, purpose, &self.started_at)
+    }
 }
 
 /// A stream, and what goes with it.
@@ -93,8 +102,7 @@ pub(super) fn acquire(
 /// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
 /// not its own yet, or cannot decode at all.
 fn is_failing_over(target: &Target, error: &RunError) -> bool {
-    let refused =
-        matches!(error, RunError::Postgres(Error::Server { error, .. }) if error.recovery() == Recovery::Stop);
+    let refused = matches!(error, RunError::Postgres(error @ Error::Server { .. }) if error.recovery() == Recovery::Stop && !error.is_of_credentials());
     let by_standby = refused || matches!(error, RunError::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
     by_standby && in_recovery().unwrap_or(false)
@@ -108,9 +116,11 @@ fn take(
 ) -> Result<Acquired, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     let flushed = identify(&mut connection, known, positions)?;
+    known.started_at = server::started_at(&mut connection)?;
+    metrics.reads_from(Some(known.started_at.clone()));
     // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
     // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
-    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    let mut control = known.beside(target, Purpose::Control)?;
     check_wal_level(&mut control)?;
     positions.outbox().looks_at(flushed);
     let (binary, unmappable) = look_at_publication(&mut control, target, positions.outbox())?;
@@ -129,7 +139,7 @@ fn take(
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let stream = start(connection, slot, &options, target, (&mut *known, &mut *positions), metrics)?;
-    tell_identity(target, positions)?;
+    tell_identity(target, known, positions)?;
     let confirmed = match confirmed {
         Some(lsn) => lsn,
         None => confirmed_position(target, known, (witness(positions, true), Some(stream.backend_pid())))?,
@@ -180,11 +190,11 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
 
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
 /// waited for long.
-fn tell_identity(target: &Target, positions: &mut impl Positions) -> Result<(), RunError> {
+fn tell_identity(target: &Target, known: &Known, positions: &mut impl Positions) -> Result<(), RunError> {
     if !positions.keeps_progress() {
         return Ok(());
     }
-    let connection = &mut Connection::open(&target.source, Purpose::Replication)?;
+    let connection = &mut known.beside(target, Purpose::Replication)?;
     let system = server::identify_system(connection)?;
     // The first timeline has no history.
     let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
@@ -396,7 +406,7 @@ fn start(
 
 /// The slot's position, read once nobody else can move it, nor drop it.
 fn confirmed_position(target: &Target, known: &mut Known, witness: (Witness, Option<u32>)) -> Result<Lsn, RunError> {
-    let mut control = Connection::open(&target.source, Purpose::Control)?;
+    let mut control = known.beside(target, Purpose::Control)?;
     let confirmed = known.lineage.look(&mut control, target, witness)?;
     // 0/0 is Postgres' word for "none".
     if confirmed == Lsn::ZERO {
@@ -407,13 +417,13 @@ fn confirmed_position(target: &Target, known: &mut Known, witness: (Witness, Opt
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
 /// the log. `None`: neither, or nobody can be asked.
-pub(super) fn publication_gone(target: &Target, error: &Error) -> Option<RunError> {
+pub(super) fn publication_gone(target: &Target, known: &Known, error: &Error) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;
     if error.code != sqlstate::UNDEFINED_OBJECT && !passes_over {
         return None;
     }
-    let mut control = Connection::open(&target.source, Purpose::Control).ok()?;
+    let mut control = known.beside(target, Purpose::Control).ok()?;
     let publication = target.publication.clone();
     Some(match server::publication(&mut control, &publication).ok()? {
         None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
@@ -425,7 +435,7 @@ pub(super) fn publication_gone(target: &Target, error: &Error) -> Option<RunErro
 ///
 /// # Errors
 /// The server cannot be asked.
-pub(super) fn has_confirmed(target: &Target, lsn: Lsn) -> Result<bool, Error> {
-    let mut control = Connection::open(&target.source, Purpose::Control)?;
+pub(super) fn has_confirmed(target: &Target, known: &Known, lsn: Lsn) -> Result<bool, Error> {
+    let mut control = known.beside(target, Purpose::Control)?;
     Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
 }

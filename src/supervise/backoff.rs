@@ -1,6 +1,7 @@
-//! How long to wait before the next attempt: longer each time, never the same for two relays, never longer than 5 s.
+//! How long to wait before the next attempt: longer each time, never the same for two relays, never longer than 5 s. And for how
+//! long in all, where the credentials are wrong.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// First pause.
 const FIRST: Duration = Duration::from_millis(100);
@@ -13,6 +14,23 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// A connection that held for so long has worked, whether or not there was anything to do.
 const STEADY: Duration = Duration::from_secs(10);
+
+/// How long credentials may be wrong that were right before. Whoever replaces them changes server and files one after the other; and
+/// a secret reaches a container within a minute or two (Kubernetes: the kubelet's sync period and its cache).
+pub(super) const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
+
+/// How long credentials have been wrong.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// They are wrong (still): whether that is to be waited out.
+    pub(super) fn is_left(&mut self, now: Instant) -> bool {
+        now.saturating_duration_since(*self.since.get_or_insert(now)) < CREDENTIALS_WITHIN
+    }
+}
 
 /// Doubles from 100 ms.
 #[derive(Debug, Default)]
@@ -62,6 +80,15 @@ mod tests {
         }
         backoff.ended(STEADY, false);
         assert_eq!(backoff.next(false, 250).as_millis(), 100);
+    }
+
+    #[test]
+    fn wrong_credentials_are_waited_out_for_a_bounded_time_from_the_first_refusal() {
+        let (mut patience, first) = (Patience::default(), Instant::now());
+        assert!(patience.is_left(first));
+        assert!(patience.is_left(first + CREDENTIALS_WITHIN / 2));
+        assert!(!patience.is_left(first + CREDENTIALS_WITHIN));
+        assert!(Patience::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between begins anew");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Identity, Misplaced, Relay, Why};
 use crate::sink::{FailureClass, Sink};
 use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
-use backoff::Backoff;
+use backoff::{Backoff, Patience};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,8 @@ pub struct Supervisor<S, C> {
     metrics: Arc<Metrics>,
     known: Known,
     backoff: Backoff,
+    /// Of a relay that has streamed: how long credentials may be wrong. `None`: it has not.
+    patience: Option<Patience>,
 }
 
 impl<S: Sink, C: Clock> Positions for Relay<S, C> {
@@ -104,7 +106,7 @@ impl<S: Sink, C: Clock> Positions for Relay<S, C> {
 impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// A supervisor that has not yet connected.
     pub fn new(target: Target, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
-        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default() }
+        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default(), patience: None }
     }
 
     /// Runs until the stop is asked for.
@@ -139,11 +141,14 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     /// Whether what came in the way of a stream is to be waited out. What does not speak as a server does is, once one did: a
-    /// new connection is all that a restart would bring.
-    fn passes(&self, error: &pg::Error) -> bool {
+    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced.
+    fn passes(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
             Recovery::Restart => self.known.system.is_some(),
+            Recovery::Stop if error.is_of_credentials() => {
+                self.patience.as_mut().is_some_and(|patience| patience.is_left(Instant::now()))
+            }
             Recovery::Stop => false,
         }
     }
@@ -158,6 +163,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         let first = self.relay.flush_lsn() == Lsn::ZERO;
         self.relay.acquired(confirmed);
         self.metrics.set_state(State::Streaming);
+        self.patience = Some(Patience::default());
         tracing::info!(
             slot = self.target.slot,
             publication = self.target.publication,
@@ -167,6 +173,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         );
         let (began, from) = (Instant::now(), self.relay.flush_lsn());
         let ended = self.relay.stream(&mut stream, wal_sender_timeout);
+        self.metrics.reads_from(None);
         self.backoff.ended(began.elapsed(), self.relay.flush_lsn() > from);
         if !first && matches!(ended, Ended::Misplaced(Misplaced::Standby)) {
             // It was the primary that was read before: whichever server is promoted is waited for.
@@ -191,7 +198,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::Disconnected(error) => {
                 drop(stream);
-                Some(Err(publication_gone(&self.target, &error).unwrap_or_else(|| error.into())))
+                Some(Err(publication_gone(&self.target, &self.known, &error).unwrap_or_else(|| error.into())))
             }
             Ended::Stalled => {
                 drop(stream);
@@ -249,7 +256,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         loop {
             let asked_for = self.relay.stop_requested();
             let too_late = if asked_for { self.relay.stop_timed_out() } else { since.elapsed() >= CONFIRMED_WITHIN };
-            match has_confirmed(&self.target, lsn) {
+            match has_confirmed(&self.target, &self.known, lsn) {
                 Ok(true) => return Ok(()),
                 Ok(false) if !too_late => std::thread::sleep(Duration::from_millis(50)),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
@@ -281,7 +288,16 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             || matches!(error, pg::Error::Ended | pg::Error::Io { .. });
         let pause = self.backoff.next(refused, dice());
         let text = chain(error);
-        tracing::warn!(error = text, retry_in = ?pause, "no connection to Postgres");
+        if error.is_of_credentials() {
+            tracing::error!(
+                error = text,
+                retry_in = ?pause,
+                gives_up_after = ?backoff::CREDENTIALS_WITHIN,
+                "Postgres and this relay do not take each other's credentials any more: they are read again at each attempt"
+            );
+        } else {
+            tracing::warn!(error = text, retry_in = ?pause, "no connection to Postgres");
+        }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
         self.idle(pause)

@@ -32,6 +32,8 @@ fn guarded() -> &'static Guarded {
         let file = |name: &str| folder.path().join(name);
         let rules = [
             "hostssl all by_certificate 127.0.0.1/32 cert",
+            // Roles of tests that change their own password.
+            "host all +rotating 127.0.0.1/32 scram-sha-256",
             "host all by_scram 127.0.0.1/32 scram-sha-256",
             "host all by_md5 127.0.0.1/32 md5",
             "host all by_password 127.0.0.1/32 password",
@@ -52,6 +54,7 @@ fn guarded() -> &'static Guarded {
         let server = Postgres::start(&options).unwrap();
         let mut client = server.connect(None).unwrap();
         let password = PASSWORD.replace('\'', "''");
+        client.batch_execute("CREATE ROLE rotating").unwrap();
         for (user, encryption) in [
             ("by_scram", "scram-sha-256"), ("by_md5", "md5"), ("by_password", "scram-sha-256"),
             ("by_trust", "scram-sha-256"), ("by_certificate", "scram-sha-256"), ("only_tls", "scram-sha-256"),
@@ -69,13 +72,13 @@ fn guarded() -> &'static Guarded {
 }
 
 /// A lane on the guarded server.
-struct Door {
-    lane: Lane,
+pub(crate) struct Door {
+    pub(crate) lane: Lane,
     guarded: &'static Guarded,
 }
 
 impl Door {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let guarded = guarded();
         let name = guarded.server.create_unique_database("door").unwrap();
         let kafka = shared_kafka().unwrap();
@@ -89,12 +92,12 @@ impl Door {
         Self { lane: lane.furnish(OUTBOX, "outbox"), guarded }
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.guarded.folder.path().join(name).display().to_string()
     }
 
     /// The URI of a user at a host, with parameters.
-    fn source(&self, user: &str, host: &str, parameters: &str) -> String {
+    pub(crate) fn source(&self, user: &str, host: &str, parameters: &str) -> String {
         format!("postgres://{user}@{host}:{}/{}?{parameters}", self.guarded.server.port().unwrap(), self.lane.name)
     }
 

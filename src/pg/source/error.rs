@@ -6,6 +6,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::secret::SecretError;
+
 /// Where a part of the source came from, for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -15,6 +17,8 @@ pub enum Place {
     Service(String),
     /// An environment variable, such as `PGSSLMODE`.
     Variable(&'static str),
+    /// A setting of walrelay's own, such as `--source-password-file`.
+    Setting(&'static str),
     /// Nowhere: it is the default.
     Default,
 }
@@ -24,7 +28,7 @@ impl fmt::Display for Place {
         match self {
             Self::Text => f.write_str("the connection string"),
             Self::Service(name) => write!(f, "service {name}"),
-            Self::Variable(name) => f.write_str(name),
+            Self::Variable(name) | Self::Setting(name) => f.write_str(name),
             Self::Default => f.write_str("libpq's defaults"),
         }
     }
@@ -149,6 +153,9 @@ pub enum Problem {
         /// What is wrong.
         what: String,
     },
+    /// A secret that is not to be had.
+    #[error(transparent)]
+    Secret(Box<SecretError>),
     /// A file that cannot be read.
     #[error("{keyword}: cannot read {}: {reason}", path.display())]
     Unreadable {
@@ -218,6 +225,7 @@ impl Problem {
             | Self::PortCount { .. }
             | Self::AddressCount { .. }
             | Self::ServiceFile { .. }
+            | Self::Secret(_)
             | Self::Unreadable { .. } => None,
         }
     }

@@ -10,6 +10,8 @@
 //!  PG* variables ────┘                                                      ▲ password file, certificates' files
 //! ```
 //!
+//! All of it may change while the program runs: [`Source::renewed`] reads it again, and each connection asks for that.
+//!
 //! Invariant: no password shows in `Debug`, `Display` or an error.
 //! Specification: PostgreSQL manual, sections 32.1 and 32.15 to 32.19.
 
@@ -28,7 +30,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::secret::{Secret, SecretError};
 
 pub use environment::Environment;
 pub use error::{Place, Problem, SourceError};
@@ -65,6 +69,32 @@ pub struct Source {
     password: Option<SecretString>,
     /// From the password file, for each of `hosts`.
     file_passwords: Vec<Option<SecretString>>,
+    origin: Origin,
+}
+
+/// Where a source's settings stand, to be read again.
+#[derive(Clone, Default)]
+struct Origin {
+    /// The connection string.
+    text: Option<Secret>,
+    /// What comes before any password there and elsewhere.
+    password: Option<PasswordSetting>,
+    environment: Environment,
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin").field("text", &self.text).field("password", &self.password).finish_non_exhaustive()
+    }
+}
+
+/// A setting of its own for the password.
+#[derive(Debug, Clone)]
+pub struct PasswordSetting {
+    /// Its flag, for messages.
+    pub name: &'static str,
+    /// Where the password stands.
+    pub secret: Secret,
 }
 
 /// One server's address.
@@ -205,7 +235,47 @@ impl Source {
     /// # Errors
     /// Syntax, an unknown or unsupported keyword, a value that is not valid, a named file that does not exist.
     pub fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
-        resolve::resolve(text, environment)
+        Self::resolve_from(text.map(|text| Secret::Text(text.into())), None, environment)
+    }
+
+    /// As [`Source::resolve`], with a connection string that may stand in a file, and a password that may stand anywhere. That one is
+    /// not read yet: to run a program is a connection's affair.
+    ///
+    /// # Errors
+    /// As there; the file cannot be read.
+    pub fn resolve_from(
+        text: Option<Secret>,
+        password: Option<PasswordSetting>,
+        environment: &Environment,
+    ) -> Result<Resolved, SourceError> {
+        let read = text.as_ref().map(|text| text.read().map_err(|error| unreadable(Place::Text, error))).transpose()?;
+        let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
+        // What a file holds, nobody sees in a list of processes.
+        resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
+        resolved.source.origin = Origin { text, password, environment: environment.clone() };
+        Ok(resolved)
+    }
+
+    /// The same source, everything read again: files, programs, and what they name.
+    ///
+    /// # Errors
+    /// As [`Source::resolve_from`]; the password is not to be had.
+    pub fn renewed(&self) -> Result<Self, SourceError> {
+        let Origin { text, password, environment } = self.origin.clone();
+        let given = password.as_ref().map(|PasswordSetting { name, secret }| {
+            secret.read().map_err(|error| unreadable(Place::Setting(name), error))
+        });
+        let given = given.transpose()?;
+        let mut source = Self::resolve_from(text, password, &environment)?.source;
+        source.application_name.clone_from(&self.application_name);
+        source.password = given.or(source.password);
+        Ok(source)
+    }
+
+    /// The server does not take the password: it is not to be used again where it was kept for a moment. Whether it was, so that
+    /// there may be another one now.
+    pub fn password_refused(&self) -> bool {
+        self.origin.password.as_ref().is_some_and(|setting| setting.secret.refused())
     }
 
     /// The password for one of `hosts`: the one given, else the password file's.
@@ -226,6 +296,10 @@ impl Source {
             (SslMode::Disable | SslMode::Prefer | SslMode::Require, _) => Verification::None,
         }
     }
+}
+
+fn unreadable(place: Place, error: SecretError) -> SourceError {
+    SourceError { place, problem: Problem::Secret(Box::new(error)) }
 }
 
 impl Source {

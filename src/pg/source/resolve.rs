@@ -13,10 +13,11 @@ use super::environment::Environment;
 use super::error::{Place, Problem, SourceError};
 use super::keywords::{Pair, Parameters};
 use super::{
-    ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SslMode, TargetSessionAttrs,
-    conninfo, foreign, passfile, service, uri,
+    ChannelBinding, ClientCertificate, Host, Keepalives, Origin, Resolved, RootCert, Source, SslMode,
+    TargetSessionAttrs, conninfo, foreign, passfile, service, uri,
 };
 use crate::given::nearest;
+use crate::secret::Secret;
 
 /// Postgres' port where none is given.
 const DEFAULT_PORT: u16 = 5432;
@@ -87,7 +88,7 @@ fn assemble(reader: &Reader<'_>, warnings: &mut Vec<String>) -> Result<Source, S
     let over_tcp = hosts.iter().any(|host| matches!(host, Host::Tcp { .. }));
     let sslmode = reader.sslmode()?;
     let tls = over_tcp && sslmode != SslMode::Disable;
-    let password = reader.text("password").map(SecretString::from);
+    let password = reader.password()?;
     let file_passwords = match password {
         Some(_) => Vec::new(),
         None => reader.file_passwords(&hosts, &dbname, &user, warnings),
@@ -108,6 +109,7 @@ fn assemble(reader: &Reader<'_>, warnings: &mut Vec<String>) -> Result<Source, S
         dbname,
         password,
         file_passwords,
+        origin: Origin::default(),
     })
 }
 
@@ -191,6 +193,17 @@ impl Reader<'_> {
             interval: self.seconds("keepalives_interval")?.filter(given),
             count: self.integer("keepalives_count")?.filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()),
         })
+    }
+
+    /// Of `PGPASSWORD` alone an absolute path after an `@` is a file: to libpq it is a password, and nobody has one like that.
+    fn password(&self) -> Result<Option<SecretString>, SourceError> {
+        let Some(given) = self.parameters.get("password") else { return Ok(None) };
+        let place = self.parameters.place("password");
+        if matches!(place, Place::Variable(_)) && given.starts_with("@/") {
+            let read = Secret::of_value(given).read();
+            return read.map(Some).map_err(|error| SourceError { place, problem: Problem::Secret(Box::new(error)) });
+        }
+        Ok(Some(given.into()))
     }
 
     fn user(&self) -> Result<String, SourceError> {
