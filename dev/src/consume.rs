@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// metadata name none, as those of a cluster's only broker may while it starts, and is not answered again by itself.
 const LOST: Duration = Duration::from_secs(10);
 
+/// Within this time each of several brokers knows a topic that one of them has created.
+const SPREAD: Duration = Duration::from_secs(20);
+
 /// A transaction that is open for so long is not about to be marked as committed.
 const OPEN: Duration = Duration::from_secs(10);
 
@@ -363,11 +366,17 @@ fn consumer(config: &ClientConfig, says_ends: bool) -> Result<BaseConsumer> {
 }
 
 fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
-    let partitions = partitions_if_there(consumer, topic)?;
-    if partitions.is_empty() {
-        return Err(anyhow!("there is no topic {topic}"));
+    let deadline = Instant::now() + SPREAD;
+    loop {
+        let partitions = partitions_if_there(consumer, topic)?;
+        if !partitions.is_empty() {
+            return Ok(partitions);
+        }
+        if Instant::now() >= deadline {
+            return Err(anyhow!("there is no topic {topic}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(partitions)
 }
 
 /// None when there is no such topic.
