@@ -15,6 +15,7 @@ use crate::given::{Given, SettingError};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A system that takes records.
 pub struct Kind {
@@ -146,6 +147,12 @@ pub struct Wanted<'a> {
 
 /// What was made for a measurement, and goes with it.
 pub trait Scratch: Send {
+    /// What the shortest of some small requests took from its sending to its answer; `None`: this kind does not measure it, or nobody
+    /// answered.
+    fn round_trip(&self) -> Option<Duration> {
+        None
+    }
+
     /// Removes it.
     ///
     /// # Errors

@@ -2,10 +2,12 @@
 
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::cluster::Cluster;
+use walrelay_dev::kafka::{self, shared_kafka};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, binary};
@@ -31,7 +33,8 @@ fn wait_no_topics() {
 
 fn bench(lane: &Lane) -> Command {
     let mut command = Command::new(binary());
-    command.args(["bench", "--source", &lane.source, "--brokers", &lane.brokers, "--json"]);
+    command.args(["bench", "--source", &lane.source, "--json"]);
+    command.env("WALRELAY_BROKERS", &lane.brokers);
     command.stdin(Stdio::null());
     command
 }
@@ -55,6 +58,22 @@ fn a_measurement_tells_rates_and_latencies_and_leaves_nothing_behind() {
         assert_eq!(left(&lane), 0, "{sink}: {said}");
         wait_no_topics();
     }
+}
+
+#[test]
+fn a_measurement_tells_how_far_the_brokers_are() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = Cluster::start(1, &kafka::Options::default()).unwrap();
+    cluster.taps()[0].set_distance(Duration::from_millis(20));
+    let lane = Lane::empty();
+    let amount = ["--rows", "100", "--rate", "20", "--seconds", "1", "--brokers", &cluster.tapped_brokers()];
+    let output = bench(&lane).args(amount).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let at = |place: &str| report.pointer(place).and_then(Value::as_f64).unwrap();
+    let (near, far) = (at("/round_trip_millis/postgres"), at("/round_trip_millis/destination"));
+    assert!(near > 0.0 && far >= 40.0, "{report}");
+    assert!(at("/steady/commit_to_acknowledgement_millis/p50") >= 40.0, "{report}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::pg::{Connection, Purpose};
 use crate::sink::destination::ScratchError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
 use relay::Running;
-use report::{Report, Steady};
+use report::{Distance, Report, Steady};
 use scratch::Scratch;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,9 @@ const LAST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Distance of the lines of progress.
 const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a statement is timed.
+const ROUND_TRIPS: usize = 9;
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +136,8 @@ impl<'a> Bench<'a> {
         let server = format!("Postgres {version} at {}", connection.host());
         // The cluster is asked first: what cannot be had there shall cost nothing here.
         self.make_topic()?;
+        let distance =
+            Distance { postgres: postgres_round_trip(&mut connection)?, destination: self.scratch.round_trip() };
         self.scratch.make(request.payload_type.column())?;
         self.go_on()?;
         let fill_seconds = self.fill(&mut connection)?;
@@ -142,7 +147,7 @@ impl<'a> Bench<'a> {
         let (drain, steady) = measured?;
         self.go_on()?;
         stopped?;
-        Ok(Report { request, server, fill_seconds, drain, steady, peak_kib })
+        Ok(Report { request, server, distance, fill_seconds, drain, steady, peak_kib })
     }
 
     /// Makes the topic, where there is a destination.
@@ -224,6 +229,17 @@ impl<'a> Bench<'a> {
     fn go_on(&self) -> Result<(), BenchError> {
         if self.stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
+}
+
+/// What the shortest of some statements took that do nothing.
+fn postgres_round_trip(connection: &mut Connection) -> Result<Duration, crate::pg::Error> {
+    let mut shortest = Duration::MAX;
+    for _ in 0..ROUND_TRIPS {
+        let asked = Instant::now();
+        connection.query("SELECT 1")?;
+        shortest = shortest.min(asked.elapsed());
+    }
+    Ok(shortest)
 }
 
 /// One line on a terminal, written over again and again.

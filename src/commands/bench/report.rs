@@ -17,11 +17,20 @@ pub(super) struct Report<'a> {
     pub(super) request: &'a Request,
     /// The server's version, and the host.
     pub(super) server: String,
+    pub(super) distance: Distance,
     pub(super) fill_seconds: f64,
     pub(super) drain: Drain,
     /// `None`: none was asked for.
     pub(super) steady: Option<Steady>,
     pub(super) peak_kib: Option<u64>,
+}
+
+/// How far the servers are, as round trips.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Distance {
+    pub(super) postgres: Duration,
+    /// `None`: there is no destination, or its kind does not tell.
+    pub(super) destination: Option<Duration>,
 }
 
 /// What the steady phase showed.
@@ -78,6 +87,24 @@ impl Report<'_> {
         cpu_seconds.map(|seconds| seconds * 1e6 / count(self.drain.rows.max(1)))
     }
 
+    /// Bytes a second that the bound in flight lets through at that distance, at most, in MB.
+    fn most_in_flight(&self, round_trip: Duration) -> f64 {
+        count(self.request.limits.max_in_flight as u64) / 1e6 / round_trip.as_secs_f64().max(1e-6)
+    }
+
+    /// How far the servers are and what that means for the rest.
+    fn distance(&self) -> String {
+        let Distance { postgres, destination } = self.distance;
+        let postgres = format!("Postgres {} a round trip", millis(Some(postgres)));
+        let Some((round_trip, wanted)) = destination.zip(self.request.destination.as_ref()) else { return postgres };
+        format!(
+            "{postgres}, {} {}: no row is acknowledged sooner, and --max-in-flight lets {:.0} MB/s through at most",
+            wanted.kind().title,
+            millis(Some(round_trip)),
+            self.most_in_flight(round_trip)
+        )
+    }
+
     /// What may help against the side that sets the pace.
     fn advice(&self) -> Vec<&'static str> {
         let Request { payload_type, rows_per_transaction, .. } = self.request;
@@ -97,7 +124,11 @@ impl Report<'_> {
             }
             Side::Broker => {
                 advice.push("-X compression.type=lz4: fewer bytes for the broker to write");
-                advice.push("more partitions on more brokers, or a larger --max-in-flight where they are far away");
+                let far = self.distance.destination.map(|round_trip| self.most_in_flight(round_trip));
+                if far.is_some_and(|most| most < 2.0 * self.megabytes_per_second()) {
+                    advice.push("a larger --max-in-flight: at this distance it lets hardly more through than it did");
+                }
+                advice.push("more partitions on more brokers");
             }
         }
         advice
@@ -116,6 +147,7 @@ impl Report<'_> {
                 self.fill_seconds,
                 self.server
             ),
+            format!("distance     {}", self.distance()),
             format!(
                 "drain        {:.0} rows/s, {:.1} MB/s, first after {:.2} s",
                 self.rate(),
@@ -182,6 +214,10 @@ impl Report<'_> {
             "payload_type": request.payload_type.column(),
             "rows_per_transaction": request.rows_per_transaction,
             "fill_seconds": self.fill_seconds,
+            "round_trip_millis": {
+                "postgres": self.distance.postgres.as_secs_f64() * 1e3,
+                "destination": self.distance.destination.map(|time| time.as_secs_f64() * 1e3),
+            },
             "drain": {
                 "rows": drain.rows,
                 "seconds": drain.seconds,

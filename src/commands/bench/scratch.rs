@@ -82,6 +82,11 @@ impl Scratch {
         Ok(())
     }
 
+    /// To the destination and back; `None`: there is none, or it does not tell.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.topic.as_ref()?.round_trip()
+    }
+
     /// Removes everything. What could not be removed, as what to do by hand.
     pub(super) fn remove(mut self) -> Vec<String> {
         let mut left = Vec::new();

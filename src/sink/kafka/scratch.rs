@@ -7,10 +7,13 @@ use crate::sink::destination::{Scratch, ScratchError};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the cluster may take for one request.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often a request is timed.
+const ROUND_TRIPS: usize = 9;
 
 /// A topic of one's own.
 pub(super) struct ScratchTopic {
@@ -39,6 +42,15 @@ impl ScratchTopic {
 }
 
 impl Scratch for ScratchTopic {
+    /// Of metadata of the topic: a broker writes nothing for it.
+    fn round_trip(&self) -> Option<Duration> {
+        let times = (0..ROUND_TRIPS).filter_map(|_| {
+            let asked = Instant::now();
+            self.admin.inner().fetch_metadata(Some(&self.name), PATIENCE).ok().map(|_| asked.elapsed())
+        });
+        times.min()
+    }
+
     fn remove(self: Box<Self>) -> Result<(), ScratchError> {
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         let removed = self.runtime.block_on(self.admin.delete_topics(&[&self.name], &options));
