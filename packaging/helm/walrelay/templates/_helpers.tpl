@@ -102,15 +102,34 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* PGPASSWORD. Takes a list of the context, the secret's name and its key. */}}
+{{/* Where the password of Postgres is. Takes a list of the context, the secret's name and its key. */}}
 {{- define "walrelay.passwordEnv" -}}
 {{- $secret := index . 1 }}{{ $key := index . 2 -}}
 {{- if and $secret $key }}
-- name: PGPASSWORD
-  valueFrom:
-    secretKeyRef:
-      name: {{ $secret }}
-      key: {{ $key }}
+- name: WALRELAY_SOURCE_PASSWORD_FILE
+  value: /run/secrets/walrelay/{{ $key }}
+{{- end }}
+{{- end }}
+
+{{/* The volume that it is in, for the jobs. Takes the same. */}}
+{{- define "walrelay.passwordVolume" -}}
+{{- $secret := index . 1 }}{{ $key := index . 2 -}}
+{{- if and $secret $key }}
+- name: secrets
+  secret:
+    secretName: {{ $secret }}
+    defaultMode: 0440
+    items:
+      - key: {{ $key }}
+        path: {{ $key }}
+{{- end }}
+{{- end }}
+
+{{- define "walrelay.passwordMount" -}}
+{{- if and (index . 1) (index . 2) }}
+- name: secrets
+  mountPath: /run/secrets/walrelay
+  readOnly: true
 {{- end }}
 {{- end }}
 
