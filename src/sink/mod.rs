@@ -10,6 +10,8 @@ pub mod destination;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
+#[cfg(feature = "redis")]
+pub mod lanes;
 pub mod null;
 mod owned;
 pub mod stdout;

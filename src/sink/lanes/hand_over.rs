@@ -1,0 +1,543 @@
+//! From the relay's thread to the client's and back: chunks of records one way, reports and empty chunks the other.
+//!
+//! In, on the relay's side: records and decisions on refused ones. Out, on the client's: batches by the rule of [`Lanes`]. In
+//! there: what became of each record. Out, back on the relay's side: reports.
+//!
+//! ```text
+//!   relay's thread                     │                client's thread
+//!   Sender: record ─▶ chunk ───────────┼──▶ Receiver: lanes ─▶ batch ─▶ destination
+//!           reports ◀── one lock a poll┼──── outcome ◀────────────────────────┘
+//! ```
+//!
+//! Invariants: nothing is done for a row alone but one copy into a chunk that is used again; what both sides hold together stays
+//! below the bound, but for one record that goes alone; after a restart nothing of before is reported.
+
+use super::{Chunk, Fit, Lane, Lanes, Stored, Taken, Verdict};
+use crate::sink::{
+    Delivered, Enqueue, Failure, HeaderRoom, InFlight, Origin, OwnedRecord, Record, RefusalId, Refused, Report,
+    Resolution, Tag,
+};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+/// A chunk is handed over before it would hold more; a larger record has one of its own.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A chunk that comes back keeps at most so much room: only one record can have needed more.
+const KEPT_BYTES: usize = CHUNK_BYTES;
+
+/// What a record costs beyond its bytes: its places in chunk and lanes, and what a client keeps of it.
+pub const RECORD_OVERHEAD_BYTES: u64 = 256;
+
+/// How long a refused record waits that is to be tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What is sent to the client's side.
+#[derive(Debug)]
+enum Message {
+    Records(Chunk),
+    Resolve(RefusalId, Decision),
+    Restart { generation: u64 },
+}
+
+#[derive(Debug)]
+enum Decision {
+    Retry,
+    Skip,
+    /// A chunk with one record.
+    Instead(Chunk),
+}
+
+/// What comes back.
+#[derive(Debug, Default)]
+struct Back {
+    /// Of these restarts; what earlier ones bring is dropped.
+    generation: u64,
+    runs: VecDeque<Run>,
+    refused: Vec<Refused>,
+    failed: Option<Failure>,
+    chunks: Vec<(Chunk, usize)>,
+    held: u64,
+    /// Whether it was ever said that the destination is reached, or why not.
+    reached: bool,
+    blocked: Option<Failure>,
+    trouble: Option<String>,
+}
+
+/// Delivered records in a row with equal tokens.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    delivered: Delivered,
+    held_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    back: Mutex<Back>,
+    /// Something has come back that was not looked at.
+    news: AtomicBool,
+}
+
+impl Shared {
+    fn back(&self) -> MutexGuard<'_, Back> {
+        self.back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The relay's side.
+#[derive(Debug)]
+pub(super) struct Sender {
+    to: UnboundedSender<Message>,
+    shared: Arc<Shared>,
+    filling: Chunk,
+    spare: Vec<Chunk>,
+    in_flight: InFlight,
+    /// Memory of the chunks that are handed over.
+    lent_bytes: usize,
+    bound: u64,
+    generation: u64,
+    /// What the refused records hold.
+    refused: HashMap<RefusalId, u64>,
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct Receiver {
+    from: UnboundedReceiver<Message>,
+    shared: Arc<Shared>,
+    generation: u64,
+    chunks: Vec<Loan>,
+    free: Vec<u32>,
+    lanes: Lanes<Place>,
+    refusals: HashMap<RefusalId, Lane>,
+    refusal: u64,
+    /// Lanes whose refused record is to be tried again, and when.
+    pauses: VecDeque<(Instant, Lane)>,
+    runs: VecDeque<Run>,
+    refused: Vec<Refused>,
+    empty: Vec<(Chunk, usize)>,
+}
+
+/// A chunk, with how many of its records are not reported.
+#[derive(Debug, Default)]
+struct Loan {
+    chunk: Chunk,
+    left: usize,
+}
+
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    chunk: u32,
+    number: u32,
+}
+
+/// What has happened on the relay's side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// There may be more to take.
+    Work,
+    /// What was taken is forgotten: whatever becomes of it is not to be settled.
+    Restarted,
+    /// The relay wants nothing more.
+    Closed,
+}
+
+/// What became of a record that was taken.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// The destination keeps it.
+    Delivered,
+    /// The destination refuses it, and has not taken any of its lane that follow it in the batch.
+    Refused(Failure),
+    /// It is not known, or it was not sent: it is sent again.
+    Unknown,
+}
+
+/// Both sides; `bound`: bytes in flight at most.
+pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
+    let (to, from) = unbounded_channel();
+    let shared = Arc::new(Shared::default());
+    let sender = Sender {
+        to,
+        shared: Arc::clone(&shared),
+        filling: Chunk::default(),
+        spare: Vec::new(),
+        in_flight: InFlight::default(),
+        lent_bytes: 0,
+        bound,
+        generation: 0,
+        refused: HashMap::new(),
+    };
+    let receiver = Receiver {
+        from,
+        shared,
+        generation: 0,
+        chunks: Vec::new(),
+        free: Vec::new(),
+        lanes: Lanes::default(),
+        refusals: HashMap::new(),
+        refusal: 0,
+        pauses: VecDeque::new(),
+        runs: VecDeque::new(),
+        refused: Vec::new(),
+        empty: Vec::new(),
+    };
+    (sender, receiver)
+}
+
+impl Sender {
+    /// Copies a record, if there is room. What was gathered leaves when there is none.
+    pub(super) fn push(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let bytes = record.held_bytes() as u64;
+        if self.in_flight.records > 0 && self.held() + bytes + RECORD_OVERHEAD_BYTES > self.bound {
+            self.flush();
+            return Enqueue::Full;
+        }
+        if self.filling.bytes() + record.held_bytes() > CHUNK_BYTES {
+            self.flush();
+        }
+        self.filling.push(record, tag);
+        self.in_flight.records += 1;
+        self.in_flight.bytes += bytes;
+        Enqueue::Taken
+    }
+
+    /// A chunk's memory is held until the last of its records is reported.
+    fn held(&self) -> u64 {
+        let chunks = (self.lent_bytes + self.filling.bytes()) as u64;
+        chunks.max(self.in_flight.bytes) + self.in_flight.records * RECORD_OVERHEAD_BYTES
+    }
+
+    /// Hands over what was gathered.
+    pub(super) fn flush(&mut self) {
+        if self.filling.is_empty() {
+            return;
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        let full = std::mem::replace(&mut self.filling, next);
+        self.lent_bytes += full.bytes();
+        self.send(Message::Records(full));
+    }
+
+    /// A client that has ended has said why; what is sent to it is not reported before a restart.
+    fn send(&self, message: Message) {
+        let _ended = self.to.send(message).is_err();
+    }
+
+    /// Serves what has come back.
+    pub(super) fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        self.flush();
+        if !self.shared.news.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // The lock is taken for each run anew: what `each` does is not known.
+        loop {
+            let run = self.shared.back().runs.pop_front();
+            let Some(Run { delivered, held_bytes }) = run else { break };
+            self.in_flight.records -= u64::from(delivered.records);
+            self.in_flight.bytes -= held_bytes;
+            each(Report::Delivered(delivered));
+        }
+        let (refused, failed) = {
+            let mut back = self.shared.back();
+            for (chunk, bytes) in back.chunks.drain(..) {
+                self.lent_bytes -= bytes;
+                self.spare.push(chunk);
+            }
+            self.in_flight.held = back.held;
+            (std::mem::take(&mut back.refused), back.failed.take())
+        };
+        // Enough to fill one while others are under way; more would keep what a burst took.
+        self.spare.truncate(usize::try_from(self.bound).unwrap_or(usize::MAX) / CHUNK_BYTES + 1);
+        for refused in refused {
+            let bytes =
+                refused.record.with_record(&mut HeaderRoom::default(), |record: &Record<'_>| record.held_bytes());
+            self.refused.insert(refused.id, bytes as u64);
+            each(Report::Refused(Box::new(refused)));
+        }
+        if let Some(failure) = failed {
+            each(Report::Failed(failure));
+        }
+    }
+
+    /// Decides on a refused record; nothing happens where it is not known.
+    pub(super) fn resolve(&mut self, id: RefusalId, resolution: Resolution<'_>) {
+        let Some(bytes) = self.refused.remove(&id) else { return };
+        let decision = match resolution {
+            Resolution::Retry => Decision::Retry,
+            Resolution::Skip => {
+                self.in_flight.records -= 1;
+                self.in_flight.bytes -= bytes;
+                Decision::Skip
+            }
+            Resolution::Instead(record, token) => {
+                let mut chunk = self.spare.pop().unwrap_or_default();
+                // The client's side knows the origin of the first.
+                chunk.push(record, Tag { token, origin: Origin::default() });
+                self.lent_bytes += chunk.bytes();
+                self.in_flight.bytes = self.in_flight.bytes - bytes + record.held_bytes() as u64;
+                Decision::Instead(chunk)
+            }
+        };
+        self.send(Message::Resolve(id, decision));
+    }
+
+    pub(super) fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    /// Forgets everything that was taken.
+    pub(super) fn restart(&mut self) {
+        self.filling.clear(KEPT_BYTES);
+        self.in_flight = InFlight::default();
+        self.refused.clear();
+        self.generation += 1;
+        let mut back = self.shared.back();
+        back.generation = self.generation;
+        back.runs.clear();
+        back.refused.clear();
+        back.failed = None;
+        back.held = 0;
+        drop(back);
+        self.send(Message::Restart { generation: self.generation });
+    }
+
+    pub(super) fn blocked(&self) -> Option<Failure> {
+        self.shared.back().blocked.clone()
+    }
+
+    /// Whether the destination was reached, or why not; `None`: not known yet.
+    pub(super) fn reached(&self) -> Option<Result<(), Failure>> {
+        let back = self.shared.back();
+        back.reached.then(|| back.blocked.clone().map_or(Ok(()), Err))
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.shared.back().trouble.clone()
+    }
+}
+
+impl Receiver {
+    /// Waits until something has happened, and takes all that has.
+    pub async fn next(&mut self) -> Event {
+        let message = match self.pauses.front() {
+            None => self.from.recv().await,
+            Some((until, _)) => match tokio::time::timeout_at(*until, self.from.recv()).await {
+                Ok(message) => message,
+                Err(_over) => {
+                    self.resume();
+                    return Event::Work;
+                }
+            },
+        };
+        let Some(message) = message else { return Event::Closed };
+        let mut restarted = self.heed(message);
+        while let Ok(message) = self.from.try_recv() {
+            restarted |= self.heed(message);
+        }
+        if restarted { Event::Restarted } else { Event::Work }
+    }
+
+    /// Lanes whose pause is over try again.
+    fn resume(&mut self) {
+        let now = Instant::now();
+        while let Some((_, lane)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
+            self.lanes.resolve(lane, Verdict::Again);
+        }
+    }
+
+    /// Whether it was a restart.
+    fn heed(&mut self, message: Message) -> bool {
+        match message {
+            Message::Records(chunk) => {
+                let records = chunk.len();
+                let at = self.lend(chunk);
+                for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
+                    let place = Place { chunk: at, number };
+                    let lane = self.record(place).map(|record| Lane::of(record.topic(), record.key()));
+                    if let Some(lane) = lane {
+                        self.lanes.push(lane, place);
+                    }
+                }
+                false
+            }
+            Message::Resolve(id, decision) => {
+                self.decide(id, decision);
+                false
+            }
+            Message::Restart { generation } => {
+                self.generation = generation;
+                self.forget();
+                true
+            }
+        }
+    }
+
+    fn decide(&mut self, id: RefusalId, decision: Decision) {
+        let Some(lane) = self.refusals.remove(&id) else { return };
+        let old = match decision {
+            Decision::Retry => {
+                self.pauses.push_back((Instant::now() + RETRY_AFTER, lane));
+                return;
+            }
+            Decision::Skip => self.lanes.resolve(lane, Verdict::Gone),
+            Decision::Instead(mut chunk) => {
+                let origin = self.lanes.first(lane).and_then(|place| Some(self.record(place)?.tag().origin));
+                chunk.set_origin(origin.unwrap_or_default());
+                let instead = Place { chunk: self.lend(chunk), number: 0 };
+                self.lanes.resolve(lane, Verdict::Instead(instead))
+            }
+        };
+        if let Some(old) = old {
+            self.give_back(old);
+        }
+        self.publish();
+    }
+
+    fn lend(&mut self, chunk: Chunk) -> u32 {
+        let loan = Loan { left: chunk.len(), chunk };
+        if let Some(at) = self.free.pop() {
+            if let Some(place) = self.chunks.get_mut(at as usize) {
+                *place = loan;
+            }
+            return at;
+        }
+        self.chunks.push(loan);
+        u32::try_from(self.chunks.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    fn give_back(&mut self, place: Place) {
+        let Some(loan) = self.chunks.get_mut(place.chunk as usize) else { return };
+        loan.left -= 1;
+        if loan.left == 0 {
+            let chunk = std::mem::take(&mut loan.chunk);
+            self.free.push(place.chunk);
+            self.empty_out(chunk);
+        }
+    }
+
+    fn empty_out(&mut self, mut chunk: Chunk) {
+        let bytes = chunk.bytes();
+        chunk.clear(KEPT_BYTES);
+        self.empty.push((chunk, bytes));
+    }
+
+    fn forget(&mut self) {
+        self.lanes.clear();
+        self.refusals.clear();
+        self.pauses.clear();
+        self.runs.clear();
+        self.refused.clear();
+        for loan in std::mem::take(&mut self.chunks) {
+            if loan.left > 0 {
+                self.empty_out(loan.chunk);
+            }
+        }
+        self.free.clear();
+        self.publish();
+    }
+
+    /// A record that was taken.
+    pub fn record(&self, place: Place) -> Option<Stored<'_>> {
+        self.chunks.get(place.chunk as usize)?.chunk.get(place.number as usize)
+    }
+
+    /// Takes what may be under way beside all that is: see [`Lanes::take`].
+    pub fn take(&mut self, batch: &mut Vec<Taken<Place>>, most_of_a_lane: u32, mut fit: impl FnMut(Stored<'_>) -> Fit) {
+        let Self { lanes, chunks, .. } = self;
+        lanes.take(batch, most_of_a_lane, |place| {
+            let record = chunks.get(place.chunk as usize).and_then(|loan| loan.chunk.get(place.number as usize));
+            record.map_or(Fit::NotThis, &mut fit)
+        });
+    }
+
+    /// Whether anything could be taken.
+    pub fn has_ready(&self) -> bool {
+        self.lanes.has_ready()
+    }
+
+    /// What became of a record, in the order of its batch. `false`: an earlier one of its lane was refused or unknown, so that it has
+    /// gone back with that one, and nothing happens.
+    pub fn settle(&mut self, taken: Taken<Place>, outcome: &Outcome) -> bool {
+        let Taken { lane, item, .. } = taken;
+        if !self.lanes.is_under_way(lane) {
+            return false;
+        }
+        match outcome {
+            Outcome::Delivered => {
+                self.lanes.delivered(lane);
+                self.count(item);
+                self.give_back(item);
+            }
+            Outcome::Refused(failure) => {
+                self.lanes.refused(lane);
+                self.refuse(lane, item, failure);
+            }
+            Outcome::Unknown => self.lanes.returned(lane),
+        }
+        true
+    }
+
+    fn count(&mut self, place: Place) {
+        let Some(record) = self.record(place) else { return };
+        let (token, bytes, held_bytes) = (record.tag().token, record.bytes() as u64, record.held_bytes() as u64);
+        match self.runs.back_mut().filter(|run| run.delivered.token == token) {
+            Some(run) => {
+                run.delivered.records += 1;
+                run.delivered.bytes += bytes;
+                run.held_bytes += held_bytes;
+            }
+            None => self.runs.push_back(Run { delivered: Delivered { token, records: 1, bytes }, held_bytes }),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, lane: Lane, place: Place, failure: &Failure) {
+        let Some(record) = self.record(place) else { return };
+        let (tag, record) = (record.tag(), record.with_record(OwnedRecord::of));
+        self.refusal += 1;
+        let id = RefusalId(self.refusal);
+        self.refusals.insert(id, lane);
+        self.refused.push(Refused { id, tag, record, failure: failure.clone() });
+    }
+
+    /// Lets the relay see what was settled.
+    pub fn publish(&mut self) {
+        let mut back = self.shared.back();
+        back.chunks.append(&mut self.empty);
+        if back.generation == self.generation {
+            back.runs.append(&mut self.runs);
+            back.refused.append(&mut self.refused);
+            back.held = self.lanes.held();
+        } else {
+            self.runs.clear();
+            self.refused.clear();
+        }
+        drop(back);
+        self.shared.news.store(true, Ordering::Release);
+    }
+
+    /// What everything waits for that passes by itself; `None` once it has passed.
+    pub fn set_blocked(&self, blocked: Option<Failure>) {
+        let mut back = self.shared.back();
+        back.trouble = blocked.as_ref().map(|failure| failure.text.clone());
+        back.blocked = blocked;
+        back.reached = true;
+    }
+
+    /// The client gives up: nothing more is reported until a restart.
+    pub fn fail(&self, failure: Failure) {
+        let mut back = self.shared.back();
+        back.trouble = Some(failure.text.clone());
+        if back.generation == self.generation {
+            back.failed = Some(failure);
+        }
+        drop(back);
+        self.shared.news.store(true, Ordering::Release);
+    }
+}

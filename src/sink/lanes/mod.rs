@@ -1,0 +1,347 @@
+//! The order of what is sent to a destination that has an asynchronous client: which records may be under way together.
+//!
+//! In: records, each with the number of its lane (its address and key, or its address alone). Out: batches, at most one of which
+//! holds records of a lane; what becomes of them; what the relay decides on a refused one. It knows neither records nor
+//! destinations nor time.
+//!
+//! ```text
+//!            push                      take                    delivered
+//!   record ───────▶ end of its lane ───────────▶ under way ──────────────────▶ forgotten
+//!                         ▲                        │    │
+//!                         │ front, in order        │    │ refused
+//!                         └────────────────────────┘    ▼
+//!                              returned (unknown)     held ──▶ resolved: again, or gone
+//! ```
+//!
+//! Invariants: the records of a lane are delivered in the order in which they were pushed; none is under way while an earlier one
+//! of its lane is refused and not resolved; each record that was pushed is delivered, resolved as gone, or forgotten, exactly
+//! once. Memory is reused: no operation allocates once the most records at a time have been there.
+
+mod chunk;
+mod client;
+mod hand_over;
+#[cfg(test)]
+mod tests;
+
+pub use chunk::{Chunk, Stored};
+pub use client::{Admit, LaneSink};
+pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// How many lanes there are: records whose lanes have equal numbers wait for each other without need, so there are more than a
+/// client has under way.
+pub const LANES: usize = 4096;
+
+/// The label of a failure that means that the destination does not let us in: waiting does not help.
+pub const LOG_IN: &str = "log_in";
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// A lane's number, below [`LANES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lane(u16);
+
+impl Lane {
+    /// The lane of the records that have this address and this key. Those without a key share the address' own.
+    #[allow(clippy::cast_possible_truncation, reason = "the remainder is below 4096")]
+    pub fn of(address: &str, key: Option<&[u8]>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (address, key).hash(&mut hasher);
+        Self((hasher.finish() % LANES as u64) as u16)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u16) -> Self {
+        Self(number)
+    }
+}
+
+/// A record with the lane it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken<T> {
+    /// Its lane.
+    pub lane: Lane,
+    /// How many were pushed before it.
+    pub number: u64,
+    /// What was pushed.
+    pub item: T,
+}
+
+/// Whether a record goes into a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// It does.
+    Takes,
+    /// It does not; one of another lane may.
+    NotThis,
+    /// Nothing more does.
+    Full,
+}
+
+/// What becomes of a refused record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<T> {
+    /// It is sent again.
+    Again,
+    /// It is given up; the ones behind it are sent.
+    Gone,
+    /// Another takes its place.
+    Instead(T),
+}
+
+/// All lanes.
+#[derive(Debug)]
+pub struct Lanes<T> {
+    /// One for each number.
+    states: Box<[State]>,
+    slots: Vec<Slot<T>>,
+    /// The first of the slots that hold nothing.
+    free: u32,
+    /// Lanes that have something to send, each once, in the order in which they came to have it.
+    ready: VecDeque<Lane>,
+    /// Counts what was pushed.
+    pushed: u64,
+    /// Records of lanes that are held.
+    held: u64,
+}
+
+/// One lane: a queue in the slots, of which the first `under_way` have been taken.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    first: u32,
+    last: u32,
+    under_way: u32,
+    /// All of its records.
+    records: u32,
+    /// The first record is refused and not resolved.
+    held: bool,
+    /// It is in `ready`.
+    ready: bool,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    item: T,
+    /// When it was pushed, so that a batch keeps the order of all.
+    number: u64,
+    next: u32,
+}
+
+impl<T: Copy> Default for Lanes<T> {
+    fn default() -> Self {
+        let empty = State { first: NONE, last: NONE, under_way: 0, records: 0, held: false, ready: false };
+        Self {
+            states: vec![empty; LANES].into_boxed_slice(),
+            slots: Vec::new(),
+            free: NONE,
+            ready: VecDeque::new(),
+            pushed: 0,
+            held: 0,
+        }
+    }
+}
+
+impl<T: Copy> Lanes<T> {
+    /// Puts a record at the end of its lane.
+    pub fn push(&mut self, lane: Lane, item: T) {
+        let number = self.pushed;
+        self.pushed += 1;
+        let slot = self.fill(Slot { item, number, next: NONE });
+        let state = self.state(lane);
+        state.records += 1;
+        let held = u64::from(state.held);
+        let last = std::mem::replace(&mut state.last, slot);
+        if last == NONE {
+            state.first = slot;
+        } else if let Some(last) = self.slots.get_mut(last as usize) {
+            last.next = slot;
+        }
+        self.held += held;
+        self.make_ready(lane);
+    }
+
+    /// Takes records that may be under way together with all that are, from lanes of which nothing is under way or held, as `fit`
+    /// says. They are appended to `batch` in the order in which they were pushed.
+    pub fn take(&mut self, batch: &mut Vec<Taken<T>>, most_of_a_lane: u32, mut fit: impl FnMut(&T) -> Fit) {
+        let start = batch.len();
+        for _ in 0..self.ready.len() {
+            let Some(lane) = self.ready.pop_front() else { break };
+            let (taken, full) = self.take_of(lane, batch, most_of_a_lane, &mut fit);
+            let state = self.state(lane);
+            state.under_way = taken;
+            state.ready = taken == 0;
+            match (taken, full) {
+                (0, true) => self.ready.push_front(lane),
+                (0, false) => self.ready.push_back(lane),
+                (_, _) => {}
+            }
+            if full {
+                break;
+            }
+        }
+        if let Some(taken) = batch.get_mut(start..) {
+            taken.sort_unstable_by_key(|taken| taken.number);
+        }
+    }
+
+    /// How many were taken of the lane's first ones, and whether the batch is full.
+    fn take_of(
+        &self,
+        lane: Lane,
+        batch: &mut Vec<Taken<T>>,
+        most: u32,
+        fit: &mut impl FnMut(&T) -> Fit,
+    ) -> (u32, bool) {
+        let mut at = self.states.get(usize::from(lane.0)).map_or(NONE, |state| state.first);
+        let mut taken = 0;
+        while taken < most
+            && let Some(slot) = self.slots.get(at as usize)
+        {
+            match fit(&slot.item) {
+                Fit::Takes => batch.push(Taken { lane, number: slot.number, item: slot.item }),
+                Fit::NotThis => return (taken, false),
+                Fit::Full => return (taken, true),
+            }
+            at = slot.next;
+            taken += 1;
+        }
+        (taken, false)
+    }
+
+    /// The first record of the lane that is under way has been delivered.
+    ///
+    /// # Panics
+    /// None of the lane is under way: it would be reported twice.
+    pub fn delivered(&mut self, lane: Lane) {
+        assert!(self.state(lane).under_way > 0, "a record was reported that is not under way");
+        self.state(lane).under_way -= 1;
+        self.remove_first(lane);
+        self.make_ready(lane);
+    }
+
+    /// The first record of the lane that is under way is refused: the lane is held until that is resolved. The others of the lane
+    /// that are under way have not been taken.
+    ///
+    /// # Panics
+    /// None of the lane is under way.
+    pub fn refused(&mut self, lane: Lane) {
+        self.give_back(lane);
+        let state = self.state(lane);
+        state.held = true;
+        let records = state.records;
+        self.held += u64::from(records);
+    }
+
+    /// What became of those of the lane that are under way is not known, or they were not sent: they are first again, in order,
+    /// and their lane is taken from before others.
+    ///
+    /// # Panics
+    /// None of the lane is under way.
+    pub fn returned(&mut self, lane: Lane) {
+        self.give_back(lane);
+        self.state(lane).ready = true;
+        self.ready.push_front(lane);
+    }
+
+    /// What becomes of the lane's refused record; gives back what was pushed, where that is not sent again. `None`, and nothing
+    /// happens, when the lane is not held.
+    pub fn resolve(&mut self, lane: Lane, verdict: Verdict<T>) -> Option<T> {
+        let state = self.state(lane);
+        if !std::mem::take(&mut state.held) {
+            return None;
+        }
+        let (first, records) = (state.first as usize, state.records);
+        self.held -= u64::from(records);
+        let old = self.slots.get(first).map(|slot| slot.item);
+        let old = match verdict {
+            Verdict::Again => None,
+            Verdict::Gone => {
+                self.remove_first(lane);
+                old
+            }
+            Verdict::Instead(item) => {
+                if let Some(slot) = self.slots.get_mut(first) {
+                    slot.item = item;
+                }
+                old
+            }
+        };
+        self.make_ready(lane);
+        old
+    }
+
+    /// The lane's first record.
+    pub fn first(&self, lane: Lane) -> Option<T> {
+        let first = self.states.get(usize::from(lane.0))?.first;
+        self.slots.get(first as usize).map(|slot| slot.item)
+    }
+
+    /// Whether any of the lane's records is under way.
+    pub fn is_under_way(&self, lane: Lane) -> bool {
+        self.states.get(usize::from(lane.0)).is_some_and(|state| state.under_way > 0)
+    }
+
+    /// Whether anything could be taken.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// How many records are in lanes that are held.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Forgets all records.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        let slots = std::mem::take(&mut self.slots);
+        *self = Self { slots, ..Self::default() };
+    }
+
+    fn give_back(&mut self, lane: Lane) {
+        let under_way = std::mem::take(&mut self.state(lane).under_way);
+        assert!(under_way > 0, "a record was reported that is not under way");
+    }
+
+    fn make_ready(&mut self, lane: Lane) {
+        let state = self.state(lane);
+        if state.first != NONE && state.under_way == 0 && !state.held && !state.ready {
+            state.ready = true;
+            self.ready.push_back(lane);
+        }
+    }
+
+    fn fill(&mut self, slot: Slot<T>) -> u32 {
+        let free = self.free;
+        if let Some(place) = self.slots.get_mut(free as usize) {
+            self.free = place.next;
+            *place = slot;
+            return free;
+        }
+        self.slots.push(slot);
+        u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+    }
+
+    fn remove_first(&mut self, lane: Lane) {
+        let free = self.free;
+        let first = self.state(lane).first;
+        if let Some(slot) = self.slots.get_mut(first as usize) {
+            let next = std::mem::replace(&mut slot.next, free);
+            self.free = first;
+            let state = self.state(lane);
+            state.first = next;
+            state.records -= 1;
+            if next == NONE {
+                state.last = NONE;
+            }
+        }
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "a lane's number is below the number of lanes")]
+    fn state(&mut self, lane: Lane) -> &mut State {
+        &mut self.states[usize::from(lane.0)]
+    }
+}

@@ -1,0 +1,223 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The same by plain means: each lane a list, of which some are under way.
+#[derive(Debug, Default)]
+struct Model {
+    lanes: BTreeMap<u16, Queue>,
+    pushed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    records: VecDeque<u64>,
+    under_way: usize,
+    held: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Push(u16),
+    Take {
+        at_most: usize,
+        of_a_lane: u32,
+    },
+    /// Something becomes of the n-th lane that has records under way.
+    Delivered(usize),
+    Refused(usize),
+    Returned(usize),
+    /// The n-th lane that is held is resolved.
+    Resolve(usize, Way),
+    Clear,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Again,
+    Gone,
+    Instead,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let way = prop_oneof![Just(Way::Again), Just(Way::Gone), Just(Way::Instead)];
+    let act = prop_oneof![
+        6 => (0..5_u16).prop_map(Act::Push),
+        4 => (0..6_usize, 1..4_u32).prop_map(|(at_most, of_a_lane)| Act::Take { at_most, of_a_lane }),
+        5 => (0..5_usize).prop_map(Act::Delivered),
+        2 => (0..5_usize).prop_map(Act::Refused),
+        2 => (0..5_usize).prop_map(Act::Returned),
+        3 => ((0..5_usize), way).prop_map(|(at, way)| Act::Resolve(at, way)),
+        1 => Just(Act::Clear),
+    ];
+    prop::collection::vec(act, 0..80)
+}
+
+impl Model {
+    fn nth(&self, number: usize, holds: impl Fn(&Queue) -> bool) -> Option<u16> {
+        let fitting: Vec<u16> = self.lanes.iter().filter(|(_, queue)| holds(queue)).map(|(lane, _)| *lane).collect();
+        fitting.get(number % fitting.len().max(1)).copied()
+    }
+
+    fn queue(&mut self, lane: u16) -> &mut Queue {
+        self.lanes.entry(lane).or_default()
+    }
+
+    fn held(&self) -> u64 {
+        self.lanes.values().filter(|queue| queue.held).map(|queue| queue.records.len() as u64).sum()
+    }
+
+    fn could_take(&self) -> bool {
+        self.lanes.values().any(|queue| !queue.held && queue.under_way == 0 && !queue.records.is_empty())
+    }
+
+    /// What was taken has to be the front of lanes of which nothing was under way or held, in the order of all.
+    fn take(&mut self, batch: &[Taken<u64>], at_most: usize, of_a_lane: u32) -> Result<(), TestCaseError> {
+        prop_assert!(batch.len() <= at_most);
+        prop_assert_eq!(batch.is_empty(), at_most == 0 || !self.could_take());
+        prop_assert!(batch.is_sorted_by_key(|taken| taken.number));
+        let lanes: BTreeSet<Lane> = batch.iter().map(|taken| taken.lane).collect();
+        for lane in lanes {
+            let of_lane: Vec<u64> = batch.iter().filter(|taken| taken.lane == lane).map(|taken| taken.item).collect();
+            let queue = self.queue(lane.0);
+            prop_assert!(!queue.held && queue.under_way == 0 && of_lane.len() <= of_a_lane as usize);
+            let front: Vec<u64> = queue.records.iter().take(of_lane.len()).copied().collect();
+            prop_assert_eq!(&of_lane, &front);
+            queue.under_way = of_lane.len();
+        }
+        Ok(())
+    }
+}
+
+fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
+    let (mut lanes, mut model) = (Lanes::<u64>::default(), Model::default());
+    for act in acts {
+        match act {
+            Act::Push(lane) => {
+                lanes.push(Lane::numbered(lane), model.pushed);
+                let pushed = model.pushed;
+                model.queue(lane).records.push_back(pushed);
+                model.pushed += 1;
+            }
+            Act::Take { at_most, of_a_lane } => {
+                let (mut batch, mut left) = (Vec::new(), at_most);
+                lanes.take(&mut batch, of_a_lane, |_| {
+                    left = left.wrapping_sub(1);
+                    if left == usize::MAX { Fit::Full } else { Fit::Takes }
+                });
+                model.take(&batch, at_most, of_a_lane)?;
+            }
+            Act::Delivered(number) => {
+                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
+                    lanes.delivered(Lane::numbered(lane));
+                    let queue = model.queue(lane);
+                    queue.under_way -= 1;
+                    queue.records.pop_front();
+                }
+            }
+            Act::Refused(number) => {
+                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
+                    lanes.refused(Lane::numbered(lane));
+                    *model.queue(lane) = Queue { under_way: 0, held: true, ..std::mem::take(model.queue(lane)) };
+                }
+            }
+            Act::Returned(number) => {
+                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
+                    lanes.returned(Lane::numbered(lane));
+                    model.queue(lane).under_way = 0;
+                }
+            }
+            Act::Resolve(number, way) => resolve(&mut lanes, &mut model, number, way)?,
+            Act::Clear => {
+                lanes.clear();
+                model.lanes.clear();
+            }
+        }
+        prop_assert_eq!((lanes.has_ready(), lanes.held()), (model.could_take(), model.held()));
+    }
+    Ok(())
+}
+
+fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -> Result<(), TestCaseError> {
+    let Some(lane) = model.nth(number, |queue| queue.held) else { return Ok(()) };
+    let instead = u64::MAX - model.pushed;
+    let first = model.queue(lane).records.front().copied();
+    prop_assert_eq!(lanes.first(Lane::numbered(lane)), first);
+    let verdict = match way {
+        Way::Again => Verdict::Again,
+        Way::Gone => Verdict::Gone,
+        Way::Instead => Verdict::Instead(instead),
+    };
+    let old = lanes.resolve(Lane::numbered(lane), verdict);
+    let queue = model.queue(lane);
+    queue.held = false;
+    match way {
+        Way::Again => prop_assert_eq!(old, None),
+        Way::Gone => prop_assert_eq!(old, queue.records.pop_front()),
+        Way::Instead => {
+            prop_assert_eq!(old, first);
+            queue.records[0] = instead;
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn lanes_do_as_plain_lists_would(acts in acts()) {
+        play(acts)?;
+    }
+}
+
+fn taken(lanes: &mut Lanes<u64>, of_a_lane: u32) -> Vec<u64> {
+    let mut batch = Vec::new();
+    lanes.take(&mut batch, of_a_lane, |_| Fit::Takes);
+    batch.iter().map(|taken| taken.item).collect()
+}
+
+#[test]
+fn a_lane_that_does_not_fit_is_left_out_and_others_are_taken() {
+    let mut lanes = Lanes::default();
+    let (one, other) = (Lane::numbered(1), Lane::numbered(2));
+    for item in [10, 20, 11] {
+        lanes.push(if item < 20 { one } else { other }, item);
+    }
+    let mut batch = Vec::new();
+    lanes.take(&mut batch, u32::MAX, |item| if *item < 20 { Fit::NotThis } else { Fit::Takes });
+    assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [20]);
+    assert_eq!(taken(&mut lanes, 1), [10]);
+    assert_eq!(taken(&mut lanes, 1), [0; 0], "one of a lane at a time");
+    lanes.delivered(one);
+    assert_eq!(taken(&mut lanes, 1), [11]);
+}
+
+#[test]
+fn what_is_unknown_goes_first_again() {
+    let mut lanes = Lanes::default();
+    lanes.push(Lane::numbered(1), 1);
+    assert_eq!(taken(&mut lanes, 9), [1]);
+    lanes.push(Lane::numbered(2), 2);
+    lanes.returned(Lane::numbered(1));
+    let mut batch = Vec::new();
+    lanes.take(&mut batch, 9, |item| if *item == 1 { Fit::Takes } else { Fit::Full });
+    assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+#[should_panic(expected = "not under way")]
+fn nothing_is_reported_twice() {
+    let mut lanes = Lanes::default();
+    lanes.push(Lane::numbered(1), 1);
+    assert_eq!(taken(&mut lanes, 9), [1]);
+    lanes.delivered(Lane::numbered(1));
+    lanes.delivered(Lane::numbered(1));
+}
+
+#[test]
+fn records_of_one_key_share_a_lane_and_those_without_share_their_address_own() {
+    assert_eq!(Lane::of("orders", Some(b"k")), Lane::of("orders", Some(b"k")));
+    assert_eq!(Lane::of("orders", None), Lane::of("orders", None));
+    let keys: BTreeSet<Lane> = (0..100_u32).map(|key| Lane::of("orders", Some(&key.to_le_bytes()))).collect();
+    assert!(keys.len() > 90, "{}", keys.len());
+    assert_ne!(Lane::of("orders", None), Lane::of("orders", Some(b"")));
+}
