@@ -165,6 +165,11 @@ fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
     sources().into_iter().filter(is_named).map(|source| source.path).collect()
 }
 
+/// Destinations with a client on a thread of its own.
+fn is_a_lanes_client(path: &str) -> bool {
+    path.starts_with("sink/lanes/") || path.starts_with("sink/redis/")
+}
+
 fn is_kafkas(path: &str) -> bool {
     path.starts_with("sink/kafka/")
 }
@@ -190,13 +195,16 @@ fn only_kafkas_own_folder_names_librdkafka() {
 fn a_destination_is_named_in_its_own_folder_and_where_kinds_are_listed() {
     let listed = |path: &str| is_kafkas(path) || path == NAME_KINDS || path == "sink/mod.rs";
     assert_eq!(naming(&["sink::kafka", "kafka::K", "mod kafka"], listed), [""; 0]);
+    let listed = |path: &str| path.starts_with("sink/redis/") || path == NAME_KINDS || path == "sink/mod.rs";
+    assert_eq!(naming(&["sink::redis", "redis::", "mod redis"], listed), [""; 0]);
 }
 
 #[test]
 fn few_below_the_commands_look_at_a_clock() {
     let below = |path: &str| place(path.split('/').next().unwrap().trim_end_matches(".rs")) >= place("http");
     let clocks = naming(&["Instant::now", "thread::sleep"], |path| {
-        below(path) || path.starts_with("pg/") || is_kafkas(path) || path == "main.rs"
+        let to_servers = path.starts_with("pg/") || is_kafkas(path) || is_a_lanes_client(path);
+        below(path) || to_servers || path == "main.rs"
     });
     assert_eq!(clocks, READ_A_CLOCK, "right: READ_A_CLOCK");
 }

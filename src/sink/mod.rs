@@ -14,6 +14,8 @@ pub mod kinds;
 pub mod lanes;
 pub mod null;
 mod owned;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod stdout;
 
 pub(crate) use owned::emptied;

@@ -29,6 +29,8 @@ mod promotion;
 mod prune;
 mod reconnects;
 mod records;
+#[cfg(feature = "redis")]
+mod redis;
 mod refusals;
 mod republish;
 mod rights;

@@ -1,0 +1,123 @@
+//! Redis as settings name it.
+//!
+//! In: `--to redis://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a stream for measurements.
+
+use super::link::Link;
+use super::properties::{EXAMPLE, PROPERTIES, SCHEMES};
+use super::resp::{Token, Tokens};
+use super::settings::Settings;
+use super::{check, judge};
+use crate::finding::Finding;
+use crate::given::{Given, SettingError};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::lanes::{LOG_IN, RECORD_OVERHEAD_BYTES};
+use crate::sink::{Failure, FailureClass, Sink};
+use std::sync::Arc;
+
+/// Redis and Valkey.
+pub const KIND: Kind = Kind {
+    name: "redis",
+    title: "Redis",
+    schemes: &SCHEMES,
+    example: EXAMPLE,
+    can: Can { exactly_once: false, partitions: false, null_values: true, debezium: false },
+    properties: &PROPERTIES,
+    passes_others: false,
+    record_overhead_bytes: RECORD_OVERHEAD_BYTES,
+    read,
+    refusals: || judge::REFUSALS.to_vec(),
+    reasons: || judge::REASONS.to_vec(),
+    hint,
+};
+
+fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let Some(address) = asked.addresses.first() else {
+        let message = format!("--to {}:// names no server", asked.scheme);
+        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
+    };
+    let property = |name: &str| -> Option<&Given> { asked.property(name) };
+    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
+}
+
+/// What mends a failure for which an operator must act.
+fn hint(failure: &Failure) -> Option<String> {
+    match failure.reason {
+        LOG_IN => {
+            Some("check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)".to_owned())
+        }
+        judge::NOT_PERMITTED => Some(
+            "ACL SETUSER USER ~STREAM +xadd +multi +exec, with -X dedupe also +eval +set +del and ~walrelay:seen:*"
+                .to_owned(),
+        ),
+        judge::WRONG_TYPE => {
+            Some("RENAME or DEL the key that stands in the stream's place, or give another --topic".to_owned())
+        }
+        _ => None,
+    }
+}
+
+impl Destination for Settings {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        Self::address(self)
+    }
+
+    fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        let sink = super::open(self.clone().named(client));
+        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text })?))
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let stream = ScratchStream { settings: self.clone().named(client), stream: topic.to_owned() };
+        match stream.number("make stream", b"EXISTS")? {
+            0 => Ok(Box::new(stream)),
+            _there => Err(stream.failed("make stream", "there is a key of that name")),
+        }
+    }
+}
+
+/// A stream that the first record creates.
+struct ScratchStream {
+    settings: Settings,
+    stream: String,
+}
+
+impl ScratchStream {
+    fn failed(&self, what: &'static str, reason: &str) -> ScratchError {
+        ScratchError { what, topic: self.stream.clone(), reason: reason.to_owned() }
+    }
+
+    /// The number that a command about the stream replies with.
+    fn number(&self, what: &'static str, command: &[u8]) -> Result<i64, ScratchError> {
+        let asked = super::block_on(async {
+            let mut link = Link::open(&self.settings).await?;
+            link.call(&self.settings, &[command, self.stream.as_bytes()]).await
+        });
+        let reply = asked.map_err(|failure| self.failed(what, &failure.text))?;
+        match Tokens::of(&reply).next() {
+            Some(Token::Integer(number)) => Ok(number),
+            Some(Token::Error(error)) => Err(self.failed(what, &String::from_utf8_lossy(error))),
+            Some(Token::Text(_) | Token::Bytes(_) | Token::Null | Token::Array(_)) | None => {
+                Err(self.failed(what, "its reply is no number"))
+            }
+        }
+    }
+}
+
+impl Scratch for ScratchStream {
+    fn remove(self: Box<Self>) -> Result<(), ScratchError> {
+        self.number("remove stream", b"UNLINK").map(drop)
+    }
+}
+
+/// No runtime for a question.
+pub(super) fn no_runtime(error: &std::io::Error) -> Failure {
+    Failure { class: FailureClass::Client, reason: "client", text: format!("cannot start a runtime: {error}") }
+}

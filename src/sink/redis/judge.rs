@@ -1,0 +1,276 @@
+//! What a server's replies say about the records of a batch.
+//!
+//! In: how the batch was written, its replies. Out: for each record whether it was added, refused, or neither. It does no I/O.
+//! Control flow follows the code an error begins with, never its text.
+
+use super::entry::Form;
+use super::resp::{Token, Tokens, code};
+use crate::sink::lanes::{LOG_IN, Outcome};
+use crate::sink::{Failure, FailureClass};
+
+/// What the replies to a batch say as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// Each record has its outcome.
+    Each,
+    /// Nothing was taken for a reason that passes by itself: what is not refused is to be sent again, later.
+    Later(Failure),
+    /// As [`Judged::Later`], on another connection: this server takes no writes.
+    Elsewhere(Failure),
+    /// Nothing was taken, and which record is to blame is not said: each is to be sent alone.
+    Alone,
+    /// The replies are not those of the batch.
+    Broken,
+}
+
+/// What an error says.
+enum Fault {
+    Row,
+    Topic,
+    Later,
+    Elsewhere,
+}
+
+/// Labels of failures, for metrics.
+const MEMORY: &str = "memory";
+const NOT_WRITABLE: &str = "not_writable";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+pub(super) const WRONG_TYPE: &str = "wrong_type";
+const REFUSED: &str = "refused";
+pub(super) const CONNECTION: &str = "connection";
+pub(super) const STREAM: &str = "stream";
+pub(super) const HEADERS: &str = "headers";
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 5] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 7] = [CONNECTION, LOG_IN, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
+
+fn fault(error: &[u8]) -> (Fault, &'static str) {
+    match code(error) {
+        b"OOM" => (Fault::Later, MEMORY),
+        b"MISCONF" | b"LOADING" | b"BUSY" | b"CLUSTERDOWN" | b"TRYAGAIN" | b"NOREPLICAS" => {
+            (Fault::Later, NOT_WRITABLE)
+        }
+        b"READONLY" | b"MASTERDOWN" | b"UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
+        b"NOAUTH" | b"WRONGPASS" => (Fault::Elsewhere, LOG_IN),
+        // A node of a cluster that does not have the stream.
+        b"MOVED" | b"ASK" | b"CROSSSLOT" => (Fault::Later, NOT_WRITABLE),
+        b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
+        b"WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
+        _ => (Fault::Row, REFUSED),
+    }
+}
+
+fn shown(error: &[u8]) -> String {
+    String::from_utf8_lossy(error).into_owned()
+}
+
+/// What a log-in or another command that concerns no record failed for.
+pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
+    let (_, reason) = fault(error);
+    Failure { class: FailureClass::Environment, reason, text: format!("Redis at {address}: {}", shown(error)) }
+}
+
+/// The server closed the connection over what this record's command holds.
+pub(super) fn refused(stream: &str, error: &[u8]) -> Failure {
+    let text = format!("Redis refuses a record for stream {stream}: {}", shown(error));
+    Failure { class: FailureClass::Row, reason: REFUSED, text }
+}
+
+/// Judges records that went to `streams`, in their order. Their outcomes are appended to `outcomes`: as many as there are streams.
+pub(super) fn judge<'a>(
+    form: Form,
+    address: &str,
+    streams: impl Iterator<Item = &'a str> + Clone,
+    replies: &mut Tokens<'_>,
+    outcomes: &mut Vec<Outcome>,
+) -> Judged {
+    let mut judge = Judge { address, later: None, elsewhere: false };
+    let whole = match form {
+        Form::Single => judge.each(streams, replies, outcomes),
+        Form::Script => judge.array(streams, replies, outcomes),
+        Form::Multi => judge.transaction(streams, replies, outcomes),
+    };
+    match (whole, judge.later) {
+        (Some(judged), _) => judged,
+        (None, Some(failure)) if judge.elsewhere => Judged::Elsewhere(failure),
+        (None, Some(failure)) => Judged::Later(failure),
+        (None, None) => Judged::Each,
+    }
+}
+
+struct Judge<'a> {
+    address: &'a str,
+    later: Option<Failure>,
+    elsewhere: bool,
+}
+
+impl Judge<'_> {
+    /// One reply for each record.
+    fn each<'a>(
+        &mut self,
+        streams: impl Iterator<Item = &'a str>,
+        replies: &mut Tokens<'_>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Option<Judged> {
+        for stream in streams {
+            outcomes.push(match replies.next() {
+                // An entry's id, or 1 (added) or 0 (was there) of the script.
+                Some(Token::Bytes(_) | Token::Integer(_)) => Outcome::Delivered,
+                Some(Token::Error(error)) => self.of_error(stream, error),
+                Some(Token::Text(_) | Token::Null | Token::Array(_)) | None => return Some(Judged::Broken),
+            });
+        }
+        None
+    }
+
+    fn of_error(&mut self, stream: &str, error: &[u8]) -> Outcome {
+        let (fault, reason) = fault(error);
+        let class = match fault {
+            Fault::Row => FailureClass::Row,
+            Fault::Topic => FailureClass::Topic,
+            Fault::Later | Fault::Elsewhere => {
+                self.elsewhere |= matches!(fault, Fault::Elsewhere);
+                self.later = Some(environment(self.address, error));
+                return Outcome::Unknown;
+            }
+        };
+        let text = format!("Redis refuses a record for stream {stream}: {}", shown(error));
+        Outcome::Refused(Failure { class, reason, text })
+    }
+
+    /// One array, or one error for all.
+    fn array<'a>(
+        &mut self,
+        streams: impl Iterator<Item = &'a str> + Clone,
+        replies: &mut Tokens<'_>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Option<Judged> {
+        let records = streams.clone().count();
+        match replies.next() {
+            Some(Token::Array(count)) if count == records => self.each(streams, replies, outcomes),
+            Some(Token::Error(error)) => self.none(streams, error, outcomes),
+            Some(Token::Text(_) | Token::Bytes(_) | Token::Integer(_) | Token::Null | Token::Array(_)) | None => {
+                Some(Judged::Broken)
+            }
+        }
+    }
+
+    /// An error for all of them: nothing was taken.
+    fn none<'a>(
+        &mut self,
+        mut streams: impl Iterator<Item = &'a str> + Clone,
+        error: &[u8],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Option<Judged> {
+        let records = streams.clone().count();
+        let passes = matches!(fault(error).0, Fault::Later | Fault::Elsewhere);
+        if records == 1 || passes {
+            let first = streams.next().unwrap_or_default();
+            outcomes.push(self.of_error(first, error));
+            outcomes.extend(streams.map(|_| Outcome::Unknown));
+            return None;
+        }
+        outcomes.extend(std::iter::repeat_n(Outcome::Unknown, records));
+        Some(Judged::Alone)
+    }
+
+    /// MULTI's reply, one for each record that was queued, and EXEC's.
+    fn transaction<'a>(
+        &mut self,
+        streams: impl Iterator<Item = &'a str> + Clone,
+        replies: &mut Tokens<'_>,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Option<Judged> {
+        let records = streams.clone().count();
+        let mut queueing = replies.clone();
+        let multi = replies.next();
+        // One token each: a queued command's reply is a text or an error.
+        let accepted = replies.by_ref().take(records).filter(|reply| matches!(reply, Token::Text(_))).count();
+        if accepted == records && matches!(multi, Some(Token::Text(_))) {
+            return self.array(streams, replies, outcomes);
+        }
+        // EXEC's own error says only that there was one.
+        if !matches!(replies.next(), Some(Token::Error(_))) {
+            return Some(Judged::Broken);
+        }
+        if let Some(Token::Error(error)) = queueing.next() {
+            return self.none(streams, error, outcomes);
+        }
+        for stream in streams {
+            outcomes.push(match queueing.next() {
+                Some(Token::Error(error)) => self.of_error(stream, error),
+                Some(_) | None => Outcome::Unknown,
+            });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `+` delivered, `?` unknown, or the class and reason.
+    fn judged(form: Form, records: usize, replies: &str) -> (Judged, Vec<String>) {
+        let bytes = replies.replace(' ', "\r\n").replace('_', " ") + "\r\n";
+        let (mut tokens, mut outcomes) = (Tokens::of(bytes.as_bytes()), Vec::new());
+        let streams = ["a", "b", "c"];
+        let judged = judge(form, "h:1", streams.into_iter().take(records), &mut tokens, &mut outcomes);
+        let shown = outcomes.iter().map(|outcome| match outcome {
+            Outcome::Delivered => "+".to_owned(),
+            Outcome::Unknown => "?".to_owned(),
+            Outcome::Refused(failure) => format!("{:?} {}", failure.class, failure.text),
+        });
+        (judged, shown.collect())
+    }
+
+    fn later(text: &str) -> Judged {
+        let reason = if text.starts_with("OOM") { "memory" } else { "not_writable" };
+        Judged::Later(Failure { class: FailureClass::Environment, reason, text: format!("Redis at h:1: {text}") })
+    }
+
+    #[test]
+    fn one_record_has_one_reply() {
+        assert_eq!(judged(Form::Single, 1, "$3 1-0"), (Judged::Each, vec!["+".to_owned()]));
+        assert_eq!(judged(Form::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
+        let wrong = "Topic Redis refuses a record for stream a: WRONGTYPE x".to_owned();
+        assert_eq!(judged(Form::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
+        let row = "Row Redis refuses a record for stream a: ERR x".to_owned();
+        assert_eq!(judged(Form::Single, 1, "-ERR_x"), (Judged::Each, vec![row]));
+        assert!(matches!(judged(Form::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
+        assert_eq!(judged(Form::Single, 1, "+OK").0, Judged::Broken);
+    }
+
+    #[test]
+    fn a_transaction_that_ran_says_it_for_each_and_neighbours_of_a_refused_record_are_in() {
+        let replies = "+OK +QUEUED +QUEUED +QUEUED *3 $3 1-0 -WRONGTYPE_x $3 1-0";
+        let (whole, each) = judged(Form::Multi, 3, replies);
+        assert_eq!(whole, Judged::Each);
+        assert_eq!((each[0].as_str(), each[2].as_str()), ("+", "+"));
+        assert!(each[1].starts_with("Topic") && each[1].contains("stream b"), "{}", each[1]);
+    }
+
+    #[test]
+    fn a_transaction_that_was_not_run_has_delivered_nothing() {
+        let (whole, each) = judged(Form::Multi, 2, "+OK +QUEUED -NOPERM_x -EXECABORT_y");
+        assert_eq!(whole, Judged::Each);
+        assert!(each[0] == "?" && each[1].starts_with("Topic"), "{each:?}");
+        assert_eq!(judged(Form::Multi, 2, "+OK -OOM_x +QUEUED -EXECABORT_y").0, later("OOM x"));
+        let nothing = vec!["?".to_owned(), "?".to_owned()];
+        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
+        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
+        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x"), (Judged::Alone, nothing));
+        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
+    }
+
+    #[test]
+    fn a_script_says_what_was_added_and_what_was_there() {
+        assert_eq!(judged(Form::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "+".to_owned()]));
+        assert!(judged(Form::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
+        assert_eq!(judged(Form::Script, 2, "-NOPERM_x").0, Judged::Alone);
+        assert!(judged(Form::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
+    }
+}

@@ -1,0 +1,51 @@
+//! Streams of Redis, and of Valkey, which speaks the same protocol.
+//!
+//! In: records. Out: one entry of the stream that is the record's topic. A batch is added as one (MULTI/EXEC, or one script with
+//! `dedupe`); no two batches under way hold records of one key.
+//!
+//! Invariant: a later record of a key is never added while an earlier one is refused and undecided, or its outcome unknown.
+//! Specification: Redis, "Streams", "Transactions", "Redis serialization protocol specification".
+
+mod check;
+mod destination;
+mod entry;
+mod info;
+mod judge;
+mod link;
+mod properties;
+mod resp;
+mod settings;
+mod worker;
+
+pub use destination::KIND;
+pub use settings::Settings;
+
+use super::lanes::LaneSink;
+use super::{Failure, FailureClass, Record};
+
+/// A client, which begins to connect.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+    LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
+}
+
+/// Waits for a question's answer.
+fn block_on<T>(asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    runtime.map_err(|error| destination::no_runtime(&error))?.block_on(asking)
+}
+
+/// What no server would take.
+fn admit(record: &Record<'_>) -> Result<(), Failure> {
+    let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
+    if record.topic.is_empty() {
+        return bad(judge::STREAM, "a stream needs a name".to_owned());
+    }
+    if record.headers.len() > entry::MOST_HEADERS {
+        let text = format!("{} headers; an entry may have {}", record.headers.len(), entry::MOST_HEADERS);
+        return bad(judge::HEADERS, text);
+    }
+    Ok(())
+}

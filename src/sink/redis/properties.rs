@@ -1,0 +1,252 @@
+//! A Redis destination's address and properties, as users write them.
+//!
+//! In: `redis://user:password@host:port/database` and `-X` properties. Out: [`Settings`]. No error here shows a password.
+
+use super::entry::{Adding, Most};
+use super::settings::{Secret, Settings, Tls, Wait};
+use crate::given::units::duration;
+use crate::given::{Given, SettingError};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Every property.
+pub(super) const PROPERTIES: [&str; 10] =
+    ["username", "password", "database", "tls.ca", "tls.certificate", "tls.key", "maxlen", "approx", "wait", "dedupe"];
+
+const DEFAULT_PORT: u16 = 6379;
+
+/// What stands before `://`, with and without encryption.
+pub(super) const SCHEMES: [&str; 2] = ["redis", "rediss"];
+
+/// An address as an example.
+pub(super) const EXAMPLE: &str = "redis://HOST:PORT";
+
+impl Settings {
+    /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
+    ///
+    /// # Errors
+    /// The first that is not valid.
+    pub fn read<'a>(
+        scheme: &str,
+        address: &Given,
+        property: impl Fn(&str) -> Option<&'a Given>,
+        max_in_flight: usize,
+    ) -> Result<Self, SettingError> {
+        let place = place(address)?;
+        let said = |name: &str| property(name).map(|given| given.text.clone());
+        let database = match (property("database"), place.database) {
+            (Some(given), _) => number(given, "the number of a database")?,
+            (None, database) => database,
+        };
+        Ok(Self {
+            host: place.host,
+            port: place.port,
+            database,
+            tls: (scheme == "rediss").then(|| tls(&property)).transpose()?,
+            user: said("username").or(place.user),
+            password: said("password").or(place.password).map(Secret::new),
+            adding: Adding { most: most(&property)?, dedupe: property("dedupe").map(remembered).transpose()? },
+            wait: property("wait").map(wait).transpose()?,
+            client: "walrelay".to_owned(),
+            max_in_flight,
+        })
+    }
+
+    /// The same, under this client's name.
+    #[must_use]
+    pub fn named(self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self }
+    }
+}
+
+struct Place {
+    user: Option<String>,
+    password: Option<String>,
+    host: String,
+    port: u16,
+    database: u32,
+}
+
+fn place(address: &Given) -> Result<Place, SettingError> {
+    // Without what may be a password.
+    let (login, behind) = match address.text.rsplit_once('@') {
+        Some((login, behind)) => (Some(login), behind),
+        None => (None, address.text.as_str()),
+    };
+    let wrong = || Given { text: behind.to_owned(), origin: address.origin.clone() }.invalid(EXAMPLE, None);
+    let (server, database) = match behind.split_once('/') {
+        Some((server, "")) => (server, 0),
+        Some((server, database)) => (server, database.parse().map_err(|_| wrong())?),
+        None => (behind, 0),
+    };
+    let (host, port) = match server.rsplit_once(':') {
+        // An address of IPv6 stands in brackets.
+        Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| wrong())?),
+        Some(_) | None => (server, DEFAULT_PORT),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() || host.contains([' ', ',']) {
+        return Err(wrong());
+    }
+    let (user, password) = login.map_or((None, None), |login| match login.split_once(':') {
+        Some((user, password)) => (Some(user), Some(password)),
+        None => (Some(login), None),
+    });
+    let decoded = |text: Option<&str>| {
+        let text = text.filter(|text| !text.is_empty());
+        text.map(|text| percent_decoded(text).ok_or_else(wrong)).transpose()
+    };
+    Ok(Place { user: decoded(user)?, password: decoded(password)?, host: host.to_owned(), port, database })
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn tls<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Tls, SettingError> {
+    let file = |name: &str| property(name).map(|given| PathBuf::from(&given.text));
+    let client = match (file("tls.certificate"), file("tls.key")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(needs(property("tls.certificate"), "tls.key")),
+        (None, Some(_)) => return Err(needs(property("tls.key"), "tls.certificate")),
+    };
+    Ok(Tls { authorities: file("tls.ca"), client })
+}
+
+fn needs(given: Option<&Given>, other: &'static str) -> SettingError {
+    match given {
+        Some(given) => SettingError::Needs { origin: given.origin.clone(), other },
+        None => SettingError::Usage { message: format!("{other} is missing"), hint: format!("give {other}") },
+    }
+}
+
+fn most<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Most>, SettingError> {
+    let about = match property("approx") {
+        None => true,
+        Some(given) => match given.text.as_str() {
+            "true" => true,
+            "false" => false,
+            _ => return Err(given.invalid("true or false", None)),
+        },
+    };
+    match (property("maxlen"), property("approx")) {
+        (Some(given), _) => {
+            let entries = number(given, "a number of entries, at least 1")?;
+            Some(entries).filter(|entries| *entries > 0).map_or_else(
+                || Err(given.invalid("a number of entries, at least 1", None)),
+                |entries| Ok(Some(Most { entries, about })),
+            )
+        }
+        (None, Some(given)) => Err(needs(Some(given), "maxlen")),
+        (None, None) => Ok(None),
+    }
+}
+
+fn number<T: std::str::FromStr>(given: &Given, expected: &str) -> Result<T, SettingError> {
+    given.text.parse().map_err(|_| given.invalid(expected, None))
+}
+
+fn remembered(given: &Given) -> Result<Duration, SettingError> {
+    let least = Duration::from_millis(1);
+    match duration(&given.text) {
+        Ok(time) if time >= least => Ok(time),
+        Ok(_) => Err(given.invalid("a time, such as 7d", None)),
+        Err(error) => Err(given.invalid("a time, such as 7d", error.suggestion)),
+    }
+}
+
+/// `REPLICAS,TIME`; a bare number is milliseconds.
+fn wait(given: &Given) -> Result<Wait, SettingError> {
+    let expected = "REPLICAS,MILLISECONDS, such as 1,1000 (0 replicas: the append-only file alone)";
+    let wrong = || given.invalid(expected, None);
+    let (replicas, time) = given.text.split_once(',').ok_or_else(wrong)?;
+    let replicas = replicas.trim().parse().map_err(|_| wrong())?;
+    let time = time.trim();
+    let patience = match time.parse() {
+        Ok(millis) => Duration::from_millis(millis),
+        Err(_) => duration(time).map_err(|_| wrong())?,
+    };
+    // WAIT without a limit would hold the connection for as long as a replica is missing.
+    if patience < Duration::from_millis(1) || patience > Duration::from_secs(30) {
+        return Err(given.invalid("a time from 1 ms to 30 s behind the comma", None));
+    }
+    Ok(Wait { replicas, patience })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::Origin;
+
+    fn given(text: &str) -> Given {
+        Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) }
+    }
+
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        let properties: Vec<(String, Given)> =
+            properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
+        let property = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, given)| given);
+        Settings::read(scheme, &given(address), property, 1 << 20)
+    }
+
+    #[test]
+    fn an_address_names_server_user_and_database() {
+        let plain = read("redis", "h", &[]).unwrap();
+        assert_eq!((plain.address(), plain.database, plain.tls, plain.user), ("h:6379".to_owned(), 0, None, None));
+        let whole = read("rediss", "app:p%40ss%3A@h:7000/3", &[("tls.ca", "/ca.pem")]).unwrap();
+        assert_eq!((whole.host.as_str(), whole.port, whole.database), ("h", 7000, 3));
+        assert_eq!(
+            (whole.user.as_deref(), whole.password.clone()),
+            (Some("app"), Some(Secret::new("p@ss:".to_owned())))
+        );
+        assert_eq!(whole.tls.unwrap().authorities, Some(PathBuf::from("/ca.pem")));
+        let ipv6 = read("redis", ":secret@[::1]:7000/", &[]).unwrap();
+        assert_eq!((ipv6.host.as_str(), ipv6.port, ipv6.user), ("::1", 7000, None));
+        let own = read("redis", "u:p@h/1", &[("username", "v"), ("password", "q"), ("database", "2")]).unwrap();
+        assert_eq!(
+            (own.user.as_deref(), own.database, own.password),
+            (Some("v"), 2, Some(Secret::new("q".to_owned())))
+        );
+    }
+
+    #[test]
+    fn properties_say_how_entries_are_added() {
+        let said = [("maxlen", "1000"), ("approx", "false"), ("wait", "1,500"), ("dedupe", "7d")];
+        let settings = read("redis", "h", &said).unwrap();
+        let most = Some(Most { entries: 1000, about: false });
+        assert_eq!(settings.adding, Adding { most, dedupe: Some(Duration::from_hours(7 * 24)) });
+        assert_eq!(settings.wait, Some(Wait { replicas: 1, patience: Duration::from_millis(500) }));
+        assert!(read("redis", "h", &[("maxlen", "5")]).unwrap().adding.most.unwrap().about);
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused_and_no_password_shown() {
+        for (address, properties) in [
+            ("", vec![]),
+            ("h:port", vec![]),
+            ("h/x", vec![]),
+            ("a,b", vec![]),
+            ("h", vec![("maxlen", "0")]),
+            ("h", vec![("approx", "true")]),
+            ("h", vec![("maxlen", "1"), ("approx", "yes")]),
+            ("h", vec![("wait", "1")]),
+            ("h", vec![("wait", "1,0")]),
+            ("h", vec![("dedupe", "7")]),
+            ("h", vec![("database", "x")]),
+        ] {
+            assert!(read("redis", address, &properties).is_err(), "{address} {properties:?}");
+        }
+        assert!(read("rediss", "h", &[("tls.key", "k")]).is_err());
+        let error = read("redis", "u:hush@h:port", &[]).unwrap_err();
+        let settings = read("redis", "u:hush@h", &[]).unwrap();
+        assert!(!format!("{error} {error:?} {settings:?}").contains("hush"));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a Redis destination is asked for: where, as whom, and how entries are added.
+//!
+//! Contacts nobody. Certificates are read at each connection, so that their files can change.
+
+use super::entry::Adding;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A server and how to use it. `Debug` shows no secret.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The database's number.
+    pub(super) database: u32,
+    pub(super) tls: Option<Tls>,
+    /// `None`: the default user.
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Secret>,
+    pub(super) adding: Adding,
+    /// What is waited for after each batch; `None`: the reply alone.
+    pub(super) wait: Option<Wait>,
+    /// The client's name there.
+    pub(super) client: String,
+    /// Bytes.
+    pub(super) max_in_flight: usize,
+}
+
+/// How the connection is encrypted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// Whom to trust; `None`: whom the machine trusts.
+    pub(super) authorities: Option<PathBuf>,
+    /// The client's certificate and its key.
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A password.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Secret(String);
+
+/// What is waited for: this many replicas, and the append-only file on disk, where the server has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Replicas that must have it.
+    pub(super) replicas: u32,
+    /// How long to wait before it is asked for again.
+    pub(super) patience: Duration,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+impl Secret {
+    pub(super) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl Settings {
+    /// `host:port`, for people.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}

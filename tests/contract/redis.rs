@@ -1,0 +1,116 @@
+//! Redis' streams, on Valkey: plain, waiting for the append-only file, and with repeats dropped.
+
+use std::sync::Mutex;
+
+use walrelay::given::{Given, Origin};
+use walrelay::sink::Sink;
+use walrelay::sink::redis::{self, Settings};
+use walrelay_dev::brokers::{Broker, Kind, Reply, RespConnection};
+
+use crate::script::Ground;
+
+/// A server, and how the sink is to use it.
+struct Valkey {
+    broker: Broker,
+    client: Mutex<RespConnection>,
+    properties: &'static [(&'static str, &'static str)],
+}
+
+impl Valkey {
+    fn with(properties: &'static [(&'static str, &'static str)]) -> Self {
+        let broker = Broker::start(Kind::Valkey, &[]).unwrap();
+        let client = Mutex::new(broker.resp().unwrap());
+        Self { broker, client, properties }
+    }
+
+    fn call(&self, words: &[&str]) -> Reply {
+        let reply = self.client.lock().unwrap().call(words).unwrap();
+        assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+        reply
+    }
+}
+
+impl Ground for Valkey {
+    fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
+        let properties: Vec<(&str, Given)> = self.properties.iter().map(|(name, text)| (*name, given(text))).collect();
+        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
+        let address = given(&format!("127.0.0.1:{}", self.broker.port()));
+        Box::new(redis::open(Settings::read("redis", &address, property, max_in_flight).unwrap()).unwrap())
+    }
+
+    fn stored(&self, address: &str) -> Vec<String> {
+        let entries = self.call(&["XRANGE", address, "-", "+"]);
+        let payload = |entry: &Reply| {
+            let fields = entry.items()[1].items();
+            let pairs: Vec<(String, String)> = fields.chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect();
+            pairs.iter().find(|(name, _)| name == "payload").map(|(_, value)| value.clone()).unwrap()
+        };
+        entries.items().iter().map(payload).collect()
+    }
+
+    /// A key of another type stands in the stream's place, which is kept beside it. At once: what the sink adds between two commands
+    /// would be lost.
+    fn refuse(&self, address: &str) {
+        let swap = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end \
+                    return redis.call('SET', KEYS[1], 'no stream')";
+        self.call(&["EVAL", swap, "2", address, &format!("{address}:kept")]);
+    }
+
+    fn allow(&self, address: &str) {
+        let swap = "redis.call('DEL', KEYS[1]) \
+                    return redis.call('EXISTS', KEYS[2]) == 1 and redis.call('RENAME', KEYS[2], KEYS[1])";
+        self.call(&["EVAL", swap, "2", address, &format!("{address}:kept")]);
+    }
+
+    fn fill(&self) {
+        self.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    }
+
+    fn make_room(&self) {
+        self.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+
+    fn cut(&self) {
+        self.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+}
+
+mod plain {
+    struct Plain;
+
+    impl Plain {
+        #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
+        fn new() -> super::Valkey {
+            super::Valkey::with(&[])
+        }
+    }
+
+    crate::contract!(Plain);
+}
+
+mod waiting {
+    struct Waiting;
+
+    impl Waiting {
+        #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
+        fn new() -> super::Valkey {
+            super::Valkey::with(&[("wait", "0,1000")])
+        }
+    }
+
+    crate::contract!(Waiting);
+}
+
+mod deduplicating {
+    struct Deduplicating;
+
+    impl Deduplicating {
+        #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
+        fn new() -> super::Valkey {
+            super::Valkey::with(&[("dedupe", "1h"), ("maxlen", "1000000")])
+        }
+    }
+
+    crate::contract!(Deduplicating);
+}

@@ -1,0 +1,327 @@
+//! What every sink promises, step by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use walrelay::sink::{
+    Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Sink, Source, Tag, Token,
+};
+
+/// A deadline that only a failure reaches.
+const LONG: Duration = Duration::from_mins(2);
+
+/// A destination on a server of its own.
+pub(crate) trait Ground {
+    /// A fresh sink. `max_in_flight`: bytes.
+    fn open(&self, max_in_flight: usize) -> Box<dyn Sink>;
+    /// What is stored under an address, in its order: the records' values.
+    fn stored(&self, address: &str) -> Vec<String>;
+    /// From now on the server refuses records for the address, whatever they are.
+    fn refuse(&self, address: &str);
+    /// Ends that.
+    fn allow(&self, address: &str);
+    /// From now on the server has no room.
+    fn fill(&self);
+    /// Ends that.
+    fn make_room(&self);
+    /// All connections are lost.
+    fn cut(&self);
+}
+
+/// A sink, and everything that it has reported.
+struct Driven {
+    sink: Box<dyn Sink>,
+    delivered: Vec<(u32, u32)>,
+    refused: Vec<Refused>,
+}
+
+fn tag(transaction: u32) -> Tag {
+    let token = Token { transaction, tick: 1, topic: 2 };
+    Tag { token, origin: Origin { final_lsn: 7, ordinal: transaction.into(), source: Source::Table(3) } }
+}
+
+/// Value and id are the number; the key is given.
+fn with_record<T>(address: &str, key: Option<&str>, number: u32, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    let text = number.to_string();
+    let headers = [Header { name: "id", value: Some(text.as_bytes()) }];
+    take(&Record {
+        topic: address,
+        key: key.map(str::as_bytes),
+        value: Some(text.as_bytes()),
+        headers: &headers,
+        timestamp_millis: 0,
+        partition: None,
+    })
+}
+
+impl Driven {
+    fn new(ground: &impl Ground, max_in_flight: usize) -> Self {
+        Self { sink: ground.open(max_in_flight), delivered: Vec::new(), refused: Vec::new() }
+    }
+
+    fn poll(&mut self) {
+        let Self { sink, delivered, refused } = self;
+        sink.poll(&mut |report| match report {
+            Report::Delivered(run) => {
+                assert_eq!((run.token.tick, run.token.topic), (1, 2));
+                delivered.push((run.token.transaction, run.records));
+            }
+            Report::Refused(one) => refused.push(*one),
+            Report::Failed(failure) => panic!("{failure}"),
+        });
+    }
+
+    #[track_caller]
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            self.poll();
+            if holds(self) {
+                return;
+            }
+            let state = (self.sink.in_flight(), self.sink.blocked(), self.sink.trouble());
+            assert!(Instant::now() < deadline, "waited in vain for {what}: {state:?} {:?}", self.refused);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[track_caller]
+    fn take(&mut self, address: &str, key: Option<&str>, number: u32) {
+        self.until("room", |it| {
+            with_record(address, key, number, |record| match it.sink.try_enqueue(record, tag(number)) {
+                Enqueue::Taken => true,
+                Enqueue::Full | Enqueue::Blocked(_) => false,
+                Enqueue::Bad(failure) => panic!("{failure}"),
+            })
+        });
+    }
+
+    #[track_caller]
+    fn until_idle(&mut self) {
+        self.sink.ran_dry();
+        self.until("everything to be reported", |it| it.sink.in_flight().records == 0);
+    }
+
+    /// The numbers that were reported, each as often as it was.
+    fn numbers(&self) -> BTreeMap<u32, u32> {
+        let mut numbers = BTreeMap::new();
+        for (number, records) in &self.delivered {
+            *numbers.entry(*number).or_default() += records;
+        }
+        numbers
+    }
+
+    #[track_caller]
+    fn reported_once(&self, numbers: impl IntoIterator<Item = u32>) {
+        let expected: BTreeMap<u32, u32> = numbers.into_iter().map(|number| (number, 1)).collect();
+        assert_eq!(self.numbers(), expected);
+    }
+
+    #[track_caller]
+    fn refusal(&mut self) -> Refused {
+        self.until("a refusal", |it| !it.refused.is_empty());
+        self.refused.remove(0)
+    }
+
+    fn resolve(&mut self, id: RefusalId, resolution: Resolution<'_>) {
+        assert!(matches!(self.sink.resolve(id, resolution), Enqueue::Taken));
+    }
+}
+
+fn numbers(stored: &[String]) -> Vec<u32> {
+    stored.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// Each number where it appears first.
+fn firsts(stored: &[u32]) -> Vec<u32> {
+    let mut seen = BTreeSet::new();
+    stored.iter().copied().filter(|number| seen.insert(*number)).collect()
+}
+
+/// A record that is taken is stored, those of a key in their order, and reported once.
+pub(crate) fn taken(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    for number in 0..500 {
+        driven.take("taken", Some(&format!("k{}", number % 7)), number);
+    }
+    driven.take("taken", None, 500);
+    driven.take("other", None, 501);
+    assert!(driven.sink.in_flight().records > 0);
+    driven.until_idle();
+    driven.reported_once(0..502);
+    assert_eq!((driven.sink.in_flight().bytes, driven.sink.in_flight().held), (0, 0));
+    let stored = numbers(&ground.stored("taken"));
+    for key in 0..7 {
+        let of_key: Vec<u32> = stored.iter().copied().filter(|number| *number < 500 && number % 7 == key).collect();
+        assert_eq!(of_key, (0..500).filter(|number| number % 7 == key).collect::<Vec<_>>());
+    }
+    assert_eq!((stored.len(), ground.stored("other")), (501, vec!["501".to_owned()]));
+    driven.poll();
+    driven.reported_once(0..502);
+}
+
+/// What is in flight is bounded; a record that is larger than the bound goes alone.
+pub(crate) fn full(ground: &impl Ground) {
+    ground.fill();
+    let mut driven = Driven::new(ground, 20_000);
+    let mut taken = 0;
+    loop {
+        let outcome = with_record("full", None, taken, |record| driven.sink.try_enqueue(record, tag(taken)));
+        driven.poll();
+        match outcome {
+            Enqueue::Taken => taken += 1,
+            Enqueue::Full => break,
+            Enqueue::Blocked(_) => {}
+            Enqueue::Bad(failure) => panic!("{failure}"),
+        }
+        assert!(taken < 10_000, "it has no bound");
+    }
+    assert!(driven.sink.in_flight().bytes <= 20_000);
+    ground.make_room();
+    driven.take("full", None, taken);
+    driven.until_idle();
+    let large = vec![b'x'; 100_000];
+    let record =
+        Record { topic: "large", key: None, value: Some(&large), headers: &[], timestamp_millis: 0, partition: None };
+    assert!(matches!(driven.sink.try_enqueue(&record, tag(taken + 1)), Enqueue::Taken));
+    assert!(matches!(driven.sink.try_enqueue(&record, tag(taken + 2)), Enqueue::Full));
+    driven.until_idle();
+    driven.reported_once(0..taken + 2);
+    assert_eq!(numbers(&ground.stored("full")), (0..=taken).collect::<Vec<_>>());
+}
+
+/// No room is waited out, `blocked` says so, and nothing is lost or reported before.
+pub(crate) fn blocked(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    driven.take("blocked", Some("k"), 0);
+    driven.until_idle();
+    ground.fill();
+    for number in 1..50 {
+        driven.take("blocked", Some("k"), number);
+    }
+    driven.sink.ran_dry();
+    driven.until("it to say so", |it| it.sink.blocked().is_some());
+    assert_eq!(driven.sink.blocked().unwrap().class, FailureClass::Environment);
+    assert!(driven.sink.trouble().is_some() && driven.refused.is_empty());
+    driven.reported_once(0..1);
+    ground.make_room();
+    driven.until_idle();
+    driven.until("it to be over", |it| it.sink.blocked().is_none() && it.sink.trouble().is_none());
+    driven.reported_once(0..50);
+    assert_eq!(numbers(&ground.stored("blocked")), (0..50).collect::<Vec<_>>());
+}
+
+/// A refusal names the record, holds its lane alone, and each of the three decisions does what it says.
+pub(crate) fn refused(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    ground.refuse("refused");
+    driven.take("refused", Some("k"), 0);
+    driven.take("refused", Some("k"), 1);
+    driven.take("refused", Some("k"), 2);
+    driven.take("free", Some("k"), 3);
+    driven.sink.ran_dry();
+    let refusal = driven.refusal();
+    assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), "refused"));
+    assert_eq!(refusal.failure.class, FailureClass::Topic);
+    driven.until("another lane to go on", |it| it.numbers().contains_key(&3));
+    driven.reported_once([3]);
+    assert_eq!((driven.sink.in_flight().records, driven.sink.in_flight().held), (3, 3));
+
+    driven.resolve(refusal.id, Resolution::Retry);
+    let again = driven.refusal();
+    assert!(again.tag == tag(0) && again.id != refusal.id);
+
+    // The dead-letter record is refused as well, then taken.
+    ground.refuse("dead");
+    let instead = Token { transaction: 100, tick: 1, topic: 2 };
+    with_record("dead", Some("k"), 100, |record| {
+        driven.resolve(again.id, Resolution::Instead(record, instead));
+    });
+    let dead = driven.refusal();
+    assert_eq!((dead.record.topic(), dead.tag.origin, dead.tag.token), ("dead", tag(0).origin, instead));
+    ground.allow("dead");
+    driven.resolve(dead.id, Resolution::Retry);
+    let second = driven.refusal();
+    assert_eq!(second.tag, tag(1), "what stood behind the first");
+    driven.reported_once([3, 100]);
+
+    driven.resolve(second.id, Resolution::Skip);
+    let third = driven.refusal();
+    assert_eq!((third.tag, driven.sink.in_flight().records), (tag(2), 1));
+    ground.allow("refused");
+    driven.resolve(third.id, Resolution::Retry);
+    driven.until_idle();
+    driven.reported_once([2, 3, 100]);
+    assert_eq!((numbers(&ground.stored("refused")), numbers(&ground.stored("dead"))), (vec![2], vec![100]));
+    assert_eq!((driven.sink.in_flight().bytes, driven.sink.in_flight().held), (0, 0));
+}
+
+/// After a restart nothing that was taken before is reported or refused.
+pub(crate) fn restart(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    ground.refuse("held");
+    driven.take("held", Some("k"), 0);
+    driven.sink.ran_dry();
+    let refusal = driven.refusal();
+    ground.fill();
+    for number in 1..20 {
+        driven.take("restart", Some("k"), number);
+    }
+    driven.sink.restart().unwrap();
+    assert_eq!(driven.sink.in_flight(), walrelay::sink::InFlight::default());
+    ground.make_room();
+    ground.allow("held");
+    // Of a refusal that is forgotten, nothing comes.
+    driven.resolve(refusal.id, Resolution::Retry);
+    for number in 20..40 {
+        driven.take("restart", Some("k"), number);
+    }
+    driven.until_idle();
+    driven.reported_once(20..40);
+    assert!(driven.refused.is_empty() && ground.stored("held").is_empty());
+    let stored = numbers(&ground.stored("restart"));
+    assert!(stored.is_sorted() && stored.ends_with(&(20..40).collect::<Vec<_>>()), "{stored:?}");
+}
+
+/// Connections are lost and records refused all the time: nothing is lost, and no key's records change places where they appear
+/// first.
+pub(crate) fn order(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 64 << 10);
+    let keys = 5;
+    let address = |number: u32| format!("order{}", number % 2);
+    for number in 0..2000 {
+        match number % 400 {
+            100 | 200 => ground.cut(),
+            300 => ground.refuse("order1"),
+            _ => {}
+        }
+        driven.take(&address(number), Some(&format!("k{}", number % keys)), number);
+        if number % 400 == 300 {
+            driven.sink.ran_dry();
+            driven.refusal();
+            driven.refused.clear();
+            // Those that come meanwhile are held as well; all are forgotten together.
+            ground.allow("order1");
+            driven.sink.restart().unwrap();
+            replay(&mut driven, number, keys, address);
+        }
+    }
+    driven.until_idle();
+    for parity in 0..2 {
+        let stored = firsts(&numbers(&ground.stored(&format!("order{parity}"))));
+        for key in 0..keys {
+            let belongs = |number: &u32| number % 2 == parity && number % keys == key;
+            let of_key: Vec<u32> = stored.iter().copied().filter(belongs).collect();
+            assert_eq!(of_key, (0..2000).filter(belongs).collect::<Vec<_>>(), "address {parity}, key {key}");
+        }
+    }
+}
+
+/// As after a restart of the relay's sink: everything that is not known to be delivered comes again, in order.
+fn replay(driven: &mut Driven, last: u32, keys: u32, address: impl Fn(u32) -> String) {
+    let delivered = driven.numbers();
+    let first = (0..=last).find(|number| !delivered.contains_key(number)).unwrap_or(last + 1);
+    for number in first..=last {
+        driven.take(&address(number), Some(&format!("k{}", number % keys)), number);
+    }
+}

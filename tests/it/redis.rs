@@ -1,0 +1,250 @@
+//! Records to Valkey's streams, by the binary: what entries hold, bad rows, refusals, outages, kills, clean stops.
+//!
+//! What is stored is read with a client of the test's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use postgres::Client;
+use rdkafka::ClientConfig;
+use walrelay_dev::brokers::{Broker, Kind, Reply, shared};
+use walrelay_dev::postgres::shared_postgres;
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::{self, Relay};
+
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, wait_log};
+
+/// The fields of an entry, in their order.
+type Entry = Vec<(String, String)>;
+
+/// A lane without Kafka.
+fn lane() -> Lane {
+    let postgres = shared_postgres().unwrap();
+    let name = postgres.create_unique_database("lane").unwrap();
+    let source = postgres.url(&name);
+    Lane { name, source, brokers: String::new(), client: ClientConfig::new() }.furnish(OUTBOX, "outbox")
+}
+
+fn arguments(lane: &Lane, broker: &Broker, more: &[&str]) -> Vec<String> {
+    let (url, topic) = (broker.url(), lane.topic("{route}"));
+    let place = ["run", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+    let destination = ["--to", &url, "--topic", &topic, "--shutdown-timeout=50s"];
+    place.iter().chain(&destination).chain(more).map(|&argument| argument.to_owned()).collect()
+}
+
+fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
+    Relay::start(&binary(), &arguments(lane, broker, more), &[] as &[(&str, &str)]).unwrap()
+}
+
+fn call(broker: &Broker, words: &[&str]) -> Reply {
+    let reply = broker.resp().unwrap().call(words).unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+    reply
+}
+
+fn entries(broker: &Broker, stream: &str) -> Vec<Entry> {
+    let entries = call(broker, &["XRANGE", stream, "-", "+"]);
+    let fields = |entry: &Reply| {
+        let fields = entry.items()[1].items();
+        fields.chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
+    };
+    entries.items().iter().map(fields).collect()
+}
+
+fn field<'a>(entry: &'a Entry, name: &str) -> &'a str {
+    entry.iter().find(|(known, _)| known == name).map_or("none", |(_, value)| value)
+}
+
+fn ids(broker: &Broker, stream: &str) -> Vec<String> {
+    entries(broker, stream).iter().map(|entry| field(entry, "id").to_owned()).collect()
+}
+
+/// Rows `first` to `last` of seven keys, ten a transaction.
+fn insert(client: &mut Client, first: u32, last: u32) {
+    for start in (first..=last).step_by(10) {
+        let end = last.min(start + 9);
+        let sql = format!(
+            "INSERT INTO outbox SELECT n::text, 'order', 'k' || n % 7, 'Placed', '{{}}' FROM generate_series({start}, {end}) AS n"
+        );
+        client.batch_execute(&sql).unwrap();
+    }
+}
+
+/// Every row of 1 to `last` is there, and those of a key in their order where they appear first. How many repeats there are.
+#[track_caller]
+fn assert_complete(broker: &Broker, lane: &Lane, last: u32) -> usize {
+    let stored: Vec<u32> = ids(broker, &lane.topic("order")).iter().map(|id| id.parse().unwrap()).collect();
+    let mut seen = BTreeSet::new();
+    let mut latest = BTreeMap::new();
+    for id in &stored {
+        if seen.insert(*id) {
+            let before = latest.insert(id % 7, *id).unwrap_or(0);
+            assert!(before < *id, "{id} of its key came after {before}");
+        }
+    }
+    let missing: Vec<u32> = (1..=last).filter(|id| !seen.contains(id)).collect();
+    assert!(missing.is_empty() && seen.len() == last as usize, "missing: {missing:?}");
+    stored.len() - seen.len()
+}
+
+#[test]
+fn an_entry_holds_id_type_key_payload_and_headers() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 'Placed', '{\"total\": 1.50}'), ('b', 'order', NULL, NULL, NULL)");
+    let _relay = start(&lane, broker, &["--header", "id=aggregatetype"]);
+    lane.wait_confirmed();
+    let entry = |fields: &[(&str, &str)]| -> Entry {
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let whole =
+        [("id", "a"), ("type", "Placed"), ("key", "k"), ("payload", "{\"total\": 1.50}"), ("header:id", "order")];
+    let bare = [("id", "b"), ("header:id", "order")];
+    assert_eq!(entries(broker, &lane.topic("order")), [entry(&whole), entry(&bare)]);
+}
+
+#[test]
+fn a_graceful_shutdown_repeats_nothing_and_a_stream_stays_as_long_as_asked() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    let mut client = lane.connect();
+    insert(&mut client, 1, 700);
+    let mut relay = start(&lane, broker, &["-X", "wait=0,1000"]);
+    wait_until(LONG, "some entries", || Ok(call(broker, &["XLEN", &lane.topic("order")]).integer() > Some(0))).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    insert(&mut client, 701, 800);
+    relay.start_again().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(broker, &lane, 800), 0);
+    drop(relay);
+    let _short = start(&lane, broker, &["-X", "maxlen=10", "-X", "approx=false"]);
+    insert(&mut client, 801, 810);
+    lane.wait_confirmed();
+    let last: Vec<String> = (801..=810).map(|id: u32| id.to_string()).collect();
+    assert_eq!(ids(broker, &lane.topic("order")), last);
+}
+
+#[test]
+fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_stream() {
+    let broker = shared(Kind::Valkey).unwrap();
+    let rows = "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', NULL, 'k', 't', '{}'), ('3', 'order', 'k', 't', '{}')";
+    let stopped = lane();
+    stopped.sql(rows);
+    let (code, log) = ended(&mut start(&stopped, broker, &[]));
+    assert!(code == 2 && hint(&log).contains("id 2 "), "{log}");
+    assert_eq!(ids(broker, &stopped.topic("order")), ["1"]);
+
+    let skipped = lane();
+    skipped.sql(rows);
+    let _relay = start(&skipped, broker, &["--on-bad-row", "skip"]);
+    skipped.wait_confirmed();
+    assert_eq!(ids(broker, &skipped.topic("order")), ["1", "3"]);
+
+    let lettered = lane();
+    lettered.sql(rows);
+    let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
+    lettered.wait_confirmed();
+    assert_eq!(ids(broker, &lettered.topic("order")), ["1", "3"]);
+    let letters = entries(broker, &format!("{}.dead-letter", lettered.name));
+    assert_eq!((letters.len(), field(&letters[0], "id"), field(&letters[0], "key")), (1, "2", "k"));
+    assert_eq!(field(&letters[0], "walrelay-table"), "public.outbox");
+}
+
+#[test]
+fn a_key_of_another_type_blocks_its_stream_until_it_is_moved() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    let stream = lane.topic("order");
+    call(broker, &["SET", &stream, "no stream"]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', 'order', 'k', 't', '{}')");
+    let relay = start(&lane, broker, &[]);
+    wait_log(&relay, "WRONGTYPE");
+    call(broker, &["DEL", &stream]);
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &stream), ["1", "2"]);
+}
+
+#[test]
+fn a_server_that_is_unavailable_or_full_is_waited_for() {
+    let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    let mut client = lane.connect();
+    let relay = start(&lane, &broker, &["--disconnect-after=2s"]);
+    insert(&mut client, 1, 20);
+    lane.wait_confirmed();
+    broker.stop().unwrap();
+    insert(&mut client, 21, 40);
+    wait_log(&relay, "cannot be reached");
+    broker.start_again().unwrap();
+    lane.wait_confirmed();
+    call(&broker, &["CONFIG", "SET", "maxmemory", "1"]);
+    insert(&mut client, 41, 60);
+    wait_log(&relay, "OOM");
+    call(&broker, &["CONFIG", "SET", "maxmemory", "0"]);
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&broker, &lane, 60), 0);
+}
+
+/// Kills relay and server in turns while rows are written. How many repeats there are in the end.
+fn killed_under_load(more: &[&str]) -> usize {
+    let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    let mut relay = start(&lane, &broker, more);
+    let mut writer = lane.connect();
+    let mut last = 0;
+    for round in 0..8 {
+        insert(&mut writer, last + 1, last + 300);
+        last += 300;
+        wait_until(LONG, "entries to arrive", || {
+            Ok(call(&broker, &["XLEN", &lane.topic("order")]).integer() > Some(i64::from(last - 300)))
+        })
+        .unwrap();
+        if round % 2 == 0 {
+            relay.kill9().unwrap();
+            relay.start_again().unwrap();
+        } else {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        }
+    }
+    lane.wait_confirmed();
+    assert_complete(&broker, &lane, last)
+}
+
+#[test]
+fn kills_of_relay_and_server_lose_nothing_and_swap_no_rows_of_a_key() {
+    killed_under_load(&[]);
+}
+
+#[test]
+fn with_dedupe_kills_repeat_nothing() {
+    assert_eq!(killed_under_load(&["-X", "dedupe=1h"]), 0);
+}
+
+#[test]
+fn check_names_what_is_wrong_with_the_server_and_its_streams() {
+    let lane = lane();
+    let broker = Broker::start(Kind::Valkey, &["appendfsync everysec", "user app on >secret ~other* +@all"]).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let check = |to: &str| {
+        let topic = lane.topic("{route}");
+        let arguments =
+            ["check", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--to", to];
+        let more = ["--topic", &topic, "--json"];
+        let output = relay::run(&binary(), &[&arguments[..], &more].concat()).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found = check(&broker.url());
+    assert!(found.contains("appendfsync is everysec") && found.contains("-X wait=0,1000"), "{found}");
+    assert!(found.contains("is created by its first record"), "{found}");
+    let forbidden = check(&broker.url().replace("://", "://app:secret@"));
+    assert!(forbidden.contains("NOPERM") && forbidden.contains("ACL SETUSER app"), "{forbidden}");
+    let refused = check(&broker.url().replace("://", "://app:wrong@"));
+    assert!(refused.contains("WRONGPASS") && !refused.contains("wrong@"), "{refused}");
+}
+
+#[test]
+fn a_refused_log_in_and_what_redis_does_not_have_end_the_start() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    let url = broker.url().replace("://", "://nobody:hush@");
+    let (code, log) = ended(&mut start(&lane, broker, &["--to", &url]));
+    assert!(code == 2 && log.contains("WRONGPASS") && !log.contains("hush"), "{log}");
+    for more in [&["--delivery", "exactly-once"][..], &["-X", "maxlength=1"], &["-X", "dedupe=soon"]] {
+        let (code, log) = ended(&mut start(&lane, broker, more));
+        assert_eq!(code, 64, "{log}");
+    }
+}
