@@ -41,8 +41,8 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(target)/debug/walrelay-dev provision --with redis
 	dev/lint-deploy schemas
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --locked --workspace
-	$(target)/debug/walrelay-dev chaos --rounds 9 --seed 9 --brokers 1 \
-		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,kafka-cut,ddl
+	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
+		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,kafka-cut,ddl,slot-recreated,credentials-rotated
 
 check: ## Formatting, lints and tests that need no services
 	@dev/prerequisites build
