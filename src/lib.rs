@@ -42,9 +42,9 @@
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
-//! | [`cli`], [`config`] | what was typed | what it means, validated once | contacts anything |
+//! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `republish`, `prune`, `bench`, `teardown` | - |
 //! | [`debezium`] | an old set-up's files | the same as settings, and what has no counterpart | contacts anything |
-//! | [`commands`] | a configuration | `run`, `setup`, `check`, `status`, `republish`, `prune`, `bench`, `teardown` | - |
+//! | [`cli`], [`config`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 
 pub mod cli;
 pub mod commands;

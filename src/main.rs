@@ -3,18 +3,12 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::{self, CommandError, check, prune, republish, setup, status, teardown};
 use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
-use walrelay::config::{BenchConfig, SetupConfig, StatusConfig, TeardownConfig};
-use walrelay::http::HttpAddress;
 use walrelay::pg::source::Environment;
-
-/// Pause between two looks of `status --watch`.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -42,11 +36,11 @@ fn perform(invocation: Invocation) -> ExitCode {
     };
     let stop = || stop.load(Ordering::Relaxed);
     let ended = match invocation.task {
-        Task::Run(config) => match commands::run::run(*config) {
+        Task::Run(request) => match commands::run::run(*request) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
-        Task::CheckDebezium(config) => return end_check(commands::check::debezium::check(*config)),
+        Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &|mend| typed.complete(mend)),
         Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
         Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
@@ -54,11 +48,12 @@ fn perform(invocation: Invocation) -> ExitCode {
             Err(CommandError::Interrupted) if request.every.is_some() => Ok(()),
             ended => ended,
         },
-        Task::Setup(config) => set_up(*config),
-        Task::Status(config) => show_status(*config),
-        Task::Ready(address) => status::ready(&local(&address), &mut io::stdout()),
-        Task::Teardown(config) => tear_down(*config),
-        Task::Bench(config) => match measure(&config) {
+        // A signal ends the process, and with its connection whatever was being waited for.
+        Task::Setup(request) => setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false),
+        Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
+        Task::Ready(address) => status::ready(&address, &mut io::stdout()),
+        Task::Teardown(request) => tear_down(&request),
+        Task::Bench(request) => match measure(&request) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
@@ -81,9 +76,9 @@ fn in_chunks(task: &Task) -> bool {
 }
 
 /// The first signal ends the measurement, and what it made is removed; a second one ends the process.
-fn measure(config: &BenchConfig) -> Result<(), BenchError> {
+fn measure(request: &bench::Request) -> Result<(), BenchError> {
     let stop = commands::stop_on_signal()?;
-    bench::bench(config, &mut io::stdout(), io::stderr().is_terminal(), &stop)
+    bench::bench(request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 
 fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> ExitCode {
@@ -93,35 +88,10 @@ fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> ExitCode {
     }
 }
 
-fn set_up(config: SetupConfig) -> Result<(), CommandError> {
-    let SetupConfig { source, publication, slot, tables, apply, failover, role, create_table, typed_source } = config;
-    let typed_source = typed_source.as_deref().map(commands::shown_source);
-    let request =
-        setup::Request { source, publication, slot, tables, apply, failover, role, create_table, typed_source };
-    // A signal ends the process, and with its connection whatever was being waited for.
-    setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false)
-}
-
-fn show_status(config: StatusConfig) -> Result<(), CommandError> {
-    let StatusConfig { source, publication, slot, json, watch, http } = config;
-    let (watch, http) = (watch.then_some(WATCH_EVERY), http.as_ref().map(local));
-    let request = status::Request { source, publication, slot, json, watch, http };
-    status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false)
-}
-
-fn tear_down(config: TeardownConfig) -> Result<(), CommandError> {
-    let TeardownConfig { source, publication, slot, publication_too, yes, typed_source } = config;
-    let typed_source = typed_source.as_deref().map(commands::shown_source);
-    let request = teardown::Request { source, publication, slot, publication_too, yes, typed_source };
+fn tear_down(request: &teardown::Request) -> Result<(), CommandError> {
     let mut stdin = io::stdin().lock();
     let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
-    teardown::teardown(&request, &mut io::stdout(), terminal)
-}
-
-/// Where a client on this machine finds the relay.
-fn local(address: &HttpAddress) -> String {
-    let (host, port) = address.local();
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    teardown::teardown(request, &mut io::stdout(), terminal)
 }
 
 /// Help goes to where it was asked for, errors to stderr.

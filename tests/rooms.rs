@@ -33,18 +33,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
 ];
 
 /// What still names a module to its right: `file module`.
-const EXCEPTIONS: &[&str] = &[
-    "commands/bench/load.rs config",
-    "commands/bench/mod.rs config",
-    "commands/bench/relay.rs config",
-    "commands/bench/report.rs config",
-    "commands/check/debezium.rs config",
-    "commands/check/debezium.rs debezium",
-    "commands/check/mod.rs config",
-    "commands/check/postgres.rs config",
-    "commands/check/tables.rs config",
-    "commands/run.rs config",
-];
+const EXCEPTIONS: &[&str] = &[];
 
 /// Where destinations are named by their modules, beside their own folders.
 const NAME_KINDS: &str = "sink/kinds.rs";

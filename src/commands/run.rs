@@ -9,9 +9,12 @@
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
 //! address, the destination's address (an unreachable one is waited for), then Postgres.
 
+mod request;
+
+pub use request::{Limits, OnStop, Request};
+
 use super::notify::Notifier;
 use super::{CommandError, setup};
-use crate::config::{OnStop, RunConfig};
 use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
@@ -20,7 +23,7 @@ use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, server};
-use crate::relay::{Limits, Relay, SystemClock};
+use crate::relay::{Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::destination::Kind;
 use crate::sink::stdout::StdoutSink;
@@ -140,7 +143,7 @@ impl Error {
 ///
 /// # Errors
 /// See [`Error`]; its exit code is the process's.
-pub fn run(config: RunConfig) -> Result<(), Error> {
+pub fn run(config: Request) -> Result<(), Error> {
     let outbox =
         Outbox::new(config.mapping.clone(), config.tables.clone())?.with_patterns(config.table_patterns.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -180,7 +183,7 @@ fn hold(error: &Error, metrics: &Metrics) {
 
 /// What the control thread holds.
 struct Control {
-    config: RunConfig,
+    config: Request,
     outbox: Outbox,
     /// Where to serve HTTP.
     listen: Option<http::Address>,
@@ -189,7 +192,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(mut config: RunConfig, outbox: Outbox) -> Result<Self, Error> {
+    fn new(mut config: Request, outbox: Outbox) -> Result<Self, Error> {
         let listen = config.http.as_ref().map(listen_address).transpose()?;
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
@@ -315,11 +318,7 @@ impl Control {
         }
         let Self { config, outbox, metrics, stop, listen: _ } = self;
         let kind = config.destination.kind();
-        let limits = Limits {
-            coalesce: config.limits.coalesce,
-            shutdown_timeout: config.limits.shutdown_timeout,
-            disconnect_after: config.limits.disconnect_after,
-        };
+        let limits = config.limits.of_relay();
         let target = Target {
             messages: !config.mapping.message_prefixes.is_empty(),
             temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
@@ -340,7 +339,7 @@ impl Control {
 
     /// What `setup --apply` does, once Postgres is there.
     fn set_up(&self) -> Result<(), Error> {
-        let RunConfig { source, publication, slot, tables, .. } = &self.config;
+        let Request { source, publication, slot, tables, .. } = &self.config;
         let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
         loop {
             if stop() {

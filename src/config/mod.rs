@@ -12,34 +12,27 @@
 //! queue; no `Debug` of a configuration and no error shows a secret.
 
 mod bad_rows;
-mod bench;
 mod destination;
 mod error;
 mod file;
 mod layers;
 mod mapping;
+mod measure;
 mod names;
 mod read;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-pub use bench::{BenchConfig, PayloadType};
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit};
 use layers::Layers;
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
-use crate::commands::{TypedFlags, check, prune, republish};
-use crate::debezium::DebeziumError;
-use crate::http::HttpAddress;
-use crate::outbox::{Mapping, TableName, TablePatterns};
-use crate::pg::source::{Environment, Source};
-use crate::relay::BadRows;
-use crate::sink::destination::{Delivery, Destination};
+use crate::commands::{TypedFlags, bench, check, prune, republish, run, setup, status, teardown};
+use crate::debezium::Review;
+use crate::pg::source::Environment;
 
 /// What the process is to do.
 #[derive(Debug)]
@@ -58,19 +51,19 @@ pub struct Invocation {
 #[derive(Debug)]
 pub enum Task {
     /// Read, publish, confirm.
-    Run(Box<RunConfig>),
+    Run(Box<run::Request>),
     /// Print or run the SQL that the database needs.
-    Setup(Box<SetupConfig>),
+    Setup(Box<setup::Request>),
     /// Show the slot.
-    Status(Box<StatusConfig>),
-    /// Ask the relay on this machine whether it is ready (`status --ready`).
-    Ready(HttpAddress),
+    Status(Box<status::Request>),
+    /// Ask the relay on this machine, at `host:port`, whether it is ready (`status --ready`).
+    Ready(String),
     /// Drop the slot.
-    Teardown(Box<TeardownConfig>),
+    Teardown(Box<teardown::Request>),
     /// Measure.
-    Bench(Box<BenchConfig>),
+    Bench(Box<bench::Request>),
     /// Show what an old set-up means.
-    CheckDebezium(Box<CheckConfig>),
+    CheckDebezium(Box<Review>),
     /// Publish rows once more.
     Republish(Box<republish::Request>),
     /// Delete rows that are delivered.
@@ -81,144 +74,6 @@ pub enum Task {
     Completions(Shell),
     /// Write the manual; see [`cli::write_manual`].
     Man(PathBuf),
-}
-
-/// Settings of `run`.
-#[derive(Debug, Clone)]
-pub struct RunConfig {
-    /// The database.
-    pub source: Source,
-    /// The publication.
-    pub publication: String,
-    /// The slot: `[a-z0-9_]{1,63}`.
-    pub slot: String,
-    /// Whether to make publication and slot first.
-    pub setup: bool,
-    /// Only these tables; empty: every table of the publication. Distinct.
-    pub tables: Vec<TableName>,
-    /// Of these, only what is captured; the default captures every one. Not beside `tables`.
-    pub table_patterns: TablePatterns,
-    /// The slot at this position is read though nothing proves that it is the one that was read before.
-    pub accept_slot_at: Option<crate::lsn::Lsn>,
-    /// Print rows from a temporary slot instead of publishing them.
-    pub dry_run: bool,
-    /// Where records go.
-    pub destination: Arc<dyn Destination>,
-    /// How rows become records.
-    pub mapping: Mapping,
-    /// What becomes of rows that cannot be published.
-    pub bad_rows: BadRows,
-    /// What becomes of a run that an operator must mend.
-    pub on_stop: OnStop,
-    /// How often a record may appear.
-    pub delivery: Delivery,
-    /// Where to serve HTTP; `None`: nowhere.
-    pub http: Option<HttpAddress>,
-    /// Bounds of time and memory.
-    pub limits: Limits,
-}
-
-/// Bounds of time and memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// How long a clean stop waits for acknowledgements; zero: not at all.
-    pub shutdown_timeout: Duration,
-    /// How old the oldest record in flight may grow before the replication connection is closed; at least 100 ms.
-    pub disconnect_after: Duration,
-    /// Pause after a short read; zero: none, at most 100 ms.
-    pub coalesce: Duration,
-    /// Bytes in flight: 64 KiB to 2^31 - 1 KiB.
-    pub max_in_flight: usize,
-    /// Bytes of the largest change message accepted: 1 KiB to 1 GiB.
-    pub max_row: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            shutdown_timeout: Duration::from_secs(8),
-            disconnect_after: Duration::from_secs(30),
-            coalesce: Duration::from_micros(200),
-            max_in_flight: 16 << 20,
-            max_row: 256 << 20,
-        }
-    }
-}
-
-/// What becomes of a run that an operator must mend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnStop {
-    /// The process ends with exit code 2.
-    #[default]
-    Exit,
-    /// It disconnects from Postgres and stays up to say why, until a signal ends it.
-    Hold,
-}
-
-/// Settings of `setup`.
-#[derive(Debug, Clone)]
-pub struct SetupConfig {
-    /// The database.
-    pub source: Source,
-    /// The publication.
-    pub publication: String,
-    /// The slot: `[a-z0-9_]{1,63}`.
-    pub slot: String,
-    /// The outbox tables; may be empty. Distinct.
-    pub tables: Vec<TableName>,
-    /// Run the SQL instead of printing it.
-    pub apply: bool,
-    /// Make a slot that is kept through a failover.
-    pub failover: bool,
-    /// A role to make.
-    pub role: Option<String>,
-    /// Make the first table, too.
-    pub create_table: bool,
-    /// `--source` as it was typed; `None` when it came from elsewhere. May hold a password.
-    pub typed_source: Option<String>,
-}
-
-/// Settings of `status`.
-#[derive(Debug, Clone)]
-pub struct StatusConfig {
-    /// The database.
-    pub source: Source,
-    /// The publication.
-    pub publication: String,
-    /// The slot: `[a-z0-9_]{1,63}`.
-    pub slot: String,
-    /// Print JSON.
-    pub json: bool,
-    /// Print again and again.
-    pub watch: bool,
-    /// Where a relay on this machine serves HTTP; `None`: nowhere.
-    pub http: Option<HttpAddress>,
-}
-
-/// Settings of `teardown`.
-#[derive(Debug, Clone)]
-pub struct TeardownConfig {
-    /// The database.
-    pub source: Source,
-    /// The publication.
-    pub publication: String,
-    /// The slot: `[a-z0-9_]{1,63}`.
-    pub slot: String,
-    /// Drop the publication, too.
-    pub publication_too: bool,
-    /// Do not ask.
-    pub yes: bool,
-    /// As in [`SetupConfig`].
-    pub typed_source: Option<String>,
-}
-
-/// What `check --from-debezium` shows.
-#[derive(Debug)]
-pub struct CheckConfig {
-    /// For stdout; no secret is in it.
-    pub report: String,
-    /// Whether `run` would take the files.
-    pub verdict: Result<(), DebeziumError>,
 }
 
 /// How to log.

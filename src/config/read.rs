@@ -10,14 +10,14 @@ use tracing_subscriber::EnvFilter;
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
-use super::{
-    CheckConfig, Limits, LogConfig, LogFormat, OnStop, RunConfig, SetupConfig, StatusConfig, Task, TeardownConfig,
-};
+use super::{LogConfig, LogFormat, Task};
 use crate::cli::{
     CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
     StatusArgs, TeardownArgs,
 };
-use crate::commands::{OutboxPlace, check, prune, republish};
+use crate::commands::run::{Limits, OnStop};
+use crate::commands::{OutboxPlace, check, prune, republish, run, setup, shown_source, status, teardown};
+use crate::debezium::Review;
 use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
@@ -29,6 +29,9 @@ use crate::sink::destination::Delivery;
 
 /// The name of slot and publication where none is given.
 const DEFAULT_NAME: &str = "walrelay";
+
+/// Pause between two looks of `status --watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -61,7 +64,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn run(&mut self, args: &RunArgs) -> Result<RunConfig, ConfigError> {
+    pub(super) fn run(&mut self, args: &RunArgs) -> Result<run::Request, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
         let limits = self.limits(&args.operation)?;
         self.old_set_up(args.debezium.accept_differences.as_deref())?;
@@ -70,7 +73,7 @@ impl Reader<'_> {
         let destination = self.destination(&args.destination, limits.max_in_flight)?;
         let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), args, delivery)?;
-        Ok(RunConfig {
+        Ok(run::Request {
             source,
             publication,
             slot,
@@ -113,7 +116,7 @@ impl Reader<'_> {
         let accept = self.layers.is_on("accept-differences", debezium.accept_differences.as_deref())?;
         let files = self.layers.debezium_files(&debezium.from_debezium);
         let (report, verdict) = (translation.report(&files, accept), translation.verdict(accept));
-        Ok(Task::CheckDebezium(Box::new(CheckConfig { report, verdict })))
+        Ok(Task::CheckDebezium(Box::new(Review { report, verdict })))
     }
 
     /// Tables that are named one by one count instead.
@@ -122,10 +125,10 @@ impl Reader<'_> {
         patterns.unwrap_or_default()
     }
 
-    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<SetupConfig, ConfigError> {
+    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<setup::Request, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
         let role = args.role.as_ref().map(|text| flag("--role", text));
-        Ok(SetupConfig {
+        Ok(setup::Request {
             source,
             publication,
             slot,
@@ -134,19 +137,27 @@ impl Reader<'_> {
             failover: args.failover,
             role: role.map(name).transpose()?,
             create_table: args.create_table,
-            typed_source: args.source.source.clone(),
+            typed_source: args.source.source.as_deref().map(shown_source),
         })
     }
 
-    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<StatusConfig, ConfigError> {
+    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<status::Request, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
-        let http = self.http(args.http.as_deref())?;
-        Ok(StatusConfig { source, publication, slot, json: args.json, watch: args.watch, http })
+        let http = self.http(args.http.as_deref())?.as_ref().map(HttpAddress::of_this_machine);
+        Ok(status::Request {
+            source,
+            publication,
+            slot,
+            json: args.json,
+            watch: args.watch.then_some(WATCH_EVERY),
+            http,
+        })
     }
 
     /// Where to ask whether the relay is ready; needs no source.
-    pub(super) fn ready(&self, args: &StatusArgs) -> Result<HttpAddress, ConfigError> {
-        self.http(args.http.as_deref())?.ok_or_else(|| {
+    pub(super) fn ready(&self, args: &StatusArgs) -> Result<String, ConfigError> {
+        let address = self.http(args.http.as_deref())?;
+        address.as_ref().map(HttpAddress::of_this_machine).ok_or_else(|| {
             SettingError::Usage {
                 message: "--ready asks the relay's HTTP address, and that is off".to_owned(),
                 hint: "--http 127.0.0.1:9464".to_owned(),
@@ -155,11 +166,11 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<TeardownConfig, ConfigError> {
+    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::Request, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
-        let typed_source = args.source.source.clone();
+        let typed_source = args.source.source.as_deref().map(shown_source);
         let TeardownArgs { publication_too, yes, .. } = *args;
-        Ok(TeardownConfig { source, publication, slot, publication_too, yes, typed_source })
+        Ok(teardown::Request { source, publication, slot, publication_too, yes, typed_source })
     }
 
     pub(super) fn republish(&mut self, args: &RepublishArgs) -> Result<republish::Request, ConfigError> {

@@ -1,14 +1,16 @@
 //! Command lines as users write them: what they mean, and what is said when they are wrong.
 
 use std::fs;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
-use crate::outbox::{OnUpdate, Timestamp};
+use crate::outbox::{Mapping, OnUpdate, Timestamp};
 use crate::relay::Fate;
 use crate::route::TopicSetting;
+use crate::sink::destination::Delivery;
 use crate::tracker::Position;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -21,7 +23,7 @@ fn parse_in(environment: &Environment, arguments: &[&str]) -> Result<Invocation,
 }
 
 #[track_caller]
-fn run_in(environment: &Environment, arguments: &[&str]) -> (RunConfig, Vec<String>) {
+fn run_in(environment: &Environment, arguments: &[&str]) -> (run::Request, Vec<String>) {
     let arguments = [&["run"], arguments].concat();
     match parse_in(environment, &arguments) {
         Ok(Invocation { task: Task::Run(config), warnings, .. }) => (*config, warnings),
@@ -31,7 +33,7 @@ fn run_in(environment: &Environment, arguments: &[&str]) -> (RunConfig, Vec<Stri
 }
 
 #[track_caller]
-fn run(arguments: &[&str]) -> RunConfig {
+fn run(arguments: &[&str]) -> run::Request {
     run_in(&environment(&[]), arguments).0
 }
 
@@ -58,7 +60,7 @@ fn without_flags_run_means_the_documented_defaults() {
     assert_eq!(config.mapping, Mapping::default());
     assert_eq!(config.mapping.topic, TopicSetting::Template("outbox.event.{route}".into()));
     assert_eq!(config.http.unwrap().to_string(), "127.0.0.1:9464");
-    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.limits, run::Limits::default());
     assert_eq!(config.limits.max_in_flight, 16_777_216);
     assert_eq!(config.limits.max_row, 268_435_456);
 }
@@ -137,11 +139,11 @@ fn every_flag_of_run_ends_where_it_belongs() {
     let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
     assert_eq!(config.bad_rows.at, [(at, Fate::Skip)]);
     assert_eq!((config.bad_rows.fate, config.bad_rows.dead_letter_topic.as_str()), (Fate::DeadLetter, "dead"));
-    assert_eq!((config.on_stop, config.delivery), (OnStop::Hold, Delivery::ExactlyOnce));
+    assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce));
     assert_eq!(config.http, None);
     assert_eq!(
         config.limits,
-        Limits {
+        run::Limits {
             shutdown_timeout: Duration::from_mins(1),
             disconnect_after: Duration::from_secs(5),
             coalesce: Duration::ZERO,
@@ -418,10 +420,10 @@ fn the_other_commands_have_their_flags() {
     assert!(config.apply && config.failover && config.create_table);
     assert_eq!((config.slot.as_str(), config.role.as_deref(), config.tables.len()), ("s", Some("relay"), 1));
     let Task::Status(config) = task(&["status", "--json", "--watch"]) else { panic!("no status") };
-    assert!(config.json && config.watch);
+    assert!(config.json && config.watch.is_some());
     let Task::Teardown(config) = task(&["teardown", "--yes", "--publication-too"]) else { panic!("no teardown") };
     assert!(config.yes && config.publication_too);
-    assert!(matches!(task(&["status", "--ready", "--http", ":1"]), Task::Ready(http) if http.port == 1));
+    assert!(matches!(task(&["status", "--ready", "--http", ":1"]), Task::Ready(http) if http == "127.0.0.1:1"));
     assert!(matches!(task(&["completions", "bash"]), Task::Completions(Shell::Bash)));
 }
 

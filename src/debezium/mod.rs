@@ -17,6 +17,7 @@ mod jaas;
 mod keys;
 mod properties;
 mod report;
+mod review;
 mod translate;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub use document::Platform;
 pub use error::DebeziumError;
+pub use review::Review;
 
 use crate::given::Origin;
 use crate::outbox::TablePatterns;

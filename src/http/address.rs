@@ -40,6 +40,12 @@ impl HttpAddress {
             Some(host) => (host, self.port),
         }
     }
+
+    /// Where a client on this machine finds it, `host:port`.
+    pub(crate) fn of_this_machine(&self) -> String {
+        let (host, port) = self.local();
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 impl fmt::Display for HttpAddress {

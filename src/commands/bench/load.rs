@@ -3,7 +3,7 @@
 //! Row `n` has the id `n` in hexadecimal, so that its acknowledgement is known by it. The note is cut out of a text that does
 //! not compress.
 
-use crate::config::BenchConfig as Request;
+use super::Request;
 use crate::pg::{Connection, Error, identifier};
 use std::time::Duration;
 

@@ -11,13 +11,14 @@
 mod load;
 mod relay;
 mod report;
+mod request;
 mod scratch;
 mod stopwatch;
 
+pub use request::{PayloadType, Request};
 pub use scratch::PREFIX;
 
 use super::{CommandError, run};
-use crate::config::BenchConfig as Request;
 use crate::given::SettingError;
 use crate::pg::{Connection, Purpose};
 use crate::sink::destination::ScratchError;

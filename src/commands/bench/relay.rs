@@ -1,15 +1,15 @@
 //! The relay that is measured, in a thread of its own, and what is seen of it from outside.
 
 use super::BenchError;
+use super::Request;
 use super::stopwatch::{Acknowledged, Stopwatch};
 use crate::commands::run;
-use crate::config::BenchConfig as Request;
 use crate::metrics::Metrics;
 use crate::outbox::Mapping;
 use crate::outbox::Outbox;
 use crate::outbox::TablePatterns;
 use crate::pg::{Connection, Purpose, literal};
-use crate::relay::{Limits, Relay, SystemClock};
+use crate::relay::{Relay, SystemClock};
 use crate::route::TopicSetting;
 use crate::sink::Sink;
 use crate::sink::destination::Delivery;
@@ -117,11 +117,7 @@ impl Running {
             temporary_slot: None,
             accept_slot_at: None,
         };
-        let limits = Limits {
-            coalesce: request.limits.coalesce,
-            shutdown_timeout: request.limits.shutdown_timeout,
-            disconnect_after: request.limits.disconnect_after,
-        };
+        let limits = request.limits.of_relay();
         let sink = Stopwatch::new(sink, Arc::clone(&acknowledged));
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), Arc::clone(&stop), limits);
         let shown = Arc::clone(&metrics);

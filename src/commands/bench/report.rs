@@ -1,7 +1,7 @@
 //! What a measurement says: a table or JSON, which side was the limit, and what may help.
 
 use super::relay::Drain;
-use crate::config::{BenchConfig as Request, PayloadType};
+use super::{PayloadType, Request};
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -9,7 +9,6 @@
 //! In: the settings of a `run`. Out: findings, on `out`; an error when one of them stands in the way. What is gathered and what is
 //! judged are apart: judging is pure. Changes nothing. With one side away the other is looked at all the same.
 
-pub mod debezium;
 mod facts;
 mod postgres;
 mod report;
@@ -18,7 +17,7 @@ mod service;
 mod tables;
 
 use super::error::CommandError;
-use crate::config::RunConfig;
+use super::run;
 use crate::finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::Connection;
@@ -35,7 +34,7 @@ use tables::Tables;
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The settings of the run.
-    pub config: RunConfig,
+    pub config: run::Request,
     /// JSON.
     pub json: bool,
 }
@@ -61,7 +60,7 @@ pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> 
 ///
 /// # Errors
 /// The settings are wrong.
-pub fn report(config: &RunConfig) -> Result<Report, CommandError> {
+pub fn report(config: &run::Request) -> Result<Report, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone()).map_err(Box::new)?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
     let (mut report, tables, system_identifier) = of_postgres(config, &mut outbox);
@@ -82,7 +81,7 @@ pub fn report(config: &RunConfig) -> Result<Report, CommandError> {
 }
 
 /// What all topics begin with, where that is known.
-fn topics_begin(config: &RunConfig) -> &str {
+fn topics_begin(config: &run::Request) -> &str {
     match &config.mapping.topic {
         TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
         TopicSetting::Regex { .. } => "",
@@ -90,14 +89,14 @@ fn topics_begin(config: &RunConfig) -> &str {
 }
 
 /// The topic of bad rows, where that is their fate.
-fn dead_letter_topic(config: &RunConfig) -> Option<&str> {
+fn dead_letter_topic(config: &run::Request) -> Option<&str> {
     let wanted = &config.bad_rows;
     let any = wanted.fate == Fate::DeadLetter || wanted.at.iter().any(|(_, fate)| *fate == Fate::DeadLetter);
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 
 /// Also the cluster's system identifier, where it can be had.
-fn of_postgres(config: &RunConfig, outbox: &mut Outbox) -> (Report, Tables, Option<String>) {
+fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, Option<String>) {
     let place = Place { source: &config.source, publication: &config.publication, slot: &config.slot };
     let host = Connection::first_host(&config.source);
     let mut report = Report { postgres: format!("{host}, database {}", config.source.dbname), ..Report::default() };

@@ -5,7 +5,7 @@
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::service::{Pooler, Quantity, replication_mend};
 use crate::commands::output::{bytes, duration, session};
-use crate::config::RunConfig;
+use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::OnUpdate;
 use crate::pg::catalog::Session;
@@ -46,7 +46,7 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
 }
 
 /// Everything about the server, the publication and the slot.
-pub(super) fn findings(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let server = &facts.server;
     let mut found = vec![version(server), service(server)];
     found.extend(recovery(server));
@@ -121,7 +121,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
         .mend(server.service.wal_level())
 }
 
-fn replication(config: &RunConfig, facts: &Facts) -> Finding {
+fn replication(config: &run::Request, facts: &Facts) -> Finding {
     let Err(error) = &facts.replication else {
         return ok("replication", format!("role {} may replicate", config.source.user));
     };
@@ -166,7 +166,7 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn publication(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let name = config.publication.clone();
     let Some(found) = &facts.publication else {
         return vec![as_run(
@@ -196,7 +196,7 @@ fn publication(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
     if missing.is_empty() { vec![ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
 }
 
-fn on_update(config: &RunConfig, facts: &Facts) -> Option<Finding> {
+fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
     let publication = facts.publication.as_ref()?;
     let name = identifier(&config.publication);
     match (config.mapping.on_update, publication.row.pubupdate) {
@@ -214,7 +214,7 @@ fn on_update(config: &RunConfig, facts: &Facts) -> Option<Finding> {
     }
 }
 
-fn slot(config: &RunConfig, facts: &Facts) -> Vec<Finding> {
+fn slot(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let name = &config.slot;
     let Some(found) = &facts.slot else {
         let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
@@ -247,7 +247,7 @@ fn reader(name: &str, found: &SlotFacts) -> Finding {
     }
 }
 
-fn behind(config: &RunConfig, facts: &Facts, found: &SlotFacts) -> Finding {
+fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
     let row = &found.slot.row;
     let (lag, kept) = (found.slot.lag_bytes.unwrap_or_default(), found.slot.retained_wal_bytes.unwrap_or_default());
     let status = row.wal_status.as_deref().unwrap_or("unknown");

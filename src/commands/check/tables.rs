@@ -7,7 +7,7 @@ use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted, typed};
-use crate::config::RunConfig;
+use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
@@ -54,7 +54,7 @@ pub(super) struct Tables {
 }
 
 /// Looks at each table that `run` would publish from. `outbox` has the settings.
-pub(super) fn tables(config: &RunConfig, facts: &Facts, outbox: &mut Outbox) -> Tables {
+pub(super) fn tables(config: &run::Request, facts: &Facts, outbox: &mut Outbox) -> Tables {
     let mut all = Tables::default();
     for table in &facts.tables {
         let mut report = TableReport { table: table.name(), roles: Vec::new(), sample_topic: None };
@@ -98,7 +98,7 @@ fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
 
 /// What the columns and the latest rows say.
 fn mapped(
-    config: &RunConfig,
+    config: &run::Request,
     table: &TableFacts,
     sample: &Sample,
     outbox: &Outbox,
@@ -155,7 +155,7 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
 }
 
 /// A row filter that names the column has dealt with it.
-fn scheduled(config: &RunConfig, table: &TableFacts) -> Vec<Finding> {
+fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
     let filtered = |name: &str| table.filter.as_ref().is_some_and(|filter| filter.contains(name));
     let columns = table.columns.iter().map(|have| have.column.name.as_str());
     let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
@@ -171,12 +171,12 @@ fn scheduled(config: &RunConfig, table: &TableFacts) -> Vec<Finding> {
         .collect()
 }
 
-fn without_scheduled(config: &RunConfig, table: &TableFacts, column: &str) -> Option<String> {
+fn without_scheduled(config: &run::Request, table: &TableFacts, column: &str) -> Option<String> {
     let filter = format!("{} IS NULL", identifier(column));
     (table.server_version >= FILTERS_SINCE).then(|| in_publication(config, table, true, Some(&filter))).flatten()
 }
 
-fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<Finding> {
+fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Option<Finding> {
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {reason}", sample.bad.len());
@@ -198,7 +198,7 @@ fn bad_rows(config: &RunConfig, table: &TableFacts, sample: &Sample) -> Option<F
 }
 
 /// A column that is there, and that the publication's list leaves out.
-fn unmappable(config: &RunConfig, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
+fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
     let mut whole = table.published.clone();
     whole.relation.columns = table.columns.iter().map(|have| have.column.clone()).collect();
     if table.column_list && outbox.published(&[whole]).is_ok() {
@@ -210,7 +210,7 @@ fn unmappable(config: &RunConfig, table: &TableFacts, outbox: &mut Outbox, error
 }
 
 /// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
-fn in_publication(config: &RunConfig, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
+fn in_publication(config: &run::Request, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
     let (publication, name) = (identifier(&config.publication), table.member.as_deref()?);
     let list = if columns && table.column_list {
         let columns: Vec<String> =
@@ -226,7 +226,7 @@ fn in_publication(config: &RunConfig, table: &TableFacts, columns: bool, filter:
 }
 
 /// How the publication has it.
-fn publication(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     let Some(publication) = &facts.publication else { return Vec::new() };
     let name = identifier(&config.publication);
     let mut found = Vec::new();
@@ -257,7 +257,7 @@ fn publication(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Fin
 }
 
 /// What is in it.
-fn rows(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
     match &table.rows {
         Err(refusal) => found.push(
@@ -275,7 +275,7 @@ fn rows(config: &RunConfig, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     found
 }
 
-fn before_slot(config: &RunConfig, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
+fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
     if count == 0 {
         return Some(ok("before_slot", "no row is older than the slot"));
     }
@@ -318,7 +318,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
 }
 
 /// A row that is larger than what is accepted.
-pub(super) fn largest(config: &RunConfig, bytes_seen: usize) -> Option<Finding> {
+pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Finding> {
     (bytes_seen > config.limits.max_row).then(|| {
         Finding::fail(
             Side::Postgres,

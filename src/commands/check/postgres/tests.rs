@@ -9,7 +9,7 @@ use crate::pg::server::{Publication, Slot};
 use crate::pg::source::Environment;
 use serde_json::json;
 
-fn config(more: &[&str]) -> RunConfig {
+fn config(more: &[&str]) -> run::Request {
     let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop"];
     let arguments = fixed.iter().chain(more).map(|text| (*text).into());
     let task = config::parse(arguments, &Environment::default()).unwrap().task;

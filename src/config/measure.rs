@@ -1,16 +1,13 @@
 //! `bench`: what is measured, and with how much.
 //!
 //! In: the flags, which stand on the command line alone, and the settings of `run` that a measurement shares. Out: a
-//! [`BenchConfig`] whose numbers are in range.
+//! [`Request`] whose numbers are in range.
 
-use super::Limits;
 use super::error::ConfigError;
 use super::read::{Bounds, Reader, flag};
 use crate::cli::{BenchArgs, DestinationArgs, OperationArgs};
+use crate::commands::bench::{PayloadType, Request};
 use crate::given::{SettingError, nearest, units};
-use crate::pg::source::Source;
-use crate::sink::destination::Destination;
-use std::sync::Arc;
 
 /// Rows that a measurement writes at most: more is a mistake.
 const MOST_ROWS: u64 = 1_000_000_000;
@@ -18,63 +15,11 @@ const MOST_ROWS: u64 = 1_000_000_000;
 /// Bytes of a payload at most.
 const MOST_PAYLOAD_BYTES: usize = 100 << 20;
 
-/// What is to be measured.
-#[derive(Debug, Clone)]
-pub struct BenchConfig {
-    /// The database.
-    pub source: Source,
-    /// Bounds of time and memory.
-    pub limits: Limits,
-    /// Rows in the backlog; at least 1.
-    pub rows: u64,
-    /// The payload's size as text, nearly.
-    pub payload_bytes: usize,
-    /// The payload's type.
-    pub payload_type: PayloadType,
-    /// Rows to a transaction; at least 1.
-    pub rows_per_transaction: u64,
-    /// Partitions of the topic; at least 1.
-    pub partitions: i32,
-    /// Where records go; `None`: they are thrown away, for what Postgres and the relay can do alone.
-    pub destination: Option<Arc<dyn Destination>>,
-    /// Single-row transactions a second in the steady phase.
-    pub rate: u32,
-    /// How long the steady phase takes; 0: there is none.
-    pub seconds: u32,
-    /// Print JSON.
-    pub json: bool,
-}
-
-/// The payload column's type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PayloadType {
-    /// `jsonb`
-    Jsonb,
-    /// `json`
-    Json,
-    /// `text`
-    Text,
-    /// `bytea`
-    Bytea,
-}
-
-impl PayloadType {
-    /// Its name in SQL.
-    pub const fn column(self) -> &'static str {
-        match self {
-            Self::Jsonb => "jsonb",
-            Self::Json => "json",
-            Self::Text => "text",
-            Self::Bytea => "bytea",
-        }
-    }
-}
-
 /// What `--sink` may say: whether there is a destination.
 const SINKS: [(&str, bool); 2] = [("kafka", true), ("null", false)];
 
 impl Reader<'_> {
-    pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<BenchConfig, ConfigError> {
+    pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<Request, ConfigError> {
         let source = self.source(args.source.as_deref(), &args.password)?;
         let operation = OperationArgs {
             http: None,
@@ -96,7 +41,7 @@ impl Reader<'_> {
             ("text", PayloadType::Text),
             ("bytea", PayloadType::Bytea),
         ];
-        Ok(BenchConfig {
+        Ok(Request {
             source,
             destination,
             limits,

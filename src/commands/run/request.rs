@@ -1,0 +1,90 @@
+//! What `walrelay run` is asked for. `check` looks at the same.
+
+use crate::http::HttpAddress;
+use crate::lsn::Lsn;
+use crate::outbox::{Mapping, TableName, TablePatterns};
+use crate::pg::source::Source;
+use crate::relay::{self, BadRows};
+use crate::sink::destination::{Delivery, Destination};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub source: Source,
+    /// The publication.
+    pub publication: String,
+    /// The slot: `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// Whether to make publication and slot first.
+    pub setup: bool,
+    /// Only these tables; empty: every table of the publication. Distinct.
+    pub tables: Vec<TableName>,
+    /// Of these, only what is captured; the default captures every one. Not beside `tables`.
+    pub table_patterns: TablePatterns,
+    /// The slot at this position is read though nothing proves that it is the one that was read before.
+    pub accept_slot_at: Option<Lsn>,
+    /// Print rows from a temporary slot instead of publishing them.
+    pub dry_run: bool,
+    /// Where records go.
+    pub destination: Arc<dyn Destination>,
+    /// How rows become records.
+    pub mapping: Mapping,
+    /// What becomes of rows that cannot be published.
+    pub bad_rows: BadRows,
+    /// What becomes of a run that an operator must mend.
+    pub on_stop: OnStop,
+    /// How often a record may appear.
+    pub delivery: Delivery,
+    /// Where to serve HTTP; `None`: nowhere.
+    pub http: Option<HttpAddress>,
+    /// Bounds of time and memory.
+    pub limits: Limits,
+}
+
+/// Bounds of time and memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a clean stop waits for acknowledgements; zero: not at all.
+    pub shutdown_timeout: Duration,
+    /// How old the oldest record in flight may grow before the replication connection is closed; at least 100 ms.
+    pub disconnect_after: Duration,
+    /// Pause after a short read; zero: none, at most 100 ms.
+    pub coalesce: Duration,
+    /// Bytes in flight: 64 KiB to 2^31 - 1 KiB.
+    pub max_in_flight: usize,
+    /// Bytes of the largest change message accepted: 1 KiB to 1 GiB.
+    pub max_row: usize,
+}
+
+impl Limits {
+    /// Those that bound the loop.
+    pub(crate) fn of_relay(&self) -> relay::Limits {
+        let Self { coalesce, shutdown_timeout, disconnect_after, .. } = *self;
+        relay::Limits { coalesce, shutdown_timeout, disconnect_after }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+            coalesce: Duration::from_micros(200),
+            max_in_flight: 16 << 20,
+            max_row: 256 << 20,
+        }
+    }
+}
+
+/// What becomes of a run that an operator must mend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnStop {
+    /// The process ends with exit code 2.
+    #[default]
+    Exit,
+    /// It disconnects from Postgres and stays up to say why, until a signal ends it.
+    Hold,
+}

@@ -1,0 +1,28 @@
+//! `walrelay check --from-debezium`: what an old set-up means here.
+//!
+//! In: what the settings' reader made of the files. Out: the report on stdout, and the error that `run` would end with.
+//! Contacts nothing.
+
+use super::DebeziumError;
+use std::io::Write;
+
+/// What is shown of an old set-up.
+#[derive(Debug)]
+pub struct Review {
+    /// For stdout; no secret is in it.
+    pub report: String,
+    /// Whether `run` would take the files.
+    pub verdict: Result<(), DebeziumError>,
+}
+
+impl Review {
+    /// Prints the report.
+    ///
+    /// # Errors
+    /// `run` would not take the files.
+    pub fn print(self, out: &mut dyn Write) -> Result<(), DebeziumError> {
+        // A reader that went away does not want the rest.
+        drop(out.write_all(self.report.as_bytes()));
+        self.verdict
+    }
+}
