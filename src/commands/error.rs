@@ -121,6 +121,14 @@ pub enum CommandError {
         /// Why.
         why: String,
     },
+    /// The relay has passed over rows which cannot be told from others.
+    #[error("no row is deleted: the relay of slot \"{slot}\" has passed over rows which cannot be told from others")]
+    PassedOver {
+        /// Its name.
+        slot: String,
+        /// As SQL, what forgets them.
+        forget: String,
+    },
     /// The slot did not confirm in time.
     #[error("slot \"{slot}\" has not confirmed {lsn} in {}: no row was deleted since", super::output::duration(*waited))]
     NotConfirmed {
@@ -223,6 +231,7 @@ impl CommandError {
             | Self::SlotInUse { .. }
             | Self::NotProven { .. }
             | Self::NoProof { .. }
+            | Self::PassedOver { .. }
             | Self::NoArchive { .. }
             | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
@@ -254,6 +263,9 @@ impl CommandError {
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
             Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Destination(_) => return None,
             Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
+            Self::PassedOver { forget, .. } => {
+                format!("look at them; when they are published or not needed, as the relay's role: {forget} or --force")
+            }
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
             }

@@ -22,8 +22,8 @@ use crate::lsn::Lsn;
 use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
-use crate::pg::{Connection, Purpose, Recovery, server};
-use crate::relay::{Relay, SystemClock};
+use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
+use crate::relay::{OnLost, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::destination::Kind;
 use crate::sink::stdout::StdoutSink;
@@ -170,6 +170,20 @@ fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
             Ok(())
         }
     }
+}
+
+/// Writes rows down whose payload is in no topic: `prune` keeps them.
+fn on_lost(target: &Target) -> OnLost {
+    let (source, slot) = (target.source.clone(), target.slot.clone());
+    Box::new(move |id| {
+        let noted = Connection::open(&source, Purpose::Control)
+            .and_then(|mut connection| kept::note(&mut connection, &slot, id));
+        match noted {
+            // The slot is a standby's: no `prune` can ask it.
+            Err(error) if error.code() == Some(sqlstate::READ_ONLY_TRANSACTION) => Ok(()),
+            noted => noted,
+        }
+    })
 }
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
@@ -332,6 +346,7 @@ impl Control {
         };
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
+        let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target)) };
         Supervisor::new(target, relay, metrics).run().map_err(|error| {
             if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
         })

@@ -163,6 +163,8 @@ pub mod sqlstate {
     pub const INVALID_PASSWORD: &str = "28P01";
     /// `invalid_authorization_specification`: no rule or no such role, or the certificate is not the role's.
     pub const INVALID_AUTHORIZATION: &str = "28000";
+    /// `read_only_sql_transaction`: a standby, or a role that is set so.
+    pub const READ_ONLY_TRANSACTION: &str = "25006";
     /// `object_in_use`: the slot is active.
     pub const OBJECT_IN_USE: &str = "55006";
     /// `undefined_object`: no such slot, publication.

@@ -9,6 +9,7 @@ pub mod copy_both;
 pub mod error;
 pub mod frame;
 pub mod instance;
+pub mod kept;
 mod login;
 pub(crate) mod marker;
 pub mod replication;

@@ -156,6 +156,9 @@ pub struct BadRowAt {
     pub letter_refused: Option<(String, Failure)>,
 }
 
+/// Takes the id of a row, as messages show it. What it cannot do ends the connection: the row comes again.
+pub type OnLost = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
+
 /// Everything that outlives a connection.
 pub struct Relay<S, C> {
     outbox: Outbox,
@@ -172,6 +175,8 @@ pub struct Relay<S, C> {
     group: Group,
     topics: Topics,
     bad_rows: BadRows,
+    /// Told of each row that is passed over and whose payload is nowhere else, before it is.
+    on_lost: Option<OnLost>,
     /// Bad rows that did not stop it.
     passed_rows: u64,
     /// Records acknowledged, exactly once committed, since the process began.
@@ -209,6 +214,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             careful: Careful::default(),
             topics: Topics::default(),
             bad_rows: BadRows::default(),
+            on_lost: None,
             passed_rows: 0,
             acknowledged: 0,
             warned_of_update: false,
@@ -227,6 +233,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn reached(&self) -> Reached {
         Reached { flush_lsn: self.tracker.flush_lsn(), records: self.acknowledged }
+    }
+
+    /// With somebody who is told of each row that is passed over and whose payload is nowhere else, by its id.
+    #[must_use]
+    pub fn telling(self, on_lost: OnLost) -> Self {
+        Self { on_lost: Some(on_lost), ..self }
     }
 
     /// The position that the next connection should start from; `0/0` before the first.

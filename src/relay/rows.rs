@@ -180,7 +180,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match self.careful.report(position) {
             Report::Awaited => return Ok(Some(Step::Wait(Wait::Alone))),
             Report::Delivered(alone) => {
-                if let What::Letter { .. } = alone.what {
+                if let What::Letter { bare } = alone.what {
+                    if bare && let Change::Row { .. } = change {
+                        self.tell_lost(&alone.row)?;
+                    }
                     self.passed_over(&alone.row, position, "dead-letter");
                 }
                 return Ok(Some(self.done(session)));
@@ -212,7 +215,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let position = position(context);
         match self.bad_rows.fate(position) {
             Fate::Stop => Ok(self.stop_at(row, None, position, session)),
-            Fate::Skip => Ok(self.skip(&row, position, session)),
+            Fate::Skip => {
+                if let Change::Row { .. } = change {
+                    self.tell_lost(&row)?;
+                }
+                Ok(self.skip(&row, position, session))
+            }
             Fate::DeadLetter => self.send_letter(row, change, context, session),
         }
     }
@@ -220,6 +228,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn skip(&mut self, row: &BadRow, position: Position, session: &mut Session) -> Step {
         self.passed_over(row, position, "skip");
         self.done(session)
+    }
+
+    /// The row will be passed over, and what it holds is in no topic. An updated row was inserted, and published, before.
+    #[cold]
+    fn tell_lost(&mut self, row: &BadRow) -> Turn<()> {
+        match &mut self.on_lost {
+            Some(on_lost) if row.reason != BadReason::Updated => on_lost(row.id.as_deref()).map_err(disconnected),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// A bad row's fate is sealed, and the stream goes on.
@@ -461,7 +478,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         let row = BadRow { table, id: None, reason };
         Ok(match self.bad_rows.fate(position) {
-            Fate::Skip => self.skip(&row, position, session),
+            Fate::Skip => {
+                self.tell_lost(&row)?;
+                self.skip(&row, position, session)
+            }
             Fate::Stop | Fate::DeadLetter => self.stop_at(row, None, position, session),
         })
     }

@@ -320,6 +320,46 @@ fn a_script_ends_where_the_slot_cannot_be_created_and_its_marker_needs_the_slot(
     assert!(error.as_db_error().unwrap().message().starts_with("there is no slot"), "{error:?}");
 }
 
+/// The table holds the only copy.
+#[test]
+fn rows_that_were_skipped_or_whose_payload_is_in_no_topic_stay() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let role = format!("{}_relay", lane.name);
+    lane.sql(&format!("CREATE ROLE {role} LOGIN REPLICATION"));
+    let source = lane.source.replace("postgres@", &format!("{role}@"));
+    let mut relay = lane.streaming(&["--on-bad-row=skip", "--source", &source]);
+    lane.sql(&old(&["1", "skipped", "2"]).replace("'skipped', 'order'", "'skipped', 'no topic'"));
+    lane.wait_confirmed();
+    relay.kill9().unwrap();
+    let arguments = ["--on-bad-row=dead-letter", "--source", &source, "-Xmessage.max.bytes=20000"];
+    let relay = lane.streaming(&arguments);
+    let mut client = lane.connect();
+    for (id, route, bytes) in [("whole", "no topic", 10), ("bare", "order", 30_000)] {
+        let sql = "INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES ($1, $2, 'k', repeat('x', $3))";
+        client.execute(sql, &[&id, &route, &bytes]).unwrap();
+    }
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(
+        code == 0 && text.contains("3 rows deleted") && text.contains("2 rows that the relay passed over"),
+        "{text}"
+    );
+    assert_eq!(left(&lane), ["bare", "skipped"]);
+    // More than are named, say.
+    lane.sql(&format!(
+        "DO $$ BEGIN EXECUTE format('COMMENT ON LARGE OBJECT %s IS %L', (SELECT oid FROM pg_largeobject_metadata),
+                                    'walrelay passed over: {} {{\"ids\":[],\"others\":true}}'); END $$",
+        lane.name
+    ));
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("cannot be told from others") && text.contains("lo_unlink("), "{text}");
+    drop(relay);
+    lane.sql("SELECT lo_unlink(oid) FROM pg_largeobject_metadata");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--timeout", "1ms"]);
+    assert!(code == 1 && text.contains("has not confirmed"), "{text}");
+    lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
 #[test]
 fn children_by_inheritance_that_are_not_published_stay() {
     let lane = proven(Lane::with(AGED, "outbox"));

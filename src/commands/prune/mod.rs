@@ -234,7 +234,7 @@ impl Round<'_> {
     fn condition(&self, table: &Table) -> String {
         let older = table.age.older_than(self.request.older_than);
         match &self.proof {
-            Some(proof) => format!("{older} AND NOT ({})", proof.lacks(&table.age)),
+            Some(proof) => format!("{older} AND NOT ({})", proof.keeps(&table.target, &table.age)),
             None => older,
         }
     }
@@ -258,6 +258,20 @@ impl Round<'_> {
     fn unproven(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
+        if let Some(passed_over) = proof.passed_over(&table.target) {
+            let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.target.rows());
+            let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
+            let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
+            if count > 0 {
+                writeln!(
+                    out,
+                    "{}: {} rows that the relay passed over stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
+                    table.target.name,
+                    number(count),
+                    proof.forget()
+                )?;
+            }
+        }
         let clause = proof.lacks(&table.age);
         let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.rows());
         if self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {

@@ -113,7 +113,7 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
     ))?;
     let mut names: Vec<String> = rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect();
     if let Some(proof) = &round.proof {
-        let lacks = proof.lacks(&table.age);
+        let lacks = proof.keeps(&table.target, &table.age);
         let mut proven = Vec::new();
         for name in names {
             let one = format!("SELECT FROM {name} WHERE {lacks} LIMIT 1");

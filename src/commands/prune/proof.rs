@@ -2,23 +2,29 @@
 //!
 //! In: the mark that `setup --apply` left, and what the publication has now. Out: a condition in SQL.
 //!
+//! Rows that the relay has passed over were in the slot and are in no topic: these stay as well ([`kept`]).
+//!
 //! Invariant: a row that this lets through was inserted while the slot was there and the publication had its table. Two things have to
 //! say so, of the slot that is there now ([`Anchor`](crate::pg::instance::Anchor)). Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
 //! And its age must be: but applications may write any time into a column. A publication that was changed since proves nothing.
 
 use super::age::Age;
 use crate::commands::error::CommandError;
-use crate::commands::target::OutboxPlace;
+use crate::commands::target::{OutboxPlace, Target};
 use crate::pg::instance::{Agreement, Sighting};
-use crate::pg::{self, Connection, catalog, marker};
+use crate::pg::{self, Connection, catalog, identifier, kept, literal, marker};
 
 /// Since when everything has come through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proof {
     /// In seconds since 1970.
     seconds: u64,
     /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
     xid: Option<u64>,
+    /// Ids of rows that the relay has passed over.
+    kept: Vec<String>,
+    /// The large objects where these stand.
+    places: Vec<u32>,
 }
 
 impl Proof {
@@ -53,7 +59,32 @@ impl Proof {
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
-        Ok(Self { seconds: whole.seconds, xid })
+        let (kept, places) = kept::read(connection, &place.slot)?;
+        if kept.others {
+            return Err(CommandError::PassedOver { slot: place.slot.clone(), forget: forget(&places) });
+        }
+        Ok(Self { seconds: whole.seconds, xid, kept: kept.ids, places })
+    }
+
+    /// As SQL, whether the relay has passed a row over; `None`: it has passed over none.
+    pub(super) fn passed_over(&self, target: &Target) -> Option<String> {
+        const BYTEA: u32 = 17;
+        let column = identifier(&target.id);
+        let is_bytea = target.shape.columns.iter().any(|column| column.name == target.id && column.type_id == BYTEA);
+        let text = if is_bytea { format!("pg_catalog.encode({column}, 'escape')") } else { format!("{column}::text") };
+        let ids: Vec<String> = self.kept.iter().map(|id| literal(id)).collect();
+        (!ids.is_empty()).then(|| format!("pg_catalog.left({text}, {}) IN ({})", kept::COMPARED, ids.join(", ")))
+    }
+
+    /// As SQL, what forgets the rows that were passed over.
+    pub(super) fn forget(&self) -> String {
+        forget(&self.places)
+    }
+
+    /// As SQL, whether a row is to stay.
+    pub(super) fn keeps(&self, target: &Target, age: &Age) -> String {
+        let lacks = self.lacks(age);
+        self.passed_over(target).map_or_else(|| lacks.clone(), |passed| format!("({lacks} OR {passed})"))
     }
 
     /// As SQL, whether that is not proven of a row.
@@ -64,6 +95,11 @@ impl Proof {
             None => before,
         }
     }
+}
+
+/// As SQL, what forgets the rows that were passed over.
+fn forget(places: &[u32]) -> String {
+    places.iter().map(|place| format!("SELECT lo_unlink({place});")).collect::<Vec<_>>().join(" ")
 }
 
 /// That nothing is proven.
@@ -87,7 +123,7 @@ mod tests {
     #[test]
     fn a_row_is_to_be_younger_by_its_age_and_by_its_transaction() {
         let age = Age::Column("at".to_owned(), 1184);
-        let proof = Proof { seconds: 1000, xid: Some(4_294_967_300) };
+        let proof = Proof { seconds: 1000, xid: Some(4_294_967_300), kept: Vec::new(), places: Vec::new() };
         assert_eq!(
             proof.lacks(&age),
             "(\"at\" < pg_catalog.to_timestamp(1000) OR (age(xmin) > age('4'::xid) OR age(xmin) < 0))"

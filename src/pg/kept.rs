@@ -1,0 +1,137 @@
+//! Rows that the relay has passed over, written down where `prune` reads them: what they hold is nowhere but in their table.
+//!
+//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in the comment on a large object
+//! that is empty and the role's own, one for each slot: any role may create one, so the relay needs no right and no table, and anybody may
+//! read its comment. That is transactional, survives crashes, and goes to physical standbys. Written only when a row is passed over.
+//!
+//! Invariant: a row is passed over only once it is written down here, or once it is written down that rows are missing here: their
+//! number is bounded, and an id that cannot be compared is not kept. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
+//! would be the more usual place; a server lets only superusers store one that it does not know.)
+//! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
+
+use super::connection::{Connection, Row, literal};
+use super::error::Error;
+use serde::{Deserialize, Serialize};
+
+/// So many rows of a slot are named.
+const MOST_ROWS: usize = 100;
+
+/// So many characters of an id are compared: a longer one is shown cut off.
+pub(crate) const COMPARED: usize = 64;
+
+/// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
+const LOCK: u64 = 0x6b65_7074_726f_7773;
+
+/// What was passed over of one slot's rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kept {
+    /// The first [`COMPARED`] characters of each id, each once.
+    pub ids: Vec<String>,
+    /// There are others, which are not named.
+    pub others: bool,
+}
+
+impl Kept {
+    /// Adds a row; whether that changes anything.
+    fn add(&mut self, id: Option<&str>) -> bool {
+        // What is shown of an id has its control characters escaped, and what is no text replaced.
+        let id = id.filter(|id| !id.contains(['\\', char::REPLACEMENT_CHARACTER]));
+        let id = id.map(|id| id.chars().take(COMPARED).collect::<String>());
+        match id {
+            Some(id) if self.ids.contains(&id) => false,
+            Some(id) if self.ids.len() < MOST_ROWS => {
+                self.ids.push(id);
+                true
+            }
+            Some(_) | None => !std::mem::replace(&mut self.others, true),
+        }
+    }
+
+    fn join(&mut self, other: Self) {
+        self.others |= other.others;
+        self.ids.extend(other.ids);
+    }
+}
+
+/// What the comment begins with; the slot, a blank and the JSON follow.
+const PREFIX: &str = "walrelay passed over: ";
+
+/// What relays have written down of `slot`, whatever role they had, and the large objects where it stands.
+///
+/// # Errors
+/// The connection broke.
+pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>), Error> {
+    let mut kept = Kept::default();
+    let notes = notes(connection, slot, "")?;
+    let places = notes.iter().map(|(place, _)| *place).collect();
+    for (_, note) in notes {
+        // What cannot be understood may name any row.
+        kept.join(note.unwrap_or(Kept { ids: Vec::new(), others: true }));
+    }
+    Ok((kept, places))
+}
+
+/// Writes down that a row of `slot` with this id, as it is shown, is passed over.
+///
+/// # Errors
+/// The connection broke, or the server takes no writes.
+pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
+    connection.query(&format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"))?;
+    let own = "AND m.lomowner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)";
+    let mut own = notes(connection, slot, own)?.into_iter();
+    let (place, mut kept) = if let Some((place, kept)) = own.next() {
+        (place, kept.unwrap_or_default())
+    } else {
+        let rows = connection.query("SELECT pg_catalog.lo_create(0)")?;
+        (rows.first().and_then(|row| row.parse(0)).unwrap_or_default(), Kept::default())
+    };
+    if kept.add(id) {
+        let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&kept).unwrap_or_default());
+        connection.query(&format!("COMMENT ON LARGE OBJECT {place} IS {}", literal(&text)))?;
+    }
+    connection.query("COMMIT").map(drop)
+}
+
+/// Where something is written down of `slot`, and what; `None`: it cannot be understood.
+fn notes(connection: &mut Connection, slot: &str, which: &str) -> Result<Vec<(u32, Option<Kept>)>, Error> {
+    let prefix = format!("{PREFIX}{slot} ");
+    let rows = connection.query(&format!(
+        "SELECT m.oid, pg_catalog.substr(d.description, {})
+           FROM pg_catalog.pg_largeobject_metadata AS m
+           JOIN pg_catalog.pg_description AS d
+             ON d.objoid = m.oid AND d.classoid = 'pg_catalog.pg_largeobject'::regclass AND d.objsubid = 0
+          WHERE pg_catalog.starts_with(d.description, {}) {which} ORDER BY m.oid",
+        prefix.len() + 1,
+        literal(&prefix)
+    ))?;
+    let note = |row: &Row| Some((row.parse(0)?, row.text(1).and_then(|text| serde_json::from_str(text).ok())));
+    Ok(rows.iter().filter_map(note).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_named_once_and_beyond_the_bound_it_is_said_that_there_are_others() {
+        let mut kept = Kept::default();
+        assert!(kept.add(Some("a")) && !kept.add(Some("a")) && !kept.others);
+        for row in 0..MOST_ROWS - 1 {
+            assert!(kept.add(Some(&row.to_string())));
+        }
+        assert!(kept.add(Some("one more")) && kept.others && kept.ids.len() == MOST_ROWS);
+        assert!(!kept.add(Some("another")));
+    }
+
+    #[test]
+    fn an_id_that_cannot_be_compared_is_one_of_the_others() {
+        for id in [None, Some("a\\n"), Some("\u{FFFD}")] {
+            let mut kept = Kept::default();
+            assert!(kept.add(id));
+            assert_eq!(kept, Kept { ids: Vec::new(), others: true });
+        }
+        let mut kept = Kept::default();
+        kept.add(Some(&"ä".repeat(80)));
+        assert_eq!(kept.ids, ["ä".repeat(COMPARED)]);
+    }
+}
