@@ -205,7 +205,7 @@ impl BadReason {
 }
 
 /// A value for people: control characters escaped, cut after some 80 characters.
-pub(super) fn shown(value: &[u8]) -> String {
+pub(crate) fn shown(value: &[u8]) -> String {
     const SHOWN_CHARACTERS: usize = 80;
     // No character takes more than four bytes, so the rest need not be looked at.
     let head = value.get(..value.len().min(4 * SHOWN_CHARACTERS + 4)).unwrap_or_default();

@@ -30,6 +30,7 @@ mod time;
 mod value;
 
 pub use connect::{ColumnDetail, Details, TypeDetail};
+pub(crate) use fault::shown;
 pub use fault::{BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 pub use mapping::{Mapping, OnUpdate, Timestamp};
@@ -385,6 +386,11 @@ impl Outbox {
         let wanted = &self.mapping.message_prefixes;
         let place = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
         u32::try_from(place).unwrap_or(u32::MAX)
+    }
+
+    /// The prefix at a place.
+    pub fn message_prefix(&self, place: u32) -> Option<&str> {
+        self.mapping.message_prefixes.get(place as usize).map(String::as_str)
     }
 
     /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.

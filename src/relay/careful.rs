@@ -171,6 +171,11 @@ impl Careful {
         if self.awaits() { self.alone.take() } else { None }
     }
 
+    /// The same, where it is the record of the row at `position`.
+    pub fn guilty_at(&mut self, position: Position) -> Option<Alone> {
+        if self.alone.as_ref().is_some_and(|alone| alone.position == position) { self.guilty() } else { None }
+    }
+
     /// The record or letter that was alone will never be taken.
     pub fn condemn(&mut self, alone: Alone, failure: Failure) {
         if let Some(suspects) = &mut self.suspects {

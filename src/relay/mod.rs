@@ -18,6 +18,7 @@ mod gathered;
 mod oversized;
 mod pause;
 mod progress;
+mod refusals;
 mod rows;
 mod seal;
 mod session;
@@ -39,6 +40,7 @@ use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use crate::tracker::{Position, Tracker};
 use careful::{Alone, What};
+use refusals::Refusals;
 use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use seal::Group;
 use session::Session;
@@ -52,6 +54,9 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(30);
 
 /// A record that was refused for its topic's sake is tried again after this time.
 const RETRY_TOPIC: Duration = Duration::from_secs(1);
+
+/// What the sink does not take for so long is worth a word.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// Distance at which what is costly to find out is shown anew.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
@@ -174,6 +179,9 @@ pub struct Relay<S, C> {
     careful: Careful,
     group: Group,
     topics: Topics,
+    refusals: Refusals,
+    /// What lanes of the sink wait for, and since when; whether it was told.
+    lanes_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
     /// Told of each row that is passed over and whose payload is nowhere else, before it is.
     on_lost: Option<OnLost>,
@@ -213,6 +221,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             resume: Resume::new(Lsn::ZERO),
             careful: Careful::default(),
             topics: Topics::default(),
+            refusals: Refusals::default(),
+            lanes_blocked: None,
             bad_rows: BadRows::default(),
             on_lost: None,
             passed_rows: 0,
@@ -268,6 +278,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.tracker.raise(confirmed);
         self.resume.raise(confirmed);
+        self.forget_refusals_before(confirmed);
         self.heard = confirmed;
     }
 
@@ -308,6 +319,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn renew_sink(&mut self) -> Result<(), Failure> {
         self.sink.restart()?;
+        self.refusals.forget();
         self.careful.settled();
         self.group.forget();
         Ok(())
@@ -347,6 +359,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             self.metrics.turned(self.clock.now());
             self.take_reports(Reported::WithoutStream)?;
+            self.end_at_refusal()?;
             let ending = self.stop_requested();
             self.seal(ending)?;
             self.show(None, false);
@@ -400,8 +413,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, group, topics, acknowledged, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, group, topics, refusals, acknowledged, .. } = self;
         let mut failed = None;
+        let mut refused = Vec::new();
+        let mut letters = Vec::new();
         let mut now = None;
         sink.poll(&mut |report| match report {
             // After a failure nothing counts: what follows is replayed.
@@ -410,6 +425,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 careful.delivered();
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
+                }
+                if !refusals.is_empty() {
+                    letters.push((token, records));
                 }
                 if group.is_on() {
                     tracker.reported(token, records);
@@ -421,9 +439,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
             }
             Report::Delivered(_) => {}
-            Report::Refused(refused) => failed = Some(worse(failed.take(), refused.failure)),
+            Report::Refused(one) => refused.push(*one),
             Report::Failed(failure) => failed = Some(worse(failed.take(), failure)),
         });
+        for (token, records) in letters {
+            self.letters_delivered(token, records);
+        }
+        if failed.is_none() {
+            for one in refused {
+                self.refused(one);
+            }
+            if !self.refusals.is_empty() {
+                self.offer_letters();
+            }
+        }
         self.settle();
         match failed {
             Some(failure) => {
@@ -510,6 +539,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
+        self.look_at_lanes(now);
         self.show_trouble(session.and_then(Session::obstacle));
         if let Some(session) = session {
             let state = self.state(session, now);
@@ -518,6 +548,23 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.metrics.last_error(None);
             }
         }
+    }
+
+    /// What lanes of the sink wait for is told once it lasts: one that is created on demand takes a moment.
+    fn look_at_lanes(&mut self, now: Instant) {
+        let before = self.lanes_blocked.take();
+        let Some(failure) = self.sink.blocked() else {
+            if let Some((was, _, true)) = before {
+                tracing::info!(was, "no longer blocked");
+            }
+            return;
+        };
+        let (since, was_told) = before.map_or((now, false), |(_, since, told)| (since, told));
+        let told = was_told || now.saturating_duration_since(since) >= TOLD_AFTER;
+        if told && !was_told {
+            tracing::warn!(reason = %failure, "publishing blocked; no data lost; Postgres retains WAL");
+        }
+        self.lanes_blocked = Some((failure.text, since, told));
     }
 
     fn show_trouble(&mut self, blocked: Option<&str>) {
@@ -530,7 +577,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
         let waiting = self.sink.in_flight().records > 0 || self.group.is_open();
-        let reason = blocked.map(str::to_owned).or_else(|| trouble.clone().filter(|_| waiting));
+        let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
+        let reason = blocked.map(str::to_owned).or(lanes).or_else(|| trouble.clone().filter(|_| waiting));
         if reason != self.reason {
             if reason.is_some() {
                 self.metrics.last_error(reason.clone());
@@ -550,9 +598,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = self.oldest_unanswered().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
         if self.stopping_since.is_some() {
             State::Stopping
-        } else if old || session.obstacle().is_some() {
+        } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {
             State::Blocked
-        } else if self.careful.is_on() {
+        } else if self.careful.is_on() || self.sink.in_flight().isolating > 0 {
             State::Careful
         } else {
             State::Streaming

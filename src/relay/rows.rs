@@ -240,7 +240,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A bad row's fate is sealed, and the stream goes on.
-    fn passed_over(&mut self, row: &BadRow, position: Position, fate: &'static str) {
+    pub(super) fn passed_over(&mut self, row: &BadRow, position: Position, fate: &'static str) {
         self.metrics.bad_row(row.reason.label());
         self.passed_rows += 1;
         if self.passed_rows <= TOLD_BAD_ROWS || self.passed_rows.is_power_of_two() {

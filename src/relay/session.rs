@@ -27,7 +27,7 @@ const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
-const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
 
 /// What belongs to one connection.
 pub(super) struct Session {
@@ -246,7 +246,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.is_at_its_end() || (self.stop_requested() && !self.tracker.is_open())
+        session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.tracker.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
@@ -308,6 +308,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
+                self.refusals.announced(&relation);
                 if let Err(error) = self.outbox.relation(&relation) {
                     session.unmappable = Some(Box::new(error));
                     return Ok(Step::Wait(Wait::ForEnd));
@@ -398,6 +399,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
+        self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
         let unsealed = self.group.is_open() && !self.tracker.is_open();
         if matches!(wait, Wait::ForEnd) && in_flight == 0 && !unsealed {
@@ -422,7 +424,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
         let old =
             oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
-        if old { Err(Box::new(Ended::Stalled)) } else { Ok(()) }
+        if !old {
+            return Ok(());
+        }
+        // What still waits may wait for long.
+        self.stop_at_refusal()?;
+        Err(Box::new(Ended::Stalled))
     }
 
     fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait, now: Instant) -> Turn<()> {

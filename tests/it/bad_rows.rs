@@ -75,6 +75,20 @@ fn a_record_too_large_for_the_client_stops_the_relay_and_the_limits_named_let_it
     assert_eq!(lane.ids("order"), ["1", "2", "3"]);
 }
 
+#[test]
+fn nothing_of_its_key_passes_a_record_that_the_topic_refuses_at_its_first_batch() {
+    for _ in 0..4 {
+        let lane = Lane::with(TABLE, "outbox");
+        shared_kafka().unwrap().create_topic(&lane.topic("order"), 1, &[]).unwrap();
+        lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'p')");
+        lane.sql(&format!("INSERT INTO outbox VALUES (2, 'order', 'k', 't', {})", noise(2_000_000)));
+        lane.sql("INSERT INTO outbox VALUES (3, 'order', 'k', 't', 'p')");
+        let mut relay = lane.relay(&["-X", "message.max.bytes=20000000", "--on-bad-row=stop"]);
+        let (log, _) = stopped(&lane, &mut relay, "2");
+        assert_eq!(ids(&lane.records_now("order")), ["1"], "{log}");
+    }
+}
+
 /// 200 transactions of 10 rows over 7 keys, to a topic that takes records up to 20 kB; row 1004 is larger.
 fn one_too_large(partitions: u32) -> Lane {
     let lane = Lane::with(TABLE, "outbox");

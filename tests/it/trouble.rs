@@ -15,7 +15,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::{Direction, Tap};
 
-use crate::lane::{LONG, Lane, ended, ids, wait_events};
+use crate::lane::{LONG, Lane, ended, hint, ids, wait_events};
 use crate::load::Load;
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
@@ -126,6 +126,39 @@ fn the_first_batch_of_a_partition_that_is_refused_is_not_taken_for_delivered_wit
     errors.fail(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
     let relay = errors.lane.relay(&["-X", "linger.ms=0", "-X", "batch.num.messages=1"]);
     assert_eq!(numbers(&errors.lane), (1..=20).collect::<Vec<_>>(), "{}", relay.log());
+}
+
+/// A broker that does not know the producer takes a batch of any sequence number: what comes behind a first batch that is refused for
+/// good must not be under way with it. The mock cluster looks at no sequence number at all.
+#[track_caller]
+fn check_first_batch_refused_for_good(flags: &[&str], lanes: &str) {
+    for delay in [50, 200] {
+        let errors = Errors::new(1, 1);
+        errors.mock.broker_round_trip_time(-1, Duration::from_millis(delay)).unwrap();
+        errors.fail(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
+        let relay = errors.lane.streaming(&[flags, &["-X", "linger.ms=0", "-X", lanes]].concat());
+        for id in 1..=10 {
+            insert(&errors.lane, id..=id);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if flags == ["--on-bad-row=skip"] {
+            assert_eq!(numbers(&errors.lane), (2..=10).collect::<Vec<_>>(), "{delay} ms: {}", relay.log());
+            continue;
+        }
+        let mut relay = relay;
+        let (code, log) = ended(&mut relay);
+        assert_eq!(code, 2, "{log}");
+        assert!(hint(&log).contains("id 1 "), "{log}");
+        assert_eq!(errors.lane.records_now("order").len(), 0, "{delay} ms, a later row is there: {log}");
+    }
+}
+
+#[test]
+fn nothing_passes_the_first_batch_of_a_partition_that_is_refused_for_good() {
+    for lanes in ["lanes=1", "lanes=4"] {
+        check_first_batch_refused_for_good(&["--on-bad-row=stop"], lanes);
+        check_first_batch_refused_for_good(&["--on-bad-row=skip"], lanes);
+    }
 }
 
 #[test]

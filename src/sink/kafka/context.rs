@@ -5,37 +5,35 @@
 
 use super::lines::{Line, Lines};
 use super::{failure, probe};
-use crate::sink::{Failure, Token};
+use crate::sink::{Failure, Header, OwnedRecord, Record};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message};
 use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 thread_local! {
     /// Reports served by this thread's polls and not yet taken.
-    static REPORTS: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
+    static REPORTS: RefCell<Vec<Reported>> = const { RefCell::new(Vec::new()) };
     /// Log lines and errors served by this thread's polls.
     static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What has been reported since the last call, on this thread.
-pub(super) fn take_reports() -> Vec<Run> {
-    REPORTS.take()
+/// One report, with the opaque that the record was handed over with.
+pub(super) enum Reported {
+    Delivered(u64),
+    /// With the record, which librdkafka gives back.
+    Failed(u64, Box<(OwnedRecord, Failure)>),
 }
 
-/// Reports of one token that came in a row.
-pub(super) struct Run {
-    pub(super) token: Token,
-    pub(super) records: u32,
-    /// Their bytes of key and value.
-    pub(super) bytes: u64,
-    pub(super) outcome: Result<(), Failure>,
+/// What has been reported since the last call, on this thread, in exchange for an empty list.
+pub(super) fn take_reports(empty: &mut Vec<Reported>) {
+    REPORTS.with_borrow_mut(|reports| std::mem::swap(reports, empty));
 }
 
 /// How many log lines and errors this thread's polls have served. One poll serves one of them, or one batch of reports.
@@ -44,10 +42,17 @@ pub(super) fn events() -> u64 {
 }
 
 /// Receives librdkafka's callbacks.
-#[derive(Default)]
 pub(super) struct Context {
     /// Bootstrap servers.
     brokers: String,
+    shared: Arc<Troubles>,
+    /// An error came since it was asked whether it was fatal.
+    failed: AtomicBool,
+}
+
+/// What goes wrong between the clients of one destination and the cluster.
+#[derive(Default)]
+pub(super) struct Troubles {
     /// The last trouble, until something is delivered again.
     trouble: Mutex<Option<Trouble>>,
     /// Whether there is one: spares the good case the lock.
@@ -61,8 +66,13 @@ struct Trouble {
 }
 
 impl Context {
-    pub(super) fn new(brokers: &str) -> Self {
-        Self { brokers: brokers.to_owned(), ..Self::default() }
+    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>) -> Self {
+        Self { brokers: brokers.to_owned(), shared: Arc::clone(shared), failed: AtomicBool::new(false) }
+    }
+
+    /// Whether an error came since the last call: librdkafka knows whether it was fatal.
+    pub(super) fn take_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
     }
 
     /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to
@@ -87,7 +97,7 @@ impl Context {
 
     /// Something was delivered: whatever it was is over.
     pub(super) fn recovered(&self) {
-        if !self.troubled.swap(false, Ordering::Relaxed) {
+        if !self.shared.troubled.swap(false, Ordering::Relaxed) {
             return;
         }
         if let Some(trouble) = self.lock().take() {
@@ -96,7 +106,7 @@ impl Context {
     }
 
     fn show(&self, facility: &str, message: &str) {
-        match self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+        match self.shared.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
             Line::Dropped => return,
             Line::ShownAfter(dropped) => tracing::debug!(target: "walrelay::librdkafka", dropped, "too many log lines"),
             Line::Shown => {}
@@ -105,7 +115,7 @@ impl Context {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,8 +138,9 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         EVENTS.set(EVENTS.get() + 1);
         let code = error.rdkafka_error_code();
+        self.failed.store(true, Ordering::Relaxed);
         // Whoever enqueues or commits next is told what it is, and what follows from it: often enough nothing has failed.
-        if code == Some(RDKafkaErrorCode::Fatal) {
+        if matches!(code, Some(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::GaplessGuarantee)) {
             tracing::debug!(reason, "the Kafka client has ended its work");
             return;
         }
@@ -146,7 +157,7 @@ impl ClientContext for Context {
         }
         // "All brokers are down" follows the reason for it, and says less.
         if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.troubled.store(true, Ordering::Relaxed);
+            self.shared.troubled.store(true, Ordering::Relaxed);
             *trouble = Some(Trouble { code, text: reason });
         }
     }
@@ -157,30 +168,30 @@ impl ConsumerContext for Context {}
 impl ProducerContext<NoCustomPartitioner> for Context {
     type DeliveryOpaque = usize;
 
+    #[allow(clippy::as_conversions, reason = "an opaque is a pointer's room")]
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let token = Token::unpack(opaque as u64);
-        REPORTS.with_borrow_mut(|runs| match result {
-            Ok(message) => delivered(runs, token, bytes(message)),
-            Err((error, message)) => runs.push(Run {
-                token,
-                records: 1,
-                bytes: bytes(message),
-                outcome: Err(failure::of_report(message.topic(), error)),
-            }),
-        });
+        let opaque = opaque as u64;
+        let report = match result {
+            Ok(_) => Reported::Delivered(opaque),
+            Err((error, message)) => {
+                let failure = failure::of_report(message.topic(), error);
+                Reported::Failed(opaque, Box::new((copy(message), failure)))
+            }
+        };
+        REPORTS.with_borrow_mut(|reports| reports.push(report));
     }
 }
 
-fn delivered(runs: &mut Vec<Run>, token: Token, bytes: u64) {
-    match runs.last_mut() {
-        Some(run) if run.token == token && run.outcome.is_ok() => {
-            run.records += 1;
-            run.bytes += bytes;
-        }
-        Some(_) | None => runs.push(Run { token, records: 1, bytes, outcome: Ok(()) }),
-    }
-}
-
-fn bytes(message: &BorrowedMessage<'_>) -> u64 {
-    (message.key_len() + message.payload_len()) as u64
+/// The record that a message was made of.
+fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
+    let all = message.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers: Vec<Header<'_>> = all.map(|header| Header { name: header.key, value: header.value }).collect();
+    OwnedRecord::of(&Record {
+        topic: message.topic(),
+        key: message.key(),
+        value: message.payload(),
+        headers: &headers,
+        timestamp_millis: message.timestamp().to_millis().unwrap_or_default(),
+        partition: Some(message.partition()),
+    })
 }

@@ -97,10 +97,10 @@ impl Destination for Kafka {
     }
 
     fn open(&self, client: &str, how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let sink = KafkaSink::new(self.settings(client)?)?;
+        let settings = self.settings(client)?;
         Ok(match how {
-            Delivery::AtLeastOnce => Box::new(sink),
-            Delivery::ExactlyOnce => Box::new(sink.in_transactions()),
+            Delivery::AtLeastOnce => Box::new(KafkaSink::new(settings)?),
+            Delivery::ExactlyOnce => Box::new(KafkaSink::in_transactions(settings)?),
         })
     }
 

@@ -59,7 +59,7 @@ pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster,
         reason: "client",
         text: error.to_string(),
     };
-    let sink = super::KafkaSink::new(settings.clone()).map_err(|error| failed(&error))?;
+    let sink = super::KafkaSink::with_one_lane(settings.clone()).map_err(|error| failed(&error))?;
     let metadata = sink.metadata(REQUEST)?;
     let unreachable = sink.unreachable(&metadata);
     let mut topics: BTreeMap<String, TopicFacts> =

@@ -4,7 +4,8 @@
 //! somebody mends the cluster, and so does that of a *topic*, if somebody does. Everything else is the client's own.
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
-use crate::sink::{Enqueue, Failure, FailureClass, Record};
+use super::partitions::NotTaken;
+use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 /// The class of an error code.
@@ -18,13 +19,21 @@ fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::InvalidTimestamp
         | Code::InvalidRecord
         | Code::InvalidMessage
-        | Code::InvalidMessageSize
-        | Code::UnknownPartition => FailureClass::Row,
-        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::TopicAuthorizationFailed => FailureClass::Topic,
+        | Code::InvalidMessageSize => FailureClass::Row,
+        // The sink hands records over to partitions that the cluster has named: one that is gone is its topic's state.
+        Code::UnknownPartition
+        | Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::TopicAuthorizationFailed => FailureClass::Topic,
         Code::Fatal
         | Code::GaplessGuarantee
         | Code::PurgeQueue
         | Code::PurgeInflight
+        | Code::OutOfOrderSequenceNumber
+        | Code::DuplicateSequenceNumber
+        | Code::UnknownProducerId
+        | Code::InvalidProducerIdMapping
+        | Code::InvalidDifferentRecord
         | Code::Inconsistent
         | Code::State
         | Code::Fenced
@@ -109,32 +118,28 @@ pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     }
 }
 
-/// The client does not know a record's partition, which may have been added a moment ago.
-pub(super) fn of_new_partition(record: &Record<'_>, error: &KafkaError) -> Failure {
-    let reason = reason(error.rdkafka_error_code());
-    Failure { class: FailureClass::Environment, reason, text: no_partition(record) }
-}
-
-fn no_partition(record: &Record<'_>) -> String {
-    format!("topic {} has no partition {}", record.topic, record.partition.unwrap_or(-1))
+/// A row asks for a partition that its topic does not have. `for_now`: it may have been added a moment ago.
+pub(super) fn of_partition(topic: &str, partition: i32, for_now: bool) -> Failure {
+    let class = if for_now { FailureClass::Environment } else { FailureClass::Row };
+    let text = format!("topic {topic} has no partition {partition}");
+    Failure { class, reason: reason(Some(RDKafkaErrorCode::UnknownPartition)), text }
 }
 
 /// The client did not take a record.
-pub(super) fn of_send(record: &Record<'_>, error: &KafkaError) -> Enqueue {
-    let Some(code) = error.rdkafka_error_code() else {
-        return Enqueue::Blocked(of_report(record.topic, error));
-    };
+pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
     let failure = |text| Failure { class: class(code), reason: reason(Some(code)), text };
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     match code {
-        RDKafkaErrorCode::QueueFull => Enqueue::Full,
-        RDKafkaErrorCode::MessageSizeTooLarge => Enqueue::Bad(failure(format!(
+        RDKafkaErrorCode::MessageSizeTooLarge => NotTaken::Refused(failure(format!(
             "its {} bytes are more than the producer may send: raise -X message.max.bytes, and with it the topic's max.message.bytes",
             record.bytes()
         ))),
-        RDKafkaErrorCode::UnknownPartition => Enqueue::Bad(failure(no_partition(record))),
-        code if class(code) == FailureClass::Row => Enqueue::Bad(failure(format!("topic {}: {code}", record.topic))),
-        code => Enqueue::Blocked(failure(format!("topic {}: {code}", record.topic))),
+        code => match class(code) {
+            FailureClass::Row | FailureClass::Topic => {
+                NotTaken::Refused(failure(format!("topic {}: {code}", record.topic)))
+            }
+            FailureClass::Environment | FailureClass::Client => NotTaken::Later,
+        },
     }
 }
 

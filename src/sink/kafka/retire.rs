@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
+use super::client::Client;
 use super::context::Context;
 
 /// How long the caller waits for the purge.
@@ -19,6 +20,11 @@ const PURGED_WITHIN: Duration = Duration::from_secs(1);
 /// Ends a client that sends nothing.
 pub(super) fn retire<T: Send + 'static>(client: T) {
     retire_after(client, |_| {});
+}
+
+/// Ends a client with what belongs to it, once what it had not sent is purged.
+pub(super) fn retire_client(client: Client) {
+    retire_after(client, |client| client.producer().purge(PurgeConfig::default().queue().inflight()));
 }
 
 /// Ends a producer, once what it had not sent is purged.

@@ -1,6 +1,7 @@
 //! The producer's settings: ours, the user's, and those that our guarantees rest on.
 
-use super::context::Context;
+use super::context::{Context, Troubles};
+use super::topics::Partitioner;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -8,18 +9,17 @@ use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaConfRes;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a user may change, with our defaults.
 const DEFAULTS: [(&str, &str); 6] = [
-    // A broker that does not know the producer in a partition takes a batch of any sequence number. Should the first be refused
-    // (a leader that is not ready yet, too few replicas) and the next, already on its way, be taken, librdkafka counts the first
-    // as delivered with it, and it is in no log.
-    ("max.in.flight.requests.per.connection", "1"),
+    // As many as brokers keep the order of. What may not be pipelined is not handed over: see `partitions`.
+    ("max.in.flight.requests.per.connection", "5"),
     // A backlog's batches: fewer of them cost broker and client less. What is live leaves at once or within 2 ms, since the relay
     // says so: see `ran_dry`.
     ("linger.ms", "20"),
-    // As in Java clients, null keys spread by librdkafka.
+    // As in Java clients. The sink chooses the partition by it.
     ("partitioner", "murmur2_random"),
     // librdkafka's own 1,000,000 is below what Java clients send and what brokers take by default (1,048,588).
     ("message.max.bytes", "1048576"),
@@ -40,6 +40,10 @@ const FIXED: [(&str, &str); 6] = [
     ("queue.buffering.max.messages", "0"),
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
+
+/// Nothing leaves before it is told to, and nothing but a message's limit cuts it into several requests.
+const TOGETHER: [(&str, &str); 3] =
+    [("linger.ms", "60000"), ("batch.num.messages", "1000000"), ("batch.size", "2147483647")];
 
 /// Brokers allow 15 minutes; a user may say less.
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
@@ -68,12 +72,18 @@ pub enum SettingsError {
     },
 }
 
+/// How many producers share the partitions, by default and at most.
+const LANES: u8 = 4;
+const MOST_LANES: u8 = 8;
+
 /// Everything a producer is made from.
 #[derive(Clone)]
 pub struct Settings {
     client: ClientConfig,
     brokers: String,
     max_in_flight: u64,
+    lanes: u8,
+    troubles: Arc<Troubles>,
 }
 
 impl Settings {
@@ -94,14 +104,24 @@ impl Settings {
         for (key, value) in DEFAULTS {
             client.set(key, value);
         }
+        let mut lanes = LANES;
         for (key, value) in properties {
-            client.set(key, value);
+            if key == "lanes" {
+                lanes =
+                    value.trim().parse().ok().filter(|lanes| (1..=MOST_LANES).contains(lanes)).ok_or_else(|| {
+                        let reason = format!("expected a number from 1 to {MOST_LANES}");
+                        SettingsError::Property { key: key.clone(), value: value.clone(), reason }
+                    })?;
+            } else {
+                client.set(key, value);
+            }
         }
         for (key, value) in FIXED {
             client.set(key, value);
         }
         client.create_native_config().map_err(refused)?;
-        Ok(Self { client, brokers: brokers.to_owned(), max_in_flight })
+        let brokers = brokers.to_owned();
+        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default() })
     }
 
     /// Bootstrap servers.
@@ -112,6 +132,16 @@ impl Settings {
     /// Bytes in flight at most.
     pub fn max_in_flight(&self) -> u64 {
         self.max_in_flight
+    }
+
+    /// How many producers share the partitions, each partition always with the same.
+    pub fn lanes(&self) -> u8 {
+        self.lanes
+    }
+
+    /// How keys are spread over partitions.
+    pub(super) fn partitioner(&self) -> Partitioner {
+        Partitioner::named(self.property("partitioner").unwrap_or_default())
     }
 
     /// For other clients of the same cluster.
@@ -130,25 +160,21 @@ impl Settings {
         given.map_or(Duration::from_mins(10), Duration::from_millis)
     }
 
-    /// A producer of transactions under `name`, with batches of at most so many bytes.
-    pub(super) fn transactional(
-        &self,
-        batches: Option<u64>,
-        name: &str,
-    ) -> Result<BaseProducer<Context>, SettingsError> {
+    /// A producer of transactions under `name`.
+    pub(super) fn transactional(&self, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         // In a transaction a refused record aborts everything: there is no gap to be prevented.
         settings.client.remove("enable.gapless.guarantee");
         let timeout = self.transaction_timeout().as_millis().to_string();
         settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
-        settings.producer(batches)
+        settings.producer()
     }
 
     /// A producer of transactions under `name` that are longer than any broker admits.
     pub(super) fn inadmissible(&self, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         settings.client.set(TRANSACTION_TIMEOUT, LONGEST_TRANSACTION_MS);
-        settings.transactional(None, name)
+        settings.transactional(name)
     }
 
     /// Reads topics, without a group.
@@ -160,7 +186,7 @@ impl Settings {
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
-        client.create_with_context(Context::new(&self.brokers)).map_err(refused)
+        client.create_with_context(Context::new(&self.brokers, &self.troubles)).map_err(refused)
     }
 
     /// Makes topics and looks at them.
@@ -178,13 +204,26 @@ impl Settings {
         client
     }
 
-    /// Batches of at most so many bytes.
-    pub(super) fn producer(&self, batches: Option<u64>) -> Result<BaseProducer<Context>, SettingsError> {
-        let mut client = self.client.clone();
-        if let Some(bytes) = batches {
-            client.set("batch.size", bytes.to_string());
+    /// A producer that sends what it was given in one request for each partition, once it is told to: the search for a refused
+    /// record needs to know what went together.
+    pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
+        let mut settings = self.clone();
+        // Its requests of a partition are one after the other: there is no gap to be prevented, and it survives a refusal.
+        settings.client.remove("enable.gapless.guarantee");
+        for (key, value) in TOGETHER {
+            settings.client.set(key, value);
         }
-        client.create_with_context(Context::new(&self.brokers)).map_err(refused)
+        settings.producer()
+    }
+
+    /// How many bytes one request of such a producer may have: half of a message's limit leaves room for what is not counted.
+    pub(super) fn request_bytes(&self) -> u64 {
+        self.property("message.max.bytes").and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(1_000_000) / 2
+    }
+
+    /// A producer.
+    pub(super) fn producer(&self) -> Result<BaseProducer<Context>, SettingsError> {
+        self.client.create_with_context(Context::new(&self.brokers, &self.troubles)).map_err(refused)
     }
 }
 
@@ -221,7 +260,7 @@ mod tests {
         let pairs = [("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere/ca.pem")];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let settings = Settings::new("127.0.0.1:1", "walrelay", &pairs, 1 << 20).unwrap();
-        let error = settings.producer(None).err().unwrap().to_string();
+        let error = settings.producer().err().unwrap().to_string();
         assert!(error.starts_with("the Kafka properties cannot be used: ") && error.contains("ca.location"), "{error}");
     }
 

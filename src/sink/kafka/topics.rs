@@ -1,172 +1,233 @@
-//! Topics that the cluster has confirmed, each with librdkafka's own handle, and how a record gets into one.
+//! Topics that the cluster has confirmed: how many partitions each has, and which of them a record goes to.
 //!
-//! Given a topic's name, librdkafka takes the client's lock for each record and walks through its list of topics, and rdkafka copies
-//! the name before. A handle spares all of that.
+//! The sink chooses the partition, not librdkafka: what a partition may be handed is decided before the client sees the record. Keys
+//! go where librdkafka's partitioners, and so Java's, send them; null keys stay with one partition for a batch's length, as Java's do,
+//! and pass by those that have to wait.
 //!
-//! Invariant: handles are given back before the client that made them ends.
-//! Specification: librdkafka's `rdkafka.h`, "Topic Handle" and "Producer API".
+//! In: names, partition counts as the cluster says. Out: numbers of partitions in [`Partitions`]. Asks nobody.
+//! Specification: librdkafka's CONFIGURATION.md, `partitioner`; KIP-480.
 
-use super::context::Context;
-use crate::sink::{Header, Record, Token};
-use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
-use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseProducer, Producer as _};
+use super::partitions::{Partitions, Place};
+use crate::sink::Record;
+use rdkafka::bindings as native;
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::ptr::{self, NonNull};
+use std::ptr;
+use std::time::{Duration, Instant};
 
-/// Of one producer.
-#[derive(Default)]
-pub(super) struct Topics {
-    handles: Vec<Handle>,
-    /// Places in `handles`.
-    known: HashMap<String, usize>,
-    /// The topic of the record before, mostly the next one's, too, and its place; no name before the first.
-    last: (String, usize),
+/// Null keys go to one partition for so many bytes: what Java clients send as a batch.
+const STICKY_BYTES: usize = 16_384;
+
+/// The cluster is asked again for a topic's partitions after this time, as librdkafka does (`topic.metadata.refresh.interval.ms`).
+const ASK_AGAIN: Duration = Duration::from_mins(5);
+
+/// How keys are spread over partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Partitioner {
+    hash: Hash,
+    /// Records without a key (with `consistent_random`, without one or with an empty one) go anywhere.
+    spreads: bool,
 }
 
-struct Handle(NonNull<native::rd_kafka_topic_t>);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hash {
+    Murmur2,
+    Crc32,
+    Fnv1a,
+}
 
-#[allow(unsafe_code, reason = "librdkafka's handles may be used by any thread")]
-// SAFETY: see the reason; a handle is never shared here, only moved with its sink.
-unsafe impl Send for Handle {}
+impl Partitioner {
+    /// By the value of librdkafka's property `partitioner`; others than the deterministic ones are refused before.
+    pub(super) fn named(name: &str) -> Self {
+        let hash = match name.strip_suffix("_random").unwrap_or(name) {
+            "consistent" => Hash::Crc32,
+            "fnv1a" => Hash::Fnv1a,
+            _ => Hash::Murmur2,
+        };
+        Self { hash, spreads: name.ends_with("_random") }
+    }
+
+    /// The partition of a key; `None`: any.
+    fn of(self, key: Option<&[u8]>, count: i32) -> Option<i32> {
+        let anywhere = match self.hash {
+            Hash::Crc32 => key.is_none_or(<[u8]>::is_empty),
+            Hash::Murmur2 | Hash::Fnv1a => key.is_none(),
+        };
+        (!(self.spreads && anywhere)).then(|| self.hash(key.unwrap_or_default(), count))
+    }
+
+    #[allow(unsafe_code, reason = "librdkafka's own, so that other clients agree")]
+    fn hash(self, key: &[u8], count: i32) -> i32 {
+        let partitioner = match self.hash {
+            Hash::Murmur2 => native::rd_kafka_msg_partitioner_murmur2,
+            Hash::Crc32 => native::rd_kafka_msg_partitioner_consistent,
+            Hash::Fnv1a => native::rd_kafka_msg_partitioner_fnv1a,
+        };
+        // SAFETY: these read the key, whose pointer and length are a slice's, and the count; not the topic and not the opaques.
+        unsafe { partitioner(ptr::null(), key.as_ptr().cast(), key.len(), count, ptr::null_mut(), ptr::null_mut()) }
+    }
+}
+
+/// All of them.
+pub(super) struct Topics {
+    list: Vec<Topic>,
+    numbers: HashMap<String, u32>,
+    /// The topic of the record before, mostly the next one's, too, and its number; no name before the first.
+    last: (String, u32),
+    partitioner: Partitioner,
+    lanes: u8,
+}
+
+struct Topic {
+    name: String,
+    /// Numbers in [`Partitions`], by partition.
+    places: Vec<u32>,
+    /// How many partitions the cluster says it has; 0: it is to be asked.
+    count: i32,
+    asked: Instant,
+    /// Where null keys go now, and for how many bytes more.
+    sticky: (i32, usize),
+}
+
+/// Where a record goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    /// To this partition of [`Partitions`].
+    At(u32),
+    /// It asks for a partition that is not known.
+    Unknown(i32),
+}
 
 impl Topics {
+    pub(super) fn new(partitioner: Partitioner, lanes: u8) -> Self {
+        Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, lanes }
+    }
+
     /// Whether it is the topic of the record before.
     #[inline]
     pub(super) fn is_last(&self, topic: &str) -> bool {
         self.last.0 == topic
     }
 
-    /// The next record is for this topic. Whether it is known.
+    /// The next record is for this topic. Whether the cluster has confirmed it.
     pub(super) fn turn_to(&mut self, topic: &str) -> bool {
-        let Some(place) = self.known.get(topic) else { return false };
+        let Some(number) = self.numbers.get(topic).copied() else { return false };
+        if self.list.get(number as usize).is_none_or(|topic| topic.count == 0) {
+            return false;
+        }
         topic.clone_into(&mut self.last.0);
-        self.last.1 = *place;
+        self.last.1 = number;
         true
     }
 
-    /// The cluster has said that the topic is there: the next record is for it.
-    ///
-    /// # Errors
-    /// librdkafka does not take the name.
-    pub(super) fn add(&mut self, producer: &BaseProducer<Context>, topic: &str) -> Result<(), RDKafkaErrorCode> {
-        let handle = Handle::new(producer, topic)?;
-        self.known.insert(topic.to_owned(), self.handles.len());
-        self.handles.push(handle);
-        self.turn_to(topic);
-        Ok(())
+    /// The cluster says that the topic has so many partitions. `false`: it had more before.
+    pub(super) fn confirm(&mut self, topic: &str, count: i32, now: Instant, partitions: &mut Partitions) -> bool {
+        let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
+            let (name, places) = (topic.to_owned(), Vec::new());
+            self.list.push(Topic { name, places, count: 0, asked: now, sticky: (0, 0) });
+            u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(known) = self.list.get_mut(number as usize) else { return false };
+        let is_whole = count >= known.count;
+        (known.count, known.asked) = (count, now);
+        // Neighbours go to different lanes, and different topics begin with different ones.
+        let first = topic.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
+            let lane = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.lanes.max(1));
+            let lane = u8::try_from(lane).unwrap_or(0);
+            known.places.push(partitions.add(Place { topic: number, partition, lane }, now));
+        }
+        is_whole
     }
 
-    /// Gives everything back, before the producer ends.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    /// What the cluster has said does not count any more.
+    pub(super) fn forget(&mut self) {
+        self.last.0.clear();
+        self.list.iter_mut().for_each(|topic| topic.count = 0);
     }
 
-    /// Hands a record over to the topic that was turned to.
-    pub(super) fn send(
-        &self,
-        producer: &BaseProducer<Context>,
-        record: &Record<'_>,
-        token: Token,
-    ) -> Result<(), KafkaError> {
-        let Some(handle) = self.handles.get(self.last.1) else {
-            return Err(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic));
+    pub(super) fn name(&self, number: u32) -> &str {
+        self.list.get(number as usize).map_or("", |topic| topic.name.as_str())
+    }
+
+    /// A topic that the cluster should be asked for again.
+    pub(super) fn oldest(&self, now: Instant) -> Option<&str> {
+        let old = |topic: &&Topic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
+        self.list.iter().find(old).map(|topic| topic.name.as_str())
+    }
+
+    /// The partition for a record of the topic that was turned to.
+    #[inline]
+    pub(super) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
+        let Some(topic) = self.list.get_mut(self.last.1 as usize) else { return Chosen::Unknown(0) };
+        let partition = record.partition.or_else(|| self.partitioner.of(record.key, topic.count));
+        let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
+        let place = usize::try_from(partition).ok().filter(|_| partition < topic.count);
+        place.and_then(|place| topic.places.get(place)).map_or(Chosen::Unknown(partition), |at| Chosen::At(*at))
+    }
+}
+
+impl Topic {
+    /// A partition for a record without a key, of so many bytes.
+    fn any(&mut self, bytes: usize, partitions: &Partitions) -> i32 {
+        let is_open = |partition: i32| {
+            let place = usize::try_from(partition).ok().and_then(|place| self.places.get(place));
+            place.is_some_and(|at| partitions.is_open(*at))
         };
-        produce(producer, handle, record, token)
+        let (partition, left) = self.sticky;
+        if left == 0 || !is_open(partition) {
+            let others = (1..=self.count).map(|step| (partition + step) % self.count.max(1));
+            let next = others.into_iter().find(|partition| is_open(*partition));
+            self.sticky = (next.unwrap_or_else(|| (partition + 1) % self.count.max(1)), STICKY_BYTES);
+        }
+        self.sticky.1 = self.sticky.1.saturating_sub(bytes);
+        self.sticky.0
     }
 }
 
-impl Handle {
-    #[allow(unsafe_code, reason = "rdkafka wraps no handles of a producer's topics")]
-    fn new(producer: &BaseProducer<Context>, topic: &str) -> Result<Self, RDKafkaErrorCode> {
-        let name = CString::new(topic).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
-        // SAFETY: client and name live as long as the borrows, and the name is copied; no settings means the client's own.
-        let handle =
-            unsafe { native::rd_kafka_topic_new(producer.client().native_ptr(), name.as_ptr(), ptr::null_mut()) };
-        NonNull::new(handle).map(Self).ok_or(RDKafkaErrorCode::InvalidTopic)
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for Handle {
-    #[allow(unsafe_code, reason = "as above")]
-    fn drop(&mut self) {
-        // SAFETY: the handle came from `rd_kafka_topic_new`, is given back once, and its client is there: see the invariant.
-        unsafe { native::rd_kafka_topic_destroy(self.0.as_ptr()) }
+    /// Java's `Utils.murmur2`, as its own tests have it.
+    #[test]
+    fn keys_go_where_javas_clients_send_them() {
+        let java = [("21", -973_932_308_i32), ("foobar", -790_332_482), ("a-little-bit-long-string", -985_981_536)];
+        for (key, hash) in java {
+            let expected = (hash & i32::MAX) % 12;
+            assert_eq!(Partitioner::named("murmur2_random").of(Some(key.as_bytes()), 12), Some(expected), "{key}");
+        }
+        assert_eq!(Partitioner::named("murmur2_random").of(None, 12), None);
+        assert_eq!(Partitioner::named("consistent_random").of(Some(b""), 12), None);
+        assert!(Partitioner::named("murmur2").of(None, 12).is_some());
+        assert_ne!(Partitioner::named("fnv1a").hash, Partitioner::named("consistent").hash);
     }
-}
 
-/// `RD_KAFKA_PARTITION_UA`: by the key.
-const ANY_PARTITION: i32 = -1;
+    fn record(key: Option<&'static [u8]>, partition: Option<i32>) -> Record<'static> {
+        Record { topic: "orders", key, value: Some(&[0; 1000]), headers: &[], timestamp_millis: 0, partition }
+    }
 
-/// As rdkafka's `send`, but for the topic.
-#[allow(unsafe_code, reason = "rdkafka's own takes the topic by its name alone")]
-fn produce(
-    producer: &BaseProducer<Context>,
-    topic: &Handle,
-    record: &Record<'_>,
-    token: Token,
-) -> Result<(), KafkaError> {
-    let bytes = |part: Option<&[u8]>| part.map_or((ptr::null(), 0), |part| (part.as_ptr(), part.len()));
-    let ((value, value_length), (key, key_length)) = (bytes(record.value), bytes(record.key));
-    let headers = headers(record.headers);
-    // SAFETY: every kind is followed by arguments of the types that it is documented with; client and topic live as long as the
-    // borrows; value and key are copied by the call, the opaque is an integer. Headers are the message's once it is taken.
-    let code = unsafe {
-        native::rd_kafka_producev(
-            producer.client().native_ptr(),
-            Type::RD_KAFKA_VTYPE_RKT,
-            topic.0.as_ptr(),
-            Type::RD_KAFKA_VTYPE_PARTITION,
-            record.partition.unwrap_or(ANY_PARTITION),
-            Type::RD_KAFKA_VTYPE_MSGFLAGS,
-            native::RD_KAFKA_MSG_F_COPY,
-            Type::RD_KAFKA_VTYPE_VALUE,
-            value,
-            value_length,
-            Type::RD_KAFKA_VTYPE_KEY,
-            key,
-            key_length,
-            Type::RD_KAFKA_VTYPE_OPAQUE,
-            token.pack(),
-            Type::RD_KAFKA_VTYPE_TIMESTAMP,
-            record.timestamp_millis,
-            Type::RD_KAFKA_VTYPE_HEADERS,
-            headers,
-            Type::RD_KAFKA_VTYPE_END,
-        )
-    };
-    if !code.is_error() {
-        return Ok(());
+    #[test]
+    fn records_without_a_key_stay_for_a_batch_and_then_go_on() {
+        let (mut topics, mut partitions) =
+            (Topics::new(Partitioner::named("murmur2_random"), 4), Partitions::default());
+        let now = Instant::now();
+        assert!(!topics.turn_to("orders"));
+        assert!(topics.confirm("orders", 3, now, &mut partitions) && topics.turn_to("orders"));
+        let chosen: Vec<_> = (0..51).map(|_| topics.choose(&record(None, None), &partitions)).collect();
+        assert!(chosen.chunks(17).all(|batch| batch.iter().all(|at| *at == batch[0])), "{chosen:?}");
+        assert!(chosen[0] != chosen[17] && chosen[17] != chosen[34] && chosen[34] != chosen[0]);
+        assert_eq!(topics.choose(&record(None, Some(3)), &partitions), Chosen::Unknown(3));
+        assert!(topics.confirm("orders", 4, now, &mut partitions));
+        assert!(matches!(topics.choose(&record(None, Some(3)), &partitions), Chosen::At(_)));
+        assert!(!topics.confirm("orders", 2, now, &mut partitions), "it has fewer");
     }
-    if !headers.is_null() {
-        // SAFETY: a message that was not taken leaves its headers to the caller.
-        unsafe { native::rd_kafka_headers_destroy(headers) }
-    }
-    Err(KafkaError::MessageProduction(code.into()))
-}
 
-/// Headers in librdkafka's form; null for none.
-#[allow(unsafe_code, reason = "rdkafka's own do not show their pointer")]
-fn headers(headers: &[Header<'_>]) -> *mut native::rd_kafka_headers_t {
-    if headers.is_empty() {
-        return ptr::null_mut();
-    }
-    // SAFETY: it allocates, and nothing else.
-    let all = unsafe { native::rd_kafka_headers_new(headers.len()) };
-    for header in headers {
-        let (value, length) =
-            header.value.map_or((ptr::null(), 0), |value| (value.as_ptr(), value.len().cast_signed()));
-        // SAFETY: name and value live as long as the borrows, have the lengths that are named, and are copied.
-        unsafe {
-            native::rd_kafka_header_add(
-                all,
-                header.name.as_ptr().cast(),
-                header.name.len().cast_signed(),
-                value.cast(),
-                length,
-            );
+    #[test]
+    fn the_partitions_of_a_topic_are_dealt_out_among_the_lanes() {
+        let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 4), Partitions::default());
+        topics.confirm("orders", 12, Instant::now(), &mut partitions);
+        for lane in 0..4 {
+            assert_eq!(partitions.places().filter(|place| place.lane == lane).count(), 3);
         }
     }
-    all
 }

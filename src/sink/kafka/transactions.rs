@@ -12,7 +12,7 @@
 use super::context::Context;
 use super::progress::{PARTITION, Reading, TOPIC};
 use super::settings::Settings;
-use super::{KafkaSink, failure, take_reports};
+use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -75,14 +75,10 @@ impl Transactions {
     }
 
     /// A producer for the name that was taken over last, and what has to be done with it again.
-    pub(super) fn restart(
-        &mut self,
-        settings: &Settings,
-        batches: Option<u64>,
-    ) -> Result<Option<BaseProducer<Context>>, Failure> {
+    pub(super) fn restart(&mut self, settings: &Settings) -> Result<Option<BaseProducer<Context>>, Failure> {
         self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
-        let producer = settings.transactional(batches, name).map_err(|error| client(error.to_string()))?;
+        let producer = settings.transactional(name).map_err(|error| client(error.to_string()))?;
         self.phase = Phase::Initializing;
         Ok(Some(producer))
     }
@@ -94,9 +90,8 @@ impl KafkaSink {
         match &mut transactions.phase {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
-                if let Some(producer) = transactions.restart(&self.settings, self.batches)? {
-                    self.replace(producer);
-                    take_reports();
+                if let Some(producer) = transactions.restart(&self.settings)? {
+                    self.replace(producer)?;
                     self.hear();
                 }
                 Ok(Own::Pending(None))
@@ -154,7 +149,7 @@ impl KafkaSink {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
         }
-        super::flush_for_a_millisecond(&self.producer);
+        super::client::flush_for_a_millisecond(&self.producer);
         Ok(false)
     }
 

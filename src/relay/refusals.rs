@@ -1,0 +1,297 @@
+//! Records that the sink refuses one by one: which rows they are, and what becomes of them.
+//!
+//! ```text
+//!  Refused ──► the row's action ──► skip: its lane goes on
+//!                    │         └──► dead-letter record in its place ──► delivered: its lane goes on
+//!                    │                          └── refused as well: without payload, then stop
+//!                    ├──► stop: nothing further is taken; everything that can be delivered is
+//!                    └──► its topic's fault: tried again, for 30 s where rows may be skipped, else indefinitely
+//! ```
+//!
+//! Nothing behind a refused record of its lane moves before its action is decided, and acknowledged where that is a dead-letter record;
+//! other lanes go on meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
+//! Invariant: each refusal is resolved at most once; one that is not holds the position before its transaction.
+
+use super::Fate;
+use super::careful::Alone;
+use super::rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use super::session::Turn;
+use super::{BadRowAt, Clock, Ended, Relay};
+use crate::lsn::Lsn;
+use crate::outbox::{BadReason, BadRow, Outbox, shown};
+use crate::pgoutput::Relation;
+use crate::sink::dead_letter::DeadLetter;
+use crate::sink::{
+    Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink, Source,
+    Token,
+};
+use crate::tracker::Position;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+/// A dead-letter record that its topic does not take yet is offered again after this time.
+const OFFER_AGAIN: Duration = Duration::from_millis(50);
+
+/// Rows whose records are refused, as long as that is not over.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    cases: BTreeMap<Position, Case>,
+    /// The tables that the server has announced, by their identifiers.
+    tables: HashMap<u32, String>,
+    room: HeaderRoom,
+}
+
+#[derive(Debug)]
+struct Case {
+    row: BadRow,
+    id: RefusalId,
+    /// As it was enqueued.
+    token: Token,
+    record: OwnedRecord,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The dead-letter record is to be offered to the sink, not before `at`.
+    Offered { bare: bool, at: Instant },
+    /// The dead-letter record, with this token, is in the lane's place.
+    Letter { bare: bool, token: Token },
+    /// The relay stops; why the dead-letter topic does not take it either.
+    Stop { letter_refused: Option<Failure> },
+}
+
+impl Refusals {
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.cases.is_empty()
+    }
+
+    /// The server announces a table.
+    pub(super) fn announced(&mut self, relation: &Relation) {
+        let (schema, name) = relation.full_name();
+        self.tables.insert(relation.id, format!("{schema}.{name}"));
+    }
+
+    /// Everything in flight is given up.
+    pub(super) fn forget(&mut self) {
+        self.cases.clear();
+    }
+
+    /// Whether a row stops the relay.
+    #[inline]
+    pub(super) fn stops(&self) -> bool {
+        !self.cases.is_empty() && self.stop().is_some()
+    }
+
+    /// The first row that does.
+    pub(super) fn stop(&self) -> Option<Position> {
+        let stops = |(_, case): &(&Position, &Case)| matches!(case.stage, Stage::Stop { .. });
+        self.cases.iter().find(stops).map(|(position, _)| *position)
+    }
+
+    /// Whether a dead-letter record is to be offered yet.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. }))
+    }
+
+    /// So many dead-letter records with this token were delivered: their rows. Those of one transaction have one token.
+    fn delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
+        let is_it = |case: &Case| matches!(case.stage, Stage::Letter { token: its, .. } if its == token);
+        let first = self.cases.iter().filter(|(_, case)| is_it(case)).map(|(position, _)| *position);
+        let over: Vec<Position> = first.take(records as usize).collect();
+        over.into_iter().filter_map(|position| Some((position, self.cases.remove(&position)?.row))).collect()
+    }
+
+    /// Which row a record was made of.
+    fn row(&mut self, outbox: &Outbox, origin: Origin, record: &OwnedRecord, failure: &Failure) -> BadRow {
+        let table = match origin.source {
+            Source::Table(id) => self.tables.get(&id).cloned(),
+            Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
+        };
+        let id = record.with_record(&mut self.room, |record| {
+            record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value).map(shown)
+        });
+        let reason = BadReason::Refused { label: failure.reason, text: failure.text.clone() };
+        BadRow { table: table.unwrap_or_else(|| "?".to_owned()), id, reason }
+    }
+}
+
+fn position(origin: Origin) -> Position {
+    Position { final_lsn: Lsn::new(origin.final_lsn), ordinal: origin.ordinal }
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// The sink refuses a record.
+    #[cold]
+    pub(super) fn refused(&mut self, refused: Refused) {
+        let position = position(refused.tag.origin);
+        self.metrics.publish_failure(refused.failure.reason, 1);
+        if let Some(alone) = self.careful.guilty_at(position) {
+            return self.letter_of_a_row_refused(alone, &refused);
+        }
+        if let Some(Case { stage: Stage::Letter { bare, .. }, .. }) = self.refusals.cases.get(&position) {
+            let bare = *bare;
+            return self.letter_refused(position, bare, refused);
+        }
+        let (fate, now) = (self.bad_rows.fate(position), self.clock.now());
+        let is_decided = match refused.failure.class {
+            FailureClass::Row => true,
+            FailureClass::Topic if fate == Fate::Stop => false,
+            FailureClass::Topic => {
+                let topic = refused.record.topic();
+                let given_up = self.topics.failed(topic, TOPIC_WITHIN, now);
+                if given_up {
+                    self.topics.give_up(topic, &refused.failure, now);
+                }
+                given_up
+            }
+            FailureClass::Environment | FailureClass::Client => false,
+        };
+        if is_decided {
+            self.decide(position, fate, refused);
+        } else {
+            self.sink.resolve(refused.id, Resolution::Retry);
+        }
+    }
+
+    fn decide(&mut self, position: Position, fate: Fate, refused: Refused) {
+        let Refused { id, tag, record, failure } = refused;
+        let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
+        let stage = match fate {
+            Fate::Skip => {
+                self.sink.resolve(id, Resolution::Skip);
+                self.tracker.withdrawn(tag.token);
+                return self.passed_over(&row, position, "skip");
+            }
+            // It is a dead-letter record, of a row of which no more is known.
+            _ if record.topic() == self.bad_rows.dead_letter_topic => Stage::Stop { letter_refused: Some(failure) },
+            Fate::Stop => Stage::Stop { letter_refused: None },
+            Fate::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
+        };
+        self.refusals.cases.insert(position, Case { row, id, token: tag.token, record, stage });
+        self.offer_letters();
+    }
+
+    /// Offers dead-letter records to the sink that are due.
+    pub(super) fn offer_letters(&mut self) {
+        let now = self.clock.now();
+        let due = |case: &Case| matches!(case.stage, Stage::Offered { at, .. } if at <= now);
+        let due: Vec<Position> =
+            self.refusals.cases.iter().filter(|(_, case)| due(case)).map(|(position, _)| *position).collect();
+        for position in due {
+            self.offer_refused(position, now);
+        }
+    }
+
+    fn offer_refused(&mut self, position: Position, now: Instant) {
+        let Self { refusals: Refusals { cases, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
+        let Some(case) = cases.get_mut(&position) else { return };
+        let Stage::Offered { mut bare, .. } = case.stage else { return };
+        let topic = &bad_rows.dead_letter_topic;
+        let token = Token { topic: topics.number(topic, metrics), ..case.token };
+        let (error, place) = (case.row.reason.to_string(), position.to_string());
+        let mut offer = |bare| {
+            case.record.with_record(room, |record| {
+                let intended = Some(record.topic);
+                let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
+                let letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
+                letter.lend(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
+            })
+        };
+        let mut outcome = offer(bare);
+        if !bare && matches!(outcome, Enqueue::Bad(_)) {
+            bare = true;
+            outcome = offer(bare);
+        }
+        case.stage = match outcome {
+            Enqueue::Taken => Stage::Letter { bare, token },
+            Enqueue::Bad(failure) => Stage::Stop { letter_refused: Some(failure) },
+            Enqueue::Blocked(failure)
+                if failure.class == FailureClass::Topic && topics.failed(topic, LETTER_TOPIC_WITHIN, now) =>
+            {
+                Stage::Stop { letter_refused: Some(failure) }
+            }
+            Enqueue::Full | Enqueue::Blocked(_) => Stage::Offered { bare, at: now + OFFER_AGAIN },
+        };
+    }
+
+    /// The dead-letter record of a refused one is refused as well.
+    fn letter_refused(&mut self, position: Position, bare: bool, refused: Refused) {
+        let Refused { id, failure, .. } = refused;
+        let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
+        let waits = match failure.class {
+            FailureClass::Row => false,
+            FailureClass::Topic => !self.topics.failed(topic, LETTER_TOPIC_WITHIN, now),
+            FailureClass::Environment | FailureClass::Client => true,
+        };
+        if waits {
+            self.sink.resolve(id, Resolution::Retry);
+            return;
+        }
+        let is_last = bare || failure.class == FailureClass::Topic;
+        if let Some(case) = self.refusals.cases.get_mut(&position) {
+            case.id = id;
+            case.stage = if is_last {
+                Stage::Stop { letter_refused: Some(failure) }
+            } else {
+                Stage::Offered { bare: true, at: now }
+            };
+        }
+        self.offer_letters();
+    }
+
+    /// The dead-letter record of a row of which no record can be made: its frame is there still, and it was alone.
+    fn letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
+        let token = alone.token;
+        if self.is_judged(alone.clone(), &refused.failure) {
+            self.sink.resolve(refused.id, Resolution::Skip);
+            self.tracker.withdrawn(token);
+        } else {
+            self.careful.enqueued(alone);
+            self.sink.resolve(refused.id, Resolution::Retry);
+        }
+    }
+
+    /// Dead-letter records may be among what was delivered.
+    #[cold]
+    pub(super) fn letters_delivered(&mut self, token: Token, records: u32) {
+        for (position, row) in self.refusals.delivered(token, records) {
+            self.passed_over(&row, position, "dead-letter");
+        }
+    }
+
+    /// Another relay has dealt with everything that commits before `confirmed`.
+    pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
+        let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
+        for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {
+            if !matches!(case.stage, Stage::Letter { .. }) {
+                self.sink.resolve(case.id, Resolution::Skip);
+                self.tracker.withdrawn(case.token);
+            }
+        }
+    }
+
+    /// Everything that can be delivered is, and a refused row stops the relay.
+    pub(super) fn end_at_refusal(&mut self) -> Turn<()> {
+        let in_flight = self.sink.in_flight();
+        if self.refusals.is_empty() || in_flight.records > in_flight.held || self.refusals.is_deciding() {
+            return Ok(());
+        }
+        self.stop_at_refusal()
+    }
+
+    /// A refused row stops the relay, where one does.
+    pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
+        let Some(position) = self.refusals.stop() else { return Ok(()) };
+        let Some(Case { row, stage: Stage::Stop { letter_refused }, .. }) = self.refusals.cases.remove(&position)
+        else {
+            return Ok(());
+        };
+        self.metrics.bad_row(row.reason.label());
+        let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
+        let confirmed = self.tracker.flush_lsn();
+        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, letter_refused }))))
+    }
+}

@@ -1,0 +1,231 @@
+//! One librdkafka producer, with what belongs to it: handles of topics, and a thread that lets go what lingers.
+//!
+//! Given a topic's name, librdkafka takes the client's lock for each record and walks through its list of topics, and rdkafka copies
+//! the name before. A handle spares all of that.
+//!
+//! Invariants: handles are given back before the client that made them ends; the last of a client never ends on the relay's thread,
+//! since librdkafka then joins threads that may be looking a name up (see `retire`).
+//! Specification: librdkafka's `rdkafka.h`, "Topic Handle" and "Producer API".
+
+use super::context::Context;
+use crate::sink::{Header, Record};
+use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
+use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, Producer as _};
+use std::ffi::CString;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+
+/// A producer and its own.
+pub(super) struct Client {
+    /// By the topics' numbers. Dropped first.
+    handles: Vec<Option<Handle>>,
+    flusher: Flusher,
+    producer: Arc<BaseProducer<Context>>,
+    /// Something was handed over since it was last told to let go.
+    lingers: bool,
+    /// It has refused a record for good.
+    pub(super) ended: bool,
+}
+
+struct Handle(NonNull<native::rd_kafka_topic_t>);
+
+#[allow(unsafe_code, reason = "librdkafka's handles may be used by any thread")]
+// SAFETY: see the reason; a handle is never shared here, only moved with its client.
+unsafe impl Send for Handle {}
+
+/// Lets records leave before `linger.ms` is over.
+///
+/// A flush in librdkafka overrides `linger.ms`, which can so be long enough for a backlog's batches and costs an idle stream nothing.
+/// The override holds only while the call lasts: asked for without waiting, two times out of three it is over before the broker's thread
+/// has woken up. So it lasts one millisecond, and a thread of its own spends it.
+struct Flusher {
+    thread: Thread,
+    wanted: Arc<Wanted>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    flush: AtomicBool,
+    end: AtomicBool,
+}
+
+impl Client {
+    pub(super) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
+        let producer = Arc::new(producer);
+        let flusher = Flusher::start(Arc::clone(&producer))?;
+        Ok(Self { handles: Vec::new(), flusher, producer, lingers: false, ended: false })
+    }
+
+    pub(super) fn producer(&self) -> &BaseProducer<Context> {
+        &self.producer
+    }
+
+    pub(super) fn shared(&self) -> Arc<BaseProducer<Context>> {
+        Arc::clone(&self.producer)
+    }
+
+    /// Hands a record over to a partition of the topic of this number and name.
+    pub(super) fn send(
+        &mut self,
+        (number, name): (u32, &str),
+        partition: i32,
+        record: &Record<'_>,
+        opaque: u64,
+    ) -> Result<(), RDKafkaErrorCode> {
+        let number = number as usize;
+        if self.handles.len() <= number {
+            self.handles.resize_with(number + 1, || None);
+        }
+        let Self { handles, producer, .. } = self;
+        let Some(slot) = handles.get_mut(number) else { return Err(RDKafkaErrorCode::UnknownTopic) };
+        let handle = match slot {
+            Some(handle) => handle,
+            None => slot.insert(Handle::new(producer, name)?),
+        };
+        produce(producer, handle, partition, record, opaque)?;
+        self.lingers = true;
+        Ok(())
+    }
+
+    /// Whether it takes nothing any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended || self.producer.context().take_failed() && self.producer.client().fatal_error().is_some()
+    }
+
+    /// What lingers should leave. `again`: though it was told before.
+    pub(super) fn let_go(&mut self, again: bool) {
+        if std::mem::take(&mut self.lingers) || again {
+            self.flusher.wanted.flush.store(true, Ordering::Release);
+            self.flusher.thread.unpark();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.flusher.wanted.end.store(true, Ordering::Release);
+        self.flusher.thread.unpark();
+    }
+}
+
+impl Flusher {
+    fn start(producer: Arc<BaseProducer<Context>>) -> io::Result<Self> {
+        let wanted = Arc::new(Wanted::default());
+        let theirs = Arc::clone(&wanted);
+        let thread = thread::Builder::new().name("kafka-flush".to_owned()).spawn(move || {
+            while !theirs.end.load(Ordering::Acquire) {
+                if theirs.flush.swap(false, Ordering::AcqRel) {
+                    flush_for_a_millisecond(&producer);
+                } else {
+                    thread::park();
+                }
+            }
+        })?;
+        Ok(Self { thread: thread.thread().clone(), wanted })
+    }
+}
+
+/// Its verdict is nearly always "timed out": reports are taken by polls.
+#[allow(unsafe_code, reason = "rdkafka's flush never lets librdkafka's own last")]
+pub(super) fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
+    // SAFETY: the pointer is the producer's own and lives as long as the borrow; the call is thread-safe and keeps nothing.
+    unsafe {
+        native::rd_kafka_flush(producer.client().native_ptr(), 1);
+    }
+}
+
+impl Handle {
+    #[allow(unsafe_code, reason = "rdkafka wraps no handles of a producer's topics")]
+    fn new(producer: &BaseProducer<Context>, topic: &str) -> Result<Self, RDKafkaErrorCode> {
+        let name = CString::new(topic).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
+        // SAFETY: client and name live as long as the borrows, and the name is copied; no settings means the client's own.
+        let handle =
+            unsafe { native::rd_kafka_topic_new(producer.client().native_ptr(), name.as_ptr(), ptr::null_mut()) };
+        NonNull::new(handle).map(Self).ok_or(RDKafkaErrorCode::InvalidTopic)
+    }
+}
+
+impl Drop for Handle {
+    #[allow(unsafe_code, reason = "as above")]
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `rd_kafka_topic_new`, is given back once, and its client is there: see the invariant.
+        unsafe { native::rd_kafka_topic_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// As rdkafka's `send`, but for the topic.
+#[allow(unsafe_code, reason = "rdkafka's own takes the topic by its name alone")]
+fn produce(
+    producer: &BaseProducer<Context>,
+    topic: &Handle,
+    partition: i32,
+    record: &Record<'_>,
+    opaque: u64,
+) -> Result<(), RDKafkaErrorCode> {
+    let bytes = |part: Option<&[u8]>| part.map_or((ptr::null(), 0), |part| (part.as_ptr(), part.len()));
+    let ((value, value_length), (key, key_length)) = (bytes(record.value), bytes(record.key));
+    let headers = headers(record.headers);
+    // SAFETY: every kind is followed by arguments of the types that it is documented with; client and topic live as long as the
+    // borrows; value and key are copied by the call, the opaque is an integer. Headers are the message's once it is taken.
+    let code = unsafe {
+        native::rd_kafka_producev(
+            producer.client().native_ptr(),
+            Type::RD_KAFKA_VTYPE_RKT,
+            topic.0.as_ptr(),
+            Type::RD_KAFKA_VTYPE_PARTITION,
+            partition,
+            Type::RD_KAFKA_VTYPE_MSGFLAGS,
+            native::RD_KAFKA_MSG_F_COPY,
+            Type::RD_KAFKA_VTYPE_VALUE,
+            value,
+            value_length,
+            Type::RD_KAFKA_VTYPE_KEY,
+            key,
+            key_length,
+            Type::RD_KAFKA_VTYPE_OPAQUE,
+            opaque,
+            Type::RD_KAFKA_VTYPE_TIMESTAMP,
+            record.timestamp_millis,
+            Type::RD_KAFKA_VTYPE_HEADERS,
+            headers,
+            Type::RD_KAFKA_VTYPE_END,
+        )
+    };
+    if !code.is_error() {
+        return Ok(());
+    }
+    if !headers.is_null() {
+        // SAFETY: a message that was not taken leaves its headers to the caller.
+        unsafe { native::rd_kafka_headers_destroy(headers) }
+    }
+    Err(KafkaError::MessageProduction(code.into()).rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
+}
+
+/// Headers in librdkafka's form; null for none.
+#[allow(unsafe_code, reason = "rdkafka's own do not show their pointer")]
+fn headers(headers: &[Header<'_>]) -> *mut native::rd_kafka_headers_t {
+    if headers.is_empty() {
+        return ptr::null_mut();
+    }
+    // SAFETY: it allocates, and nothing else.
+    let all = unsafe { native::rd_kafka_headers_new(headers.len()) };
+    for header in headers {
+        let (value, length) =
+            header.value.map_or((ptr::null(), 0), |value| (value.as_ptr(), value.len().cast_signed()));
+        // SAFETY: name and value live as long as the borrows, have the lengths that are named, and are copied.
+        unsafe {
+            native::rd_kafka_header_add(
+                all,
+                header.name.as_ptr().cast(),
+                header.name.len().cast_signed(),
+                value.cast(),
+                length,
+            );
+        }
+    }
+    all
+}

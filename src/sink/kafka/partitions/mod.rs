@@ -1,0 +1,696 @@
+//! The sending side's rule, for all partitions: what is handed over now, what waits, and what a refusal holds up.
+//!
+//! ```text
+//!  enqueue ──┬── may be sent now ──► Clients: the lane's producer ──► reports ──► delivered
+//!            └── copied into the partition's queue ──────▲              └──► failed: back into the queue, in front
+//! ```
+//!
+//! A broker that does not know a producer in a partition (a new producer; one that it has forgotten; a recreated topic) takes a
+//! batch of *any* sequence number. With two requests of such a partition under way, the first may be refused and the second taken:
+//! refused for a while, librdkafka counts the first as delivered by implication, and it is lost; refused for good, a later row of the
+//! key is in the log before the earlier one's action is decided. So:
+//!
+//! > **Never two requests under way for a partition that may not know the producer.**
+//!
+//! The first record of a partition goes alone, and what follows waits in the partition's queue until its report (a proof). From then
+//! on librdkafka pipelines, since the broker refuses what comes behind a refused batch. After any failure, with another producer, and
+//! after a pause a partition has to be proven anew. Each partition has its own [`State`], so none waits for another.
+//!
+//! A refused batch is searched for the record that is to blame by a producer of its own, with one request of the partition under way:
+//! halves of it, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
+//!
+//! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. Knows neither librdkafka nor a clock.
+//! Invariants: see [`partition`]; each record is reported once; a partition's records reach one lane's producer only.
+
+mod entries;
+mod partition;
+#[cfg(test)]
+mod tests;
+
+pub use entries::Ticket;
+pub use partition::Place;
+
+use super::super::{
+    Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Refused, Report,
+    Resolution, Tag, Token,
+};
+use entries::{Entries, Entry};
+use partition::{CALM, Partition, Queued, RETRY, Returned, Search, State, WINDOW_HOLDS};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// What a record in flight costs beyond its bytes: its message, its entry, its place in queues. Measured around 450 with three short
+/// headers; counted, so that short records are bounded as well.
+pub const RECORD_OVERHEAD_BYTES: u64 = 512;
+
+/// Buffers that are kept for records that will wait, and how large one may be to be kept.
+const KEPT_BUFFERS: usize = 512;
+const KEPT_BUFFER_BYTES: usize = 4096;
+
+/// On the wire a record takes at most so many bytes beyond key, value and headers.
+const WIRE_OVERHEAD_BYTES: u64 = 64;
+
+/// The producers, as the rule needs them.
+pub trait Clients {
+    /// Hands a record to the producer of its place's lane.
+    ///
+    /// # Errors
+    /// It was not taken.
+    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+
+    /// Adds a record to the next request of the isolating producer, which leaves with [`Clients::release`].
+    ///
+    /// # Errors
+    /// It was not taken.
+    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+
+    /// What was collected leaves, as one request for each partition.
+    fn release(&mut self);
+
+    /// How many bytes a request of the isolating producer may have.
+    fn request_bytes(&self) -> u64;
+}
+
+/// Why a client did not take a record.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// Its producer has ended, and another one will take it.
+    Later,
+    /// It never will be taken as it is ([`FailureClass::Row`]), or not before its topic has changed.
+    Refused(Failure),
+}
+
+/// What is worth telling people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A batch was refused: the record that is to blame is searched for, among so many.
+    Isolating {
+        /// Where.
+        place: Place,
+        /// Records.
+        records: usize,
+    },
+    /// No record is refused by itself: batches of the partition are at most so large from now on.
+    SmallerBatches {
+        /// Where.
+        place: Place,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The partition takes records again as any other.
+    Isolated {
+        /// Where.
+        place: Place,
+    },
+}
+
+impl Event {
+    /// Where.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Isolating { place, .. } | Self::SmallerBatches { place, .. } | Self::Isolated { place } => *place,
+        }
+    }
+}
+
+/// All partitions that records went to.
+#[derive(Debug, Default)]
+pub struct Partitions {
+    list: Vec<Partition>,
+    entries: Entries,
+    in_flight: InFlight,
+    /// Buffers that are free.
+    pool: Vec<OwnedRecord>,
+    room: HeaderRoom,
+    sequence: u64,
+    refusals: u64,
+    /// Which partition waits for a resolution.
+    held: HashMap<RefusalId, u32>,
+    /// Partitions that something may be handed over for, or whose time may have come.
+    listed: Vec<u32>,
+    reports: Vec<Report>,
+    events: Vec<Event>,
+    /// Something that had waited was handed over in this turn.
+    pumped: bool,
+}
+
+impl Partitions {
+    /// One more partition; its number.
+    pub fn add(&mut self, place: Place, now: Instant) -> u32 {
+        self.list.push(Partition::new(place, now));
+        u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Where they are.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.list.iter().map(|partition| partition.place)
+    }
+
+    /// The place of the partition that a refusal holds, and its number.
+    pub fn held_at(&self, id: RefusalId) -> Option<(u32, Place)> {
+        let at = self.held.get(&id).copied()?;
+        self.list.get(at as usize).map(|partition| (at, partition.place))
+    }
+
+    /// The place of the partition of this number.
+    pub fn place(&self, at: u32) -> Option<Place> {
+        self.list.get(at as usize).map(|partition| partition.place)
+    }
+
+    /// What was taken and not yet reported. What it holds is with what it costs.
+    #[inline]
+    pub fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    /// The same, with what cannot move and what is searched.
+    pub fn in_flight_by_state(&self) -> InFlight {
+        let mut in_flight = self.in_flight;
+        for partition in self.listed.iter().filter_map(|at| self.list.get(*at as usize)) {
+            let waiting = partition.queue.len() as u64;
+            match partition.state {
+                State::Held { .. } => in_flight.held += waiting,
+                State::Isolating if partition.search.suspects > 0 => {
+                    in_flight.isolating += waiting + u64::from(partition.under_way);
+                }
+                State::Unproven
+                | State::Proven { .. }
+                | State::Draining
+                | State::Resting { .. }
+                | State::Isolating
+                | State::Replaced => {}
+            }
+        }
+        in_flight
+    }
+
+    /// What a partition waits for that passes by itself.
+    pub fn blocked(&self) -> Option<&Failure> {
+        self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
+            State::Resting { failure, .. } => Some(failure),
+            State::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
+            State::Unproven | State::Proven { .. } | State::Draining | State::Isolating | State::Replaced => None,
+        })
+    }
+
+    /// Whether the partition takes what comes next at once: for records that may go anywhere.
+    pub fn is_open(&self, at: u32) -> bool {
+        self.list.get(at as usize).is_some_and(|partition| match partition.state {
+            State::Proven { .. } => partition.queue.is_empty(),
+            State::Unproven => partition.under_way == 0,
+            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
+        })
+    }
+
+    /// Takes a record for the partition of this number.
+    #[inline]
+    pub fn enqueue(
+        &mut self,
+        at: u32,
+        record: &Record<'_>,
+        tag: Tag,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        self.take(at, record, tag, None, now, clients)
+    }
+
+    fn take(
+        &mut self,
+        at: u32,
+        record: &Record<'_>,
+        tag: Tag,
+        releases: Option<u32>,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        let Self { list, entries, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
+        let held = record.held_bytes() as u64;
+        self.sequence += 1;
+        let entry = Entry { tag, partition: at, sequence: self.sequence, bytes: record.bytes() as u64, held, releases };
+        let ticket = entries.add(entry);
+        let bytes = held + WIRE_OVERHEAD_BYTES;
+        if partition.queue.is_empty() && partition.may_send(bytes, now) {
+            match clients.hand_over(partition.place, record, ticket) {
+                Ok(()) => {
+                    partition.sent(bytes);
+                    self.count(held);
+                    return Enqueue::Taken;
+                }
+                Err(NotTaken::Refused(failure)) => {
+                    entries.take(ticket);
+                    let is_row = failure.class == FailureClass::Row;
+                    return if is_row { Enqueue::Bad(failure) } else { Enqueue::Blocked(failure) };
+                }
+                Err(NotTaken::Later) => partition.state = State::Draining,
+            }
+        }
+        self.wait(at, record, ticket, bytes);
+        self.count(held);
+        Enqueue::Taken
+    }
+
+    #[inline]
+    fn count(&mut self, held: u64) {
+        self.in_flight.records += 1;
+        self.in_flight.bytes += held;
+    }
+
+    /// The record waits in its partition's queue.
+    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
+        let mut owned = self.pool.pop().unwrap_or_default();
+        owned.set(record);
+        if let Some(partition) = self.list.get_mut(at as usize) {
+            partition.queue.push_back(Queued { ticket, record: owned, bytes });
+        }
+        self.list_it(at);
+    }
+
+    fn list_it(&mut self, at: u32) {
+        if let Some(partition) = self.list.get_mut(at as usize)
+            && !std::mem::replace(&mut partition.listed, true)
+        {
+            self.listed.push(at);
+        }
+    }
+
+    fn recycle(pool: &mut Vec<OwnedRecord>, record: OwnedRecord) {
+        if pool.len() < KEPT_BUFFERS && record.room_bytes() <= KEPT_BUFFER_BYTES {
+            pool.push(record);
+        }
+    }
+
+    /// A record was delivered.
+    #[inline]
+    pub fn delivered(&mut self, ticket: Ticket, now: Instant) -> Delivered {
+        let Entry { tag, partition: at, sequence, bytes, held, releases } = self.entries.take(ticket);
+        self.in_flight.records -= 1;
+        self.in_flight.bytes -= held;
+        if let Some(partition) = self.list.get_mut(at as usize) {
+            partition.answered(held + WIRE_OVERHEAD_BYTES);
+            partition.delivered = partition.delivered.max(sequence);
+            if matches!(partition.state, State::Unproven | State::Proven { .. }) {
+                partition.state = State::Proven { at: now };
+            }
+        }
+        if let Some(released) = releases {
+            self.release(released, now);
+        }
+        Delivered { token: tag.token, records: 1, bytes }
+    }
+
+    /// A record was not delivered. `record` is its copy.
+    pub fn failed(&mut self, ticket: Ticket, record: OwnedRecord, failure: Failure) {
+        let Entry { partition: at, sequence, held, .. } = *self.entries.get(ticket);
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let bytes = held + WIRE_OVERHEAD_BYTES;
+        partition.answered(bytes);
+        if sequence < partition.delivered {
+            // A later one arrived. What is right again is the stream from its confirmed position.
+            let text = format!("a later record was delivered before one that failed: {}", failure.text);
+            self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text }));
+        }
+        if !matches!(partition.state, State::Isolating) {
+            partition.state = State::Draining;
+        }
+        let refused = failure.class == FailureClass::Row;
+        partition.failed(Returned { sequence, queued: Queued { ticket, record, bytes }, refused }, failure);
+        self.list_it(at);
+    }
+
+    /// Another producer serves the lane from here on. What the one before has under way is reported as ever.
+    pub fn lane_renewed(&mut self, lane: u8) {
+        for at in 0..self.list.len() {
+            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.lane == lane) else {
+                continue;
+            };
+            if matches!(partition.state, State::Unproven | State::Proven { .. }) {
+                partition.state = if partition.under_way > 0 { State::Draining } else { State::Unproven };
+                self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Batches of the partition are to be smaller than what was refused, where that was more than one record.
+    pub fn learn_limit(&mut self, at: u32, records: usize, bytes: u64, now: Instant) {
+        if let Some(partition) = self.list.get_mut(at as usize).filter(|_| records > 1) {
+            partition.window = Some(((bytes / 2).max(1), now + WINDOW_HOLDS));
+        }
+    }
+
+    /// The partition of a record in flight.
+    pub fn partition_of(&self, ticket: Ticket) -> u32 {
+        self.entries.get(ticket).partition
+    }
+
+    /// Gives up everything in flight. Its tickets are never to be redeemed.
+    pub fn forget(&mut self, now: Instant) {
+        let Self { list, pool, .. } = self;
+        for partition in list.iter_mut() {
+            let window = partition.window;
+            let queue = std::mem::take(&mut partition.queue);
+            for queued in queue {
+                Self::recycle(pool, queued.record);
+            }
+            *partition = Partition { window, ..Partition::new(partition.place, now) };
+        }
+        self.entries = Entries::default();
+        self.in_flight = InFlight::default();
+        self.held.clear();
+        self.listed.clear();
+        self.reports.clear();
+        self.events.clear();
+    }
+
+    /// What is to be told of what happened since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Hands over what may go now, and tells of what was refused. Whether anything that had waited was handed over.
+    pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
+        let mut place = 0;
+        self.pumped = false;
+        while let Some(at) = self.listed.get(place).copied() {
+            self.look_at(at, now, clients);
+            let Some(partition) = self.list.get_mut(at as usize) else { break };
+            let is_plain = matches!(partition.state, State::Unproven | State::Proven { .. });
+            if is_plain && partition.queue.is_empty() {
+                partition.listed = false;
+                self.listed.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+        self.reports.drain(..).for_each(each);
+        self.pumped
+    }
+
+    fn look_at(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        match &partition.state {
+            State::Unproven | State::Proven { .. } => self.pump(at, now, clients),
+            State::Draining if partition.under_way == 0 => {
+                self.drained(at, now);
+                self.pump(at, now, clients);
+            }
+            State::Resting { until, .. } if now >= *until => {
+                partition.state = State::Isolating;
+                self.isolate(at, now, clients);
+            }
+            State::Isolating if partition.under_way == 0 => self.isolate(at, now, clients),
+            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => {}
+        }
+    }
+
+    /// Hands over from the queue to the lane's producer, as long as that may be.
+    fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+        let Self { list, pool, room, pumped, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return };
+        while let Some(bytes) = partition.queue.front().map(|front| front.bytes)
+            && partition.may_send(bytes, now)
+            && let Some(Queued { ticket, record, .. }) = partition.queue.front()
+        {
+            let place = partition.place;
+            match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
+                Ok(()) => {
+                    *pumped = true;
+                    partition.sent(bytes);
+                    partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
+                }
+                Err(NotTaken::Later) => {
+                    partition.state = State::Draining;
+                    return;
+                }
+                Err(NotTaken::Refused(failure)) => {
+                    if partition.under_way == 0 {
+                        self.hold(at, failure);
+                    }
+                    // Else what is before it comes first.
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Nothing is under way after a failure: decides what comes next.
+    fn drained(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let bytes =
+            partition.returned.iter().filter(|returned| returned.refused).map(|returned| returned.queued.bytes).sum();
+        let records = partition.returned.len();
+        let suspects = partition.take_back();
+        let Some(failure) = partition.cause.take() else {
+            partition.state = State::Unproven;
+            return;
+        };
+        match failure.class {
+            FailureClass::Row => {
+                partition.search = Search::of(suspects, bytes, now);
+                if suspects == 1 {
+                    self.hold(at, failure);
+                } else {
+                    partition.state = State::Isolating;
+                    let event = Event::Isolating { place: partition.place, records };
+                    self.events.push(event);
+                }
+            }
+            FailureClass::Topic => {
+                partition.search = Search::of(0, 0, now);
+                self.hold(at, failure);
+            }
+            FailureClass::Environment => {
+                partition.search = Search::of(0, 0, now);
+                partition.state = State::Resting { until: now + RETRY, failure };
+            }
+            FailureClass::Client => partition.state = State::Unproven,
+        }
+    }
+
+    /// One request of the isolating producer has been answered, or there was none: the next.
+    fn isolate(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+        if !self.attempted(at, now) {
+            return;
+        }
+        let Self { list, pool, room, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return };
+        let Search { suspects, since, .. } = partition.search;
+        if suspects == 0 && now.saturating_duration_since(since) >= CALM {
+            partition.state = State::Unproven;
+            self.events.push(Event::Isolated { place: partition.place });
+            return self.pump(at, now, clients);
+        }
+        let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
+        let next = partition.search.next(partition.queue.len());
+        let (place, mut attempt) = (partition.place, 0);
+        while attempt < next
+            && let Some(front) = partition.queue.front()
+            && (attempt == 0 || partition.under_way_bytes + front.bytes <= most)
+        {
+            let (bytes, ticket) = (front.bytes, front.ticket);
+            match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
+                Ok(()) => {
+                    partition.sent(bytes);
+                    partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
+                    attempt += 1;
+                }
+                Err(NotTaken::Later) => break,
+                Err(NotTaken::Refused(failure)) => {
+                    if attempt == 0 {
+                        return self.hold(at, failure);
+                    }
+                    break;
+                }
+            }
+        }
+        partition.search.attempt = attempt;
+        partition.search.attempt_bytes = partition.under_way_bytes;
+        if attempt > 0 {
+            clients.release();
+        }
+    }
+
+    /// What the last request of a search says. Whether there may be another.
+    fn attempted(&mut self, at: u32, now: Instant) -> bool {
+        let Some(partition) = self.list.get_mut(at as usize) else { return false };
+        let attempt = std::mem::take(&mut partition.search.attempt);
+        if attempt == 0 {
+            return true;
+        }
+        let returned = partition.returned.len();
+        let suspects = partition.take_back();
+        let Some(failure) = partition.cause.take() else {
+            return self.attempt_delivered(at, attempt, now);
+        };
+        match failure.class {
+            FailureClass::Row => {
+                partition.search.refused(suspects, partition.search.attempt_bytes, now);
+                if returned == 1 {
+                    partition.search.found = true;
+                    self.hold(at, failure);
+                    return false;
+                }
+                true
+            }
+            FailureClass::Topic => {
+                self.hold(at, failure);
+                false
+            }
+            FailureClass::Environment => {
+                partition.state = State::Resting { until: now + RETRY, failure };
+                false
+            }
+            FailureClass::Client => true,
+        }
+    }
+
+    /// A whole request was delivered.
+    fn attempt_delivered(&mut self, at: u32, attempt: usize, now: Instant) -> bool {
+        let Some(partition) = self.list.get_mut(at as usize) else { return false };
+        let search = &mut partition.search;
+        if search.suspects > 0 {
+            search.suspects = search.suspects.saturating_sub(attempt);
+            if search.suspects == 0 && !search.found && search.refused_bytes > 0 {
+                let bytes = (search.refused_bytes / 2).max(1);
+                search.refused_bytes = 0;
+                partition.window = Some((bytes, now + WINDOW_HOLDS));
+                self.events.push(Event::SmallerBatches { place: partition.place, bytes });
+            }
+        }
+        true
+    }
+
+    /// The record in front is refused: it stays until it is resolved.
+    fn hold(&mut self, at: u32, failure: Failure) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        assert!(partition.under_way == 0, "a partition is held while something of it is under way");
+        let Some(front) = partition.queue.front() else {
+            partition.state = State::Unproven;
+            return;
+        };
+        self.refusals += 1;
+        let id = RefusalId(self.refusals);
+        let refused = Refused {
+            id,
+            tag: self.entries.get(front.ticket).tag,
+            record: front.record.clone(),
+            failure: failure.clone(),
+        };
+        partition.state = State::Held { failure };
+        self.held.insert(id, at);
+        self.reports.push(Report::Refused(Box::new(refused)));
+        self.list_it(at);
+    }
+
+    /// What becomes of a refused record. `to`: the partition that a record in its place goes to.
+    pub fn resolve(
+        &mut self,
+        id: RefusalId,
+        resolution: Resolution<'_>,
+        to: u32,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        let Some(at) = self.held.get(&id).copied() else { return Enqueue::Taken };
+        match resolution {
+            Resolution::Retry => {
+                self.held.remove(&id);
+                self.retry(at, now);
+            }
+            Resolution::Skip => {
+                self.held.remove(&id);
+                self.skip(at, now);
+            }
+            Resolution::Instead(record, token) if to == at => {
+                self.held.remove(&id);
+                self.replace_in_place(at, record, token);
+            }
+            Resolution::Instead(record, token) => return self.replace(id, at, record, token, to, now, clients),
+        }
+        Enqueue::Taken
+    }
+
+    fn retry(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let State::Held { failure, .. } = std::mem::replace(&mut partition.state, State::Unproven) else { return };
+        partition.search.suspects = partition.search.suspects.max(1);
+        partition.search.refused_bytes = 0;
+        partition.state = State::Resting { until: now + RETRY, failure };
+    }
+
+    /// The record in front is done with.
+    fn skip(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
+        Self::recycle(&mut self.pool, record);
+        let Entry { held, releases, .. } = self.entries.take(ticket);
+        self.in_flight.records -= 1;
+        self.in_flight.bytes -= held;
+        partition.resume_search(now);
+        if let Some(released) = releases {
+            self.release(released, now);
+        }
+    }
+
+    /// What waits behind a record that was replaced may go on.
+    fn release(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, State::Replaced)) else {
+            return;
+        };
+        partition.resume_search(now);
+        let next = partition.passes_on.take();
+        self.list_it(at);
+        if let Some(next) = next {
+            self.release(next, now);
+        }
+    }
+
+    /// The dead-letter record goes to the same partition: it takes the refused one's place.
+    fn replace_in_place(&mut self, at: u32, record: &Record<'_>, token: Token) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let Some(front) = partition.queue.front_mut() else { return };
+        front.record.set(record);
+        let held = record.held_bytes() as u64;
+        front.bytes = held + WIRE_OVERHEAD_BYTES;
+        let entry = self.entries.get_mut(front.ticket);
+        self.in_flight.bytes = self.in_flight.bytes + held - entry.held;
+        (entry.held, entry.bytes, entry.tag.token) = (held, record.bytes() as u64, token);
+        partition.search.suspects = 1;
+        partition.search.refused_bytes = 0;
+        partition.state = State::Isolating;
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what goes where, in place of what")]
+    fn replace(
+        &mut self,
+        id: RefusalId,
+        at: u32,
+        record: &Record<'_>,
+        token: Token,
+        to: u32,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        let front = self.list.get(at as usize).and_then(|partition| partition.queue.front());
+        let Some(ticket) = front.map(|front| front.ticket) else { return Enqueue::Taken };
+        let tag = Tag { token, ..self.entries.get(ticket).tag };
+        let outcome = self.take(to, record, tag, Some(at), now, clients);
+        if !matches!(outcome, Enqueue::Taken) {
+            return outcome;
+        }
+        self.held.remove(&id);
+        let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
+        if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
+            Self::recycle(&mut self.pool, record);
+            let Entry { held, releases, .. } = self.entries.take(ticket);
+            self.in_flight.records -= 1;
+            self.in_flight.bytes -= held;
+            partition.state = State::Replaced;
+            // A dead-letter record that was itself replaced: what waits for it waits for the other.
+            partition.passes_on = releases;
+        }
+        outcome
+    }
+}

@@ -1,0 +1,242 @@
+//! One partition: what of it is under way, what waits, and what may be handed over next.
+//!
+//! ```text
+//!              ┌────────── success ──────────┐
+//!  Unproven ───┘  one record under way       ▼
+//!     ▲  ▲                                Proven   as many as there are
+//!     │  └── a pause, another producer ──────┤
+//!     │                                      │ failure
+//!     │        nothing is under way          ▼
+//!     ├── it was not to blame ◄────────── Draining ──► Resting ──► Isolating ──► Held ──► Replaced
+//!     └── calm for a while ◄──────────────────────────────────────── │  ▲ one request under way │
+//!                                                                    └──┴──────── resolved ◄───┘
+//! ```
+//!
+//! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` nothing is handed over;
+//! in `Isolating` at most one request is; what waits stands in the order in which it was taken, and behind what is under way.
+//! Pure: reads no clock.
+
+use super::entries::Ticket;
+use crate::sink::{Failure, FailureClass, OwnedRecord};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A proof holds so long without a further success. A broker forgets a producer after a day (`producer.id.expiration.ms`), or when
+/// the topic is recreated; a proof costs one round trip.
+pub(super) const PROOF_HOLDS: Duration = Duration::from_secs(10);
+
+/// A partition of which a record was refused goes back to its lane when no other was for so long.
+pub(super) const CALM: Duration = Duration::from_secs(2);
+
+/// Batches are as large as settings allow again when none was refused for so long.
+pub(super) const WINDOW_HOLDS: Duration = Duration::from_mins(30);
+
+/// Pauses before what failed for the topic's or the environment's sake is tried again.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+
+/// Where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The topic's number with the [`Clients`](super::Clients).
+    pub topic: u32,
+    /// From 0.
+    pub partition: i32,
+    /// Whose producer takes its records.
+    pub lane: u8,
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) ticket: Ticket,
+    pub(super) record: OwnedRecord,
+    /// Its bytes on the wire, nearly.
+    pub(super) bytes: u64,
+}
+
+/// A record whose hand-over failed.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) sequence: u64,
+    pub(super) queued: Queued,
+    /// For a reason that may be its own.
+    pub(super) refused: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// The broker may not know the lane's producer here.
+    Unproven,
+    /// The lane's producer was successful here.
+    Proven { at: Instant },
+    /// Something failed, or the lane has another producer: what is under way is waited for.
+    Draining,
+    /// Nothing is tried before `until`.
+    Resting { until: Instant, failure: Failure },
+    /// The isolating producer takes its records, one request at a time.
+    Isolating,
+    /// The record in front was refused.
+    Held { failure: Failure },
+    /// A dead-letter record is under way elsewhere, in place of the one that was in front.
+    Replaced,
+}
+
+/// The search for the record that is refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Search {
+    /// So many in front hold one that is refused, as far as is known; 0: none does.
+    pub(super) suspects: usize,
+    /// The one request under way holds so many; 0: there is none.
+    pub(super) attempt: usize,
+    /// And so many bytes.
+    pub(super) attempt_bytes: u64,
+    /// The smallest batch of several that was refused, in bytes; 0: none was.
+    pub(super) refused_bytes: u64,
+    /// When something was refused last.
+    pub(super) since: Instant,
+    /// A single record was found since the search began.
+    pub(super) found: bool,
+}
+
+impl Search {
+    pub(super) fn of(suspects: usize, refused_bytes: u64, since: Instant) -> Self {
+        Self { suspects, attempt: 0, attempt_bytes: 0, refused_bytes, since, found: false }
+    }
+
+    /// How many records the next request should hold; `waiting`: how many there are.
+    pub(super) fn next(&self, waiting: usize) -> usize {
+        let next = match self.suspects {
+            0 => waiting,
+            1 => 1,
+            suspects => suspects / 2,
+        };
+        next.min(waiting)
+    }
+
+    /// A request was refused, of which so many records in front may be to blame.
+    pub(super) fn refused(&mut self, suspects: usize, bytes: u64, now: Instant) {
+        self.suspects = suspects;
+        self.since = now;
+        if suspects > 1 {
+            self.refused_bytes = bytes;
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub(super) place: Place,
+    pub(super) state: State,
+    pub(super) under_way: u32,
+    pub(super) under_way_bytes: u64,
+    pub(super) queue: VecDeque<Queued>,
+    /// What failed, until nothing is under way.
+    pub(super) returned: Vec<Returned>,
+    /// The failure among them that says most.
+    pub(super) cause: Option<Failure>,
+    /// The highest sequence that was delivered.
+    pub(super) delivered: u64,
+    /// Counts in `Isolating`, and in what comes between two requests of a search.
+    pub(super) search: Search,
+    /// So many bytes under way at most, and until when: a larger batch was refused though none of its records is by itself.
+    pub(super) window: Option<(u64, Instant)>,
+    /// In `Replaced`: the partition that goes on with this one.
+    pub(super) passes_on: Option<u32>,
+    /// It is listed to be looked at.
+    pub(super) listed: bool,
+}
+
+impl Partition {
+    pub(super) fn new(place: Place, now: Instant) -> Self {
+        Self {
+            place,
+            state: State::Unproven,
+            under_way: 0,
+            under_way_bytes: 0,
+            queue: VecDeque::new(),
+            returned: Vec::new(),
+            cause: None,
+            delivered: 0,
+            search: Search::of(0, 0, now),
+            window: None,
+            passes_on: None,
+            listed: false,
+        }
+    }
+
+    /// Whether the lane's producer may be handed one more record, of so many bytes, that comes next.
+    #[inline]
+    pub(super) fn may_send(&mut self, bytes: u64, now: Instant) -> bool {
+        match &self.state {
+            State::Unproven => self.under_way == 0,
+            State::Proven { at } => {
+                if self.under_way == 0 && now.saturating_duration_since(*at) >= PROOF_HOLDS {
+                    self.state = State::Unproven;
+                    return true;
+                }
+                self.window.is_none() || self.fits_window(bytes, now)
+            }
+            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
+        }
+    }
+
+    #[cold]
+    fn fits_window(&mut self, bytes: u64, now: Instant) -> bool {
+        self.window = self.window.filter(|(_, until)| now < *until);
+        self.under_way == 0 || self.window.is_none_or(|(most, _)| self.under_way_bytes + bytes <= most)
+    }
+
+    /// One record is under way.
+    #[inline]
+    pub(super) fn sent(&mut self, bytes: u64) {
+        self.under_way += 1;
+        self.under_way_bytes += bytes;
+        assert!(
+            !matches!(self.state, State::Unproven) || self.under_way == 1,
+            "two records of a partition that may not know the producer"
+        );
+    }
+
+    /// One that was under way is not any more.
+    #[inline]
+    pub(super) fn answered(&mut self, bytes: u64) {
+        assert!(self.under_way > 0, "more reports than records of a partition");
+        self.under_way -= 1;
+        self.under_way_bytes -= bytes;
+    }
+
+    /// What failed waits again, in front and in order. How many in front may be to blame.
+    pub(super) fn take_back(&mut self) -> usize {
+        self.returned.sort_unstable_by_key(|returned| returned.sequence);
+        let suspects = self.returned.iter().rposition(|returned| returned.refused).map_or(0, |last| last + 1);
+        while let Some(Returned { queued, .. }) = self.returned.pop() {
+            self.queue.push_front(queued);
+        }
+        suspects
+    }
+
+    /// The record in front is dealt with: the rest of what is suspected comes next.
+    pub(super) fn resume_search(&mut self, now: Instant) {
+        let Search { suspects, found, .. } = self.search;
+        let rest = suspects.saturating_sub(1);
+        self.search = Search { found, ..Search::of(rest, 0, now) };
+        self.state = State::Isolating;
+    }
+
+    /// What failed, and why; the failure that says most counts.
+    pub(super) fn failed(&mut self, returned: Returned, failure: Failure) {
+        self.returned.push(returned);
+        if self.cause.as_ref().is_none_or(|cause| rank(failure.class) > rank(cause.class)) {
+            self.cause = Some(failure);
+        }
+    }
+}
+
+fn rank(class: FailureClass) -> u8 {
+    match class {
+        FailureClass::Row => 3,
+        FailureClass::Topic => 2,
+        FailureClass::Environment => 1,
+        FailureClass::Client => 0,
+    }
+}

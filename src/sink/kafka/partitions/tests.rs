@@ -1,0 +1,448 @@
+//! The rule against a broker that does not know producers, in any order of events: seeded, without a clock or a socket.
+
+use super::*;
+use crate::sink::{Header, Origin};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// As Kafka's idempotent producers have them.
+const MOST_REQUESTS: usize = 5;
+const PARTITIONS: i32 = 4;
+const RECORDS: u64 = 120;
+
+/// Splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone)]
+struct Message {
+    ticket: Ticket,
+    number: u64,
+    record: OwnedRecord,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Taken,
+    /// Refused for now, or out of order: it is sent again.
+    Later,
+    Refused,
+}
+
+struct Request {
+    partition: i32,
+    base: u64,
+    messages: Vec<Message>,
+    answer: Option<Answer>,
+}
+
+/// librdkafka's, as far as it matters.
+#[derive(Default)]
+struct Producer {
+    id: u64,
+    lane: Option<u8>,
+    waiting: BTreeMap<i32, VecDeque<Message>>,
+    sequences: BTreeMap<i32, u64>,
+    requests: Vec<Request>,
+    fatal: bool,
+}
+
+struct World {
+    dice: Dice,
+    now: Instant,
+    /// Lanes first, then the isolating one, then those that have ended.
+    producers: Vec<Producer>,
+    lanes: usize,
+    ids: u64,
+    logs: BTreeMap<i32, Vec<u64>>,
+    /// What the broker knows of producers: the next sequence, by partition and producer.
+    known: BTreeMap<(i32, u64), u64>,
+    bad: BTreeSet<u64>,
+    /// Most records of a request.
+    limit: usize,
+}
+
+impl Clients for World {
+    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        let producer = &mut self.producers[usize::from(place.lane)];
+        if producer.fatal {
+            return Err(NotTaken::Later);
+        }
+        producer.waiting.entry(place.partition).or_default().push_back(message(record, ticket));
+        Ok(())
+    }
+
+    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        let isolating = &mut self.producers[self.lanes];
+        isolating.waiting.entry(place.partition).or_default().push_back(message(record, ticket));
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        let at = self.lanes;
+        let partitions: Vec<i32> = self.producers[at].waiting.keys().copied().collect();
+        for partition in partitions {
+            let under_way = self.producers[at].requests.iter().filter(|request| request.partition == partition).count();
+            let waiting = self.producers[at].waiting[&partition].len();
+            assert!(under_way == 0 || waiting == 0, "two requests of a partition are searched at once");
+            self.form(at, partition, usize::MAX);
+        }
+    }
+
+    fn request_bytes(&self) -> u64 {
+        1 << 20
+    }
+}
+
+fn message(record: &Record<'_>, ticket: Ticket) -> Message {
+    let number = std::str::from_utf8(record.value.unwrap()).unwrap().parse().unwrap();
+    Message { ticket, number, record: OwnedRecord::of(record) }
+}
+
+fn failure(class: FailureClass) -> Failure {
+    Failure { class, reason: "too_large", text: "too large".into() }
+}
+
+impl World {
+    fn new(seed: u64, lanes: usize) -> Self {
+        let mut dice = Dice(seed);
+        let rare = 3 + dice.below(40);
+        let limit = if dice.one_in(4) { 2 } else { usize::MAX };
+        let bad = (0..RECORDS).filter(|_| dice.one_in(rare)).collect();
+        let producers = (0..=lanes).map(|at| Producer {
+            id: at as u64,
+            lane: (at < lanes).then(|| u8::try_from(at).unwrap()),
+            ..Producer::default()
+        });
+        let producers: Vec<Producer> = producers.collect();
+        let ids = producers.len() as u64;
+        let (logs, known) = (BTreeMap::new(), BTreeMap::new());
+        Self { dice, now: Instant::now(), producers, lanes, ids, logs, known, bad, limit }
+    }
+
+    /// A request of what waits, of at most so many records.
+    fn form(&mut self, at: usize, partition: i32, most: usize) {
+        let producer = &mut self.producers[at];
+        let Some(waiting) = producer.waiting.get_mut(&partition) else { return };
+        let messages: Vec<Message> = waiting.drain(..waiting.len().min(most)).collect();
+        if messages.is_empty() {
+            return;
+        }
+        let sequence = producer.sequences.entry(partition).or_default();
+        let base = *sequence;
+        *sequence += messages.len() as u64;
+        producer.requests.push(Request { partition, base, messages, answer: None });
+    }
+
+    /// What the broker says of the first request that has not come to it.
+    fn arrive(&mut self, at: usize) {
+        let Self { producers, dice, logs, known, bad, limit, .. } = self;
+        let producer = &mut producers[at];
+        let Some(request) = producer.requests.iter_mut().find(|request| request.answer.is_none()) else { return };
+        let key = (request.partition, producer.id);
+        let next = known.get(&key).copied();
+        let is_refused =
+            request.messages.len() > *limit || request.messages.iter().any(|one| bad.contains(&one.number));
+        request.answer = Some(match next {
+            Some(next) if request.base < next => Answer::Taken,
+            Some(next) if request.base > next => Answer::Later,
+            _ if dice.one_in(6) => Answer::Later,
+            _ if is_refused => Answer::Refused,
+            _ => {
+                logs.entry(request.partition).or_default().extend(request.messages.iter().map(|one| one.number));
+                known.insert(key, request.base + request.messages.len() as u64);
+                Answer::Taken
+            }
+        });
+    }
+
+    /// The answer to the first request comes back.
+    fn answer(&mut self, at: usize, partitions: &mut Partitions, reported: &mut Vec<u64>) {
+        let now = self.now;
+        let producer = &mut self.producers[at];
+        let Some(place) = producer.requests.iter().position(|request| request.answer.is_some()) else { return };
+        match producer.requests[place].answer {
+            Some(Answer::Taken) => {
+                for message in producer.requests.remove(place).messages {
+                    partitions.delivered(message.ticket, now);
+                    reported.push(message.number);
+                }
+            }
+            Some(Answer::Later) if producer.fatal => {
+                let request = producer.requests.remove(place);
+                fail(partitions, request.messages, FailureClass::Client);
+            }
+            Some(Answer::Later) | None => producer.requests[place].answer = None,
+            Some(Answer::Refused) => {
+                let request = producer.requests.remove(place);
+                if producer.lane.is_none() {
+                    // It goes on under another epoch.
+                    producer.id = self.ids;
+                    producer.sequences.clear();
+                    self.ids += 1;
+                    // What else is under way was drained before, and begins anew.
+                    for other in producer.requests.iter_mut().filter(|other| other.answer != Some(Answer::Taken)) {
+                        (other.base, other.answer) = (0, None);
+                        producer.sequences.insert(other.partition, other.messages.len() as u64);
+                    }
+                } else {
+                    producer.fatal = true;
+                    let waiting: Vec<Message> = std::mem::take(&mut producer.waiting).into_values().flatten().collect();
+                    fail(partitions, waiting, FailureClass::Client);
+                }
+                fail(partitions, request.messages, FailureClass::Row);
+            }
+        }
+    }
+
+    /// Another producer for a lane whose own has ended.
+    fn renew(&mut self, partitions: &mut Partitions) {
+        for lane in 0..self.lanes {
+            if self.producers[lane].fatal {
+                let lane_number = self.producers[lane].lane;
+                let fresh = Producer { id: self.ids, lane: lane_number, ..Producer::default() };
+                self.ids += 1;
+                let old = std::mem::replace(&mut self.producers[lane], fresh);
+                self.producers.push(old);
+                partitions.lane_renewed(u8::try_from(lane).unwrap());
+            }
+        }
+    }
+
+    /// Something happens between clients and broker.
+    fn step(&mut self, partitions: &mut Partitions, reported: &mut Vec<u64>) {
+        let at = usize::try_from(self.dice.below(self.producers.len() as u64)).unwrap();
+        match self.dice.below(4) {
+            0 if self.producers[at].lane.is_some()
+                && !self.producers[at].fatal
+                && self.producers[at].requests.len() < MOST_REQUESTS =>
+            {
+                let partition = i32::try_from(self.dice.below(4)).unwrap();
+                let most = usize::try_from(1 + self.dice.below(6)).unwrap();
+                self.form(at, partition, most);
+            }
+            1 => self.arrive(at),
+            2 => self.answer(at, partitions, reported),
+            _ if self.dice.one_in(3) => self.renew(partitions),
+            _ => {}
+        }
+    }
+}
+
+fn fail(partitions: &mut Partitions, messages: Vec<Message>, class: FailureClass) {
+    for message in messages {
+        partitions.failed(message.ticket, message.record, failure(class));
+    }
+}
+
+/// The next record that is taken.
+fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut World) -> i32 {
+    let partition = i32::try_from(world.dice.below(PARTITIONS.unsigned_abs().into())).unwrap();
+    let value = number.to_string();
+    let headers = [Header { name: "id", value: Some(value.as_bytes()) }];
+    let record = Record {
+        topic: "orders",
+        key: Some(b"k"),
+        value: Some(value.as_bytes()),
+        headers: &headers,
+        timestamp_millis: 0,
+        partition: None,
+    };
+    let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+    let now = world.now;
+    let at = numbers[usize::try_from(partition).unwrap()];
+    assert!(matches!(partitions.enqueue(at, &record, tag, now, world), Enqueue::Taken));
+    partition
+}
+
+/// What becomes of the refused: some are skipped, some have a dead-letter record in partition 3, some are tried again first.
+fn resolve(partitions: &mut Partitions, refused: &Refused, world: &mut World, over: &mut BTreeSet<u64>, letters: u32) {
+    let number = refused.tag.origin.ordinal;
+    let now = world.now;
+    match world.dice.below(4) {
+        0 => {
+            partitions.resolve(refused.id, Resolution::Retry, 0, now, world);
+        }
+        1 => {
+            let value = (1000 + number).to_string();
+            let record = Record {
+                topic: "dead",
+                key: None,
+                value: Some(value.as_bytes()),
+                headers: &[],
+                timestamp_millis: 0,
+                partition: None,
+            };
+            partitions.resolve(refused.id, Resolution::Instead(&record, refused.tag.token), letters, now, world);
+            over.insert(number);
+        }
+        _ => {
+            partitions.resolve(refused.id, Resolution::Skip, 0, now, world);
+            over.insert(number);
+        }
+    }
+}
+
+/// Any order of events: each record in its partition's log, once and in order, but for those that were refused alone and resolved.
+fn run(seed: u64, lanes: usize) -> usize {
+    let mut world = World::new(seed, lanes);
+    let mut partitions = Partitions::default();
+    let place = |partition: i32| Place {
+        topic: 0,
+        partition,
+        lane: u8::try_from(usize::try_from(partition).unwrap() % lanes).unwrap(),
+    };
+    let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(place(partition), world.now)).collect();
+    // Dead-letter records go to a partition of their own.
+    let letters = partitions.add(Place { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
+    let (mut offered, mut taken, mut over) = (0, BTreeMap::<i32, Vec<u64>>::new(), BTreeSet::new());
+    let (mut refusals, mut found, mut reported) = (Vec::new(), 0, Vec::new());
+    for steps in 0.. {
+        assert!(steps < 2_000_000, "seed {seed}: it does not come to an end: {partitions:?}");
+        if offered < RECORDS && world.dice.one_in(4) {
+            let partition = offer(&mut partitions, &numbers, offered, &mut world);
+            taken.entry(partition).or_default().push(offered);
+            offered += 1;
+        }
+        world.step(&mut partitions, &mut reported);
+        if world.dice.one_in(10) {
+            world.form_letters();
+        }
+        world.now += Duration::from_millis(world.dice.below(20));
+        let now = world.now;
+        partitions.turn(now, &mut world, &mut |report| match report {
+            Report::Refused(refused) => refusals.push(*refused),
+            other @ (Report::Delivered(_) | Report::Failed(_)) => panic!("seed {seed}: {other:?}"),
+        });
+        if world.dice.one_in(5)
+            && let Some(refused) = refusals.pop()
+        {
+            found += 1;
+            let number = refused.tag.origin.ordinal;
+            assert!(world.bad.contains(&number), "seed {seed}: {number} is refused, and nothing is wrong with it");
+            resolve(&mut partitions, &refused, &mut world, &mut over, letters);
+        }
+        if offered == RECORDS && partitions.in_flight().records == 0 {
+            break;
+        }
+    }
+    for (partition, taken) in taken {
+        let expected: Vec<u64> = taken.into_iter().filter(|number| !over.contains(number)).collect();
+        let log = world.logs.get(&partition).cloned().unwrap_or_default();
+        assert_eq!(log, expected, "seed {seed}, partition {partition}");
+    }
+    assert_eq!(partitions.in_flight(), InFlight::default());
+    found
+}
+
+impl World {
+    /// The partition of dead-letter records is served as any other.
+    fn form_letters(&mut self) {
+        for at in 0..self.lanes {
+            if !self.producers[at].fatal && self.producers[at].requests.len() < MOST_REQUESTS {
+                self.form(at, PARTITIONS, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_refused_and_when_nothing_is_lost_swapped_or_repeated() {
+    let mut found = 0;
+    for seed in 0..600 {
+        found += run(seed, 1) + run(seed, 2);
+    }
+    assert!(found > 1000, "refusals were found: {found}");
+}
+
+fn record(value: &[u8]) -> Record<'_> {
+    Record { topic: "orders", key: None, value: Some(value), headers: &[], timestamp_millis: 0, partition: None }
+}
+
+/// One lane, one partition, so many records offered: how many the producer was handed.
+fn handed(world: &World) -> usize {
+    world.producers[0].waiting.values().map(VecDeque::len).sum()
+}
+
+#[test]
+fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    world.bad.clear();
+    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
+    let now = world.now;
+    for number in 0..10_u64 {
+        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
+        let value = number.to_string();
+        partitions.enqueue(at, &record(value.as_bytes()), tag, now, &mut world);
+    }
+    assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
+    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
+    partitions.delivered(first.ticket, now);
+    partitions.turn(now, &mut world, &mut |_| {});
+    assert_eq!(handed(&world), 9);
+    // With all of them delivered, and after a pause, it has to be proven again.
+    for message in world.producers[0].waiting.remove(&0).unwrap() {
+        partitions.delivered(message.ticket, now);
+    }
+    let later = now + partition::PROOF_HOLDS;
+    for number in 10..12 {
+        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
+        partitions.enqueue(at, &record(b"7"), tag, later, &mut world);
+    }
+    assert_eq!(handed(&world), 1);
+    partitions.lane_renewed(0);
+    partitions.forget(later);
+    assert_eq!(partitions.in_flight(), InFlight::default());
+}
+
+#[test]
+fn one_of_a_thousand_is_found_in_some_ten_requests() {
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    world.limit = usize::MAX;
+    world.bad = BTreeSet::from([700]);
+    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
+    let now = world.now;
+    for number in 0..1001_u64 {
+        let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+        let value = number.to_string();
+        partitions.enqueue(at, &record(value.as_bytes()), tag, now, &mut world);
+    }
+    // The first proves the partition, and the others are refused as one batch.
+    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
+    partitions.delivered(first.ticket, now);
+    partitions.turn(now, &mut world, &mut |_| {});
+    let batch: Vec<Message> = world.producers[0].waiting.remove(&0).unwrap().into();
+    fail(&mut partitions, batch, FailureClass::Row);
+    let (mut requests, mut refused) = (0, None);
+    while refused.is_none() {
+        partitions.turn(now, &mut world, &mut |report| {
+            let Report::Refused(one) = report else { panic!("{report:?}") };
+            refused = Some(one.tag.origin.ordinal);
+        });
+        let Some(request) = world.producers[1].requests.pop() else { continue };
+        requests += 1;
+        if request.messages.iter().any(|one| one.number == 700) {
+            fail(&mut partitions, request.messages, FailureClass::Row);
+        } else {
+            for one in request.messages {
+                partitions.delivered(one.ticket, now);
+            }
+        }
+    }
+    assert_eq!(refused, Some(700));
+    assert!(requests <= 20, "{requests} requests");
+    assert_eq!(partitions.in_flight_by_state().held, 301);
+}

@@ -1,0 +1,174 @@
+//! What becomes of reports, and of producers that have ended.
+//!
+//! In: events of all producers, taken by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
+
+use super::asking::MOST_EVENTS;
+use super::context::{Reported, events, take_reports};
+use super::partitions::{Event, Place, Ticket};
+use super::retire::retire;
+use super::transactions::{PROGRESS, Transactions};
+use super::{KafkaSink, client_failure};
+use crate::sink::{Delivered, Failure, FailureClass, Report};
+use rdkafka::producer::{Producer, PurgeConfig};
+use std::time::Duration;
+
+/// What an ended producer has in flight is waited for so long; after that its outcome stays unknown, and it is sent again.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Reports of equal tokens that follow each other.
+#[derive(Default)]
+struct Run(Option<Delivered>);
+
+impl Run {
+    #[inline]
+    fn add(&mut self, one: Delivered, each: &mut dyn FnMut(Report)) {
+        match &mut self.0 {
+            Some(run) if run.token == one.token => {
+                run.records += 1;
+                run.bytes += one.bytes;
+            }
+            Some(_) | None => {
+                self.end(each);
+                self.0 = Some(one);
+            }
+        }
+    }
+
+    fn end(&mut self, each: &mut dyn FnMut(Report)) {
+        self.0.take().into_iter().for_each(|run| each(Report::Delivered(run)));
+    }
+}
+
+impl KafkaSink {
+    /// Serves the events of all producers, until there are none. Whether there were reports.
+    pub(super) fn serve(&mut self, each: &mut dyn FnMut(Report)) -> bool {
+        let mut reports = std::mem::take(&mut self.reports);
+        let (mut heard, mut served) = (false, 0);
+        loop {
+            // One call serves one batch of reports, or one event.
+            let before = events();
+            let retired = self.retired.iter().map(|(client, _)| client.producer());
+            self.senders.producers().chain(retired).for_each(|producer| producer.poll(Duration::ZERO));
+            take_reports(&mut reports);
+            if reports.is_empty() {
+                if events() > before && served < MOST_EVENTS {
+                    served += 1;
+                    continue;
+                }
+                break;
+            }
+            heard = true;
+            self.take(&mut reports, each);
+        }
+        self.reports = reports;
+        heard
+    }
+
+    fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
+        let (mut run, mut refused, mut delivered) = (Run::default(), None, false);
+        for report in reports.drain(..) {
+            match report {
+                // What becomes of a progress record, the commit says.
+                Reported::Delivered(opaque) | Reported::Failed(opaque, _) if opaque == PROGRESS.pack() => {
+                    self.transactions.iter_mut().for_each(Transactions::progress_reported);
+                }
+                Reported::Delivered(opaque) => {
+                    delivered = true;
+                    let one = self.partitions.delivered(Ticket::unpack(opaque), self.now);
+                    run.add(one, each);
+                }
+                Reported::Failed(opaque, failed) => {
+                    let (record, mut failure) = *failed;
+                    self.say_why(&mut failure);
+                    let ticket = Ticket::unpack(opaque);
+                    if self.transactions.is_none() {
+                        self.partitions.failed(ticket, record, failure);
+                        continue;
+                    }
+                    if failure.class == FailureClass::Row {
+                        let (_, records, bytes) = refused.unwrap_or((0, 0, 0));
+                        let bytes = bytes + record.room_bytes() as u64;
+                        refused = Some((self.partitions.partition_of(ticket), records + 1, bytes));
+                    }
+                    run.end(each);
+                    each(Report::Failed(failure));
+                }
+            }
+        }
+        run.end(each);
+        if let Some((at, records, bytes)) = refused {
+            self.partitions.learn_limit(at, records, bytes, self.now);
+        }
+        if delivered {
+            self.producer.context().recovered();
+        }
+    }
+
+    /// Producers that have ended make room for new ones, and go once nothing of theirs is in flight.
+    pub(super) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
+        for lane in self.senders.ended() {
+            if let Err(failure) = self.renew_lane(lane) {
+                return each(Report::Failed(failure));
+            }
+        }
+        let now = self.now;
+        self.retired.extend(self.senders.take_ended_isolating().map(|client| (client, now)));
+        for (client, since) in &mut self.retired {
+            if now.saturating_duration_since(*since) >= ANSWERED_WITHIN {
+                client.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
+                *since = now;
+            }
+        }
+        while let Some(at) = self.retired.iter().position(|(client, _)| client.producer().in_flight_count() == 0) {
+            retire(self.retired.swap_remove(at).0);
+        }
+    }
+
+    fn renew_lane(&mut self, lane: u8) -> Result<(), Failure> {
+        if self.senders.is_fruitless(lane, self.now) {
+            // A new one would end likewise: with a pause, from the confirmed position.
+            let fatal = self.senders.fatal(lane);
+            return Err(fatal.unwrap_or_else(|| client_failure("the Kafka producer has ended".to_owned())));
+        }
+        let fresh = self.settings.producer().map_err(|error| client_failure(error.to_string()))?;
+        let old = self.senders.replace(lane, fresh).map_err(|error| client_failure(error.to_string()))?;
+        self.producer = self.senders.first();
+        // What it had not sent would stay for ever; what it has sent is answered.
+        old.producer().purge(PurgeConfig::default().queue().non_blocking());
+        self.retired.push((old, self.now));
+        self.partitions.lane_renewed(lane);
+        Ok(())
+    }
+
+    /// Says what people should know of.
+    pub(super) fn tell(&mut self) {
+        for event in self.partitions.take_events() {
+            let Place { topic, partition, .. } = event.place();
+            let topic = self.topics.name(topic);
+            match event {
+                Event::Isolating { place, records } => {
+                    self.told.insert(place);
+                    tracing::warn!(
+                        topic,
+                        partition,
+                        records,
+                        "broker rejected a batch: searching for the record; its partition waits, others do not"
+                    );
+                }
+                Event::SmallerBatches { bytes, .. } => {
+                    tracing::warn!(
+                        topic,
+                        partition,
+                        bytes,
+                        "broker rejected a batch but no single record; reducing batch size"
+                    );
+                }
+                Event::Isolated { place } => {
+                    if self.told.remove(&place) {
+                        tracing::info!(topic, partition, "the partition takes batches again");
+                    }
+                }
+            }
+        }
+    }
+}
