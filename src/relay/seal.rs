@@ -144,11 +144,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.group.owned {
             return Ok(true);
         }
-        let own =
-            self.sink.own(&self.group.identity.owner()).map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+        let own = self
+            .sink
+            .own(&self.group.identity.owner(self.flush_lsn()))
+            .map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
         match own {
-            Own::Pending(reason) => {
-                session.takes_over(reason, self.clock.now());
+            Own::Pending { reason, answered } => {
+                session.takes_over(reason, answered, self.clock.now());
                 Ok(false)
             }
             Own::Ready(kept) => {

@@ -55,7 +55,7 @@ pub(super) struct Session {
 
 /// The sink is not ours yet.
 pub(super) struct TakingOver {
-    /// When it was first asked for on this connection.
+    /// When it was first asked for on this connection, or answered last.
     since: Instant,
     /// What that waits for, where it is known.
     reason: Option<String>,
@@ -139,9 +139,9 @@ impl Session {
         blocked.or_else(|| self.taking_over.as_ref()?.reason.as_deref())
     }
 
-    /// The sink is asked for, and waits for this.
-    pub(super) fn takes_over(&mut self, reason: Option<String>, now: Instant) {
-        let since = self.taking_over.take().map_or(now, |before| before.since);
+    /// The sink is asked for, and waits for this. It is not silent as long as it answers.
+    pub(super) fn takes_over(&mut self, reason: Option<String>, answered: bool, now: Instant) {
+        let since = self.taking_over.take().filter(|_| !answered).map_or(now, |before| before.since);
         self.taking_over = Some(TakingOver { since, reason });
     }
 

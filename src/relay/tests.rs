@@ -237,7 +237,7 @@ impl Sink for Transactional {
     }
 
     fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
-        Ok(if self.0.borrow().yields { Own::Ready(Vec::new()) } else { Own::Pending(None) })
+        Ok(if self.0.borrow().yields { Own::Ready(Vec::new()) } else { Own::Pending { reason: None, answered: false } })
     }
 
     fn seal(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {

@@ -233,19 +233,30 @@ pub enum FailureClass {
 }
 
 /// Under which name a transactional destination works, and what it keeps beside the records.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Owner {
     /// Whoever takes it over ends what others have open under it.
     pub name: String,
     /// Whose progress is read: every key that ends in this.
     pub keys_ending: String,
+    /// The key of the owner's own progress.
+    pub key: String,
+    /// Everything before it is known to be published, as an integer.
+    pub confirmed: u64,
+    /// The position that a value of progress says, as an integer.
+    pub position: fn(&str) -> Option<u64>,
 }
 
 /// How taking over goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Own {
-    /// Ask again; what it waits for, where that is known.
-    Pending(Option<String>),
+    /// Ask again.
+    Pending {
+        /// What it waits for, where that is known.
+        reason: Option<String>,
+        /// The destination has answered since it was asked last: what it says is "not yet".
+        answered: bool,
+    },
     /// Done: keys and values of the progress that is kept.
     Ready(Vec<(String, String)>),
 }

@@ -8,6 +8,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rustix::process::Signal;
+use walrelay_dev::consume;
 use walrelay_dev::process::wait_until;
 
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
@@ -52,19 +53,53 @@ fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
     each_once(&lane.records("order"), 1100);
 }
 
+/// A transaction of another program's in partition 0 of the topic, with one record, which stays open.
+fn strangers_transaction(lane: &Lane, topic: &str) -> BaseProducer {
+    let stranger: BaseProducer = lane.client.clone().set("transactional.id", "stranger").create().unwrap();
+    stranger.init_transactions(LONG).unwrap();
+    stranger.begin_transaction().unwrap();
+    let record = BaseRecord::to(topic).key("1/another").payload("{}").partition(0);
+    stranger.send(record).map_err(|(error, _)| error).unwrap();
+    stranger.flush(LONG).unwrap();
+    stranger
+}
+
+/// What a broker has forgotten to abort looks like this, but for the name of the transaction.
 #[test]
-fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
+fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
     let kafka = own::kafka();
     let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
     let mut relay = lane.streaming(&[EXACTLY_ONCE]);
     insert(&lane, 1, 100);
     lane.wait_confirmed();
-    let stranger: BaseProducer = lane.client.clone().set("transactional.id", "stranger").create().unwrap();
-    stranger.init_transactions(LONG).unwrap();
-    stranger.begin_transaction().unwrap();
-    let record = BaseRecord::to("walrelay.progress").key("1/another").payload("{}").partition(0);
-    stranger.send(record).map_err(|(error, _)| error).unwrap();
-    stranger.flush(LONG).unwrap();
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    wait_log(&relay, "exactly once: goes on");
+    assert!(!relay.log().contains("ending it"), "nothing is open: {}", relay.log());
+    let stranger = strangers_transaction(&lane, &lane.topic("order"));
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    insert(&lane, 101, 200);
+    lane.wait_confirmed();
+    assert!(relay.log().contains("ending it"), "{}", relay.log());
+    stranger.abort_transaction(LONG).unwrap();
+    each_once(&lane.records("order"), 200);
+    let mut everything = lane.client.clone();
+    everything.set("isolation.level", "read_uncommitted");
+    let written = consume::read_to_end(&everything, &[&lane.topic("order")]).unwrap();
+    let covers = written.iter().filter(|record| record.header("walrelay-aborted").is_some()).count();
+    assert_eq!(covers, 1, "one for the one partition");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
+    let kafka = own::kafka();
+    let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let mut relay = lane.streaming(&[EXACTLY_ONCE, "--disconnect-after=2s"]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    let stranger = strangers_transaction(&lane, "walrelay.progress");
     // What the relay commits now lies behind the open transaction, where nobody sees it yet.
     insert(&lane, 101, 200);
     lane.wait_confirmed();
@@ -74,6 +109,12 @@ fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
     let reading = || Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("reading walrelay.progress")));
     wait_until(LONG, "the relay to say what it waits for", reading).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
     assert_eq!(lane.records_now("order").len(), 200, "nothing is sent before it is known what was");
+    wait_log(&relay, "ending it");
+    // Kafka answers, so the slot is kept: for longer than it is where Kafka is silent.
+    let uptime = || Ok::<_, anyhow::Error>(relay.status()?["uptime_seconds"].as_f64().unwrap());
+    let began = uptime().unwrap();
+    wait_until(LONG, "time to pass", || Ok(uptime()? > began + 5.0)).unwrap();
+    assert!(!relay.log().contains("connection is closed"), "{}", relay.log());
     stranger.commit_transaction(LONG).unwrap();
     each_once(&lane.records("order"), 300);
 }

@@ -83,9 +83,20 @@ impl KafkaSink {
         if self.topics.turn_to(topic) {
             return Ok(());
         }
+        self.keep(topic)?;
         self.count_partitions(topic)?;
         self.topics.turn_to(topic);
         Ok(())
+    }
+
+    /// In transactions, a topic is to be known to whoever takes them over, before the first record goes to it.
+    fn keep(&mut self, topic: &str) -> Result<(), Failure> {
+        let Some(transactions) = &mut self.transactions else { return Ok(()) };
+        if transactions.keep(topic, &self.settings)? {
+            return Ok(());
+        }
+        let text = format!("topic {topic} is being noted in {}", super::progress::TOPIC);
+        Err(Failure { class: FailureClass::Environment, reason: failure::reason(None), text })
     }
 
     /// Asks how many partitions the topic has, and takes that for true.

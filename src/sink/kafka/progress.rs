@@ -28,14 +28,29 @@ pub(super) const PARTITION: i32 = 0;
 const SEGMENT_BYTES: &str = "16777216";
 
 /// How long a step takes records that come, and how long one may wait for an answer.
-const SLICE: Duration = Duration::from_millis(100);
-const LONG_SLICE: Duration = Duration::from_secs(1);
+pub(super) const SLICE: Duration = Duration::from_millis(100);
+pub(super) const LONG_SLICE: Duration = Duration::from_secs(1);
+
+/// Transactions of other relays on the topic are open for moments. What is open for longer may be ours.
+const OPEN_FOR: Duration = Duration::from_secs(2);
+
+/// How reading goes.
+pub(super) enum Read {
+    /// Ask again; whether somebody has answered.
+    Pending { answered: bool },
+    /// Something is open: what may be, which is to be covered before it goes on.
+    Open(BTreeMap<String, String>),
+    /// The last value of each key.
+    Done(BTreeMap<String, String>),
+}
 
 /// Reads the progress topic to the end that it had when the transactions of others under our name were over.
 pub(super) struct Reading {
     settings: Settings,
     step: Step,
     kept: BTreeMap<String, String>,
+    /// What was open has been looked at.
+    looked: bool,
 }
 
 enum Step {
@@ -44,14 +59,16 @@ enum Step {
     /// Where it ends, with everything that is still open.
     End { uncommitted: BaseConsumer<Context> },
     /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long.
-    Stable { end: i64, committed: BaseConsumer<Context> },
+    Stable { end: i64, committed: BaseConsumer<Context>, since: Instant },
+    /// What lies from the first one on.
+    Open { end: i64, uncommitted: BaseConsumer<Context>, open: BTreeMap<String, String> },
     /// An end of the partition that comes from here on lies at or behind that end.
     Records { committed: BaseConsumer<Context> },
 }
 
 impl Reading {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new() }
+        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), looked: false }
     }
 
     /// The readers of the step before are done.
@@ -63,40 +80,55 @@ impl Reading {
     }
 
     /// One step; everything, once it is there.
-    pub(super) fn read(&mut self) -> Result<Option<BTreeMap<String, String>>, Failure> {
-        match &self.step {
+    pub(super) fn read(&mut self) -> Result<Read, Failure> {
+        match &mut self.step {
             Step::Topic => {
                 make_topic(&self.settings)?;
                 let uncommitted = self.consumer("read_uncommitted")?;
                 self.turn_to(Step::End { uncommitted });
             }
             Step::End { uncommitted } => {
-                let Some(end) = high_watermark(uncommitted)? else { return Ok(None) };
+                let Some(end) = high_watermark(uncommitted)? else { return Ok(Read::Pending { answered: false }) };
                 if end == 0 {
-                    return Ok(Some(BTreeMap::new()));
+                    return Ok(Read::Done(BTreeMap::new()));
                 }
                 let committed = self.consumer("read_committed")?;
-                self.turn_to(Step::Stable { end, committed });
+                self.turn_to(Step::Stable { end, committed, since: Instant::now() });
             }
-            Step::Stable { end, committed } => {
-                if high_watermark(committed)?.is_none_or(|stable| stable < *end) {
-                    return Ok(None);
+            Step::Stable { end, committed, since } => {
+                let (end, since) = (*end, *since);
+                let Some(stable) = high_watermark(committed)? else { return Ok(Read::Pending { answered: false }) };
+                if stable < end && !self.looked && since.elapsed() >= OPEN_FOR {
+                    let uncommitted = self.consumer("read_uncommitted")?;
+                    read_from(&uncommitted, Offset::Offset(stable))?;
+                    self.turn_to(Step::Open { end, uncommitted, open: BTreeMap::new() });
+                    return Ok(Read::Pending { answered: true });
                 }
-                let mut all = TopicPartitionList::new();
-                let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
-                whole.and_then(|()| committed.assign(&all)).map_err(|error| broken("read its progress", &error))?;
+                if stable < end {
+                    return Ok(Read::Pending { answered: true });
+                }
+                read_from(committed, Offset::Beginning)?;
                 let Step::Stable { committed, .. } = std::mem::replace(&mut self.step, Step::Topic) else {
-                    return Ok(None);
+                    return Ok(Read::Pending { answered: true });
                 };
                 self.step = Step::Records { committed };
             }
+            Step::Open { end, uncommitted, open } => {
+                if take_records(uncommitted, open)? {
+                    let (end, open) = (*end, std::mem::take(open));
+                    self.looked = true;
+                    let committed = self.consumer("read_committed")?;
+                    self.turn_to(Step::Stable { end, committed, since: Instant::now() });
+                    return Ok(Read::Open(open));
+                }
+            }
             Step::Records { committed } => {
                 if take_records(committed, &mut self.kept)? {
-                    return Ok(Some(std::mem::take(&mut self.kept)));
+                    return Ok(Read::Done(std::mem::take(&mut self.kept)));
                 }
             }
         }
-        Ok(None)
+        Ok(Read::Pending { answered: true })
     }
 
     fn consumer(&self, isolation: &str) -> Result<BaseConsumer<Context>, Failure> {
@@ -108,6 +140,12 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.turn_to(Step::Topic);
     }
+}
+
+fn read_from(reader: &BaseConsumer<Context>, offset: Offset) -> Result<(), Failure> {
+    let mut all = TopicPartitionList::new();
+    let whole = all.add_partition_offset(TOPIC, PARTITION, offset);
+    whole.and_then(|()| reader.assign(&all)).map_err(|error| broken("read its progress", &error))
 }
 
 /// Takes what comes within a slice; whether the end has been seen.
@@ -158,7 +196,7 @@ fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failu
 }
 
 /// What is said of a topic that was made a moment ago.
-fn is_young(code: RDKafkaErrorCode) -> bool {
+pub(super) fn is_young(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
         code,

@@ -6,13 +6,12 @@
 //! In: a client. Out: nothing. What a producer has in its queues is purged before the caller goes on, as long as its threads answer
 //! at all: one that does not is sending nothing, and purges before it sends anything.
 
-use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
+use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
 use super::client::Client;
-use super::context::Context;
 
 /// How long the caller waits for the purge.
 const PURGED_WITHIN: Duration = Duration::from_secs(1);
@@ -28,7 +27,7 @@ pub(super) fn retire_client(client: Client) {
 }
 
 /// Ends a producer, once what it had not sent is purged.
-pub(super) fn retire_producer(producer: BaseProducer<Context>) {
+pub(super) fn retire_producer<C: ProducerContext<NoCustomPartitioner> + 'static>(producer: BaseProducer<C>) {
     retire_after(producer, |producer| producer.purge(PurgeConfig::default().queue().inflight()));
 }
 

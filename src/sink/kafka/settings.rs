@@ -7,7 +7,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError;
-use rdkafka::producer::BaseProducer;
+use rdkafka::producer::{BaseProducer, NoCustomPartitioner, ProducerContext};
 use rdkafka::types::RDKafkaConfRes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,6 +187,16 @@ impl Settings {
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
         client.create_with_context(Context::new(&self.brokers, &self.troubles)).map_err(refused)
+    }
+
+    /// Writes a record now and then, outside any transaction.
+    pub(super) fn writer<C: ProducerContext<NoCustomPartitioner>>(
+        &self,
+        context: C,
+    ) -> Result<BaseProducer<C>, SettingsError> {
+        let mut client = self.for_others();
+        client.set("acks", "all").set("message.timeout.ms", "0");
+        client.create_with_context(context).map_err(refused)
     }
 
     /// Makes topics and looks at them.

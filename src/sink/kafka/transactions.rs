@@ -1,8 +1,9 @@
 //! Records in Kafka transactions, for exactly once.
 //!
 //! ```text
-//!  Foreign ──► Initializing ──► Reading ──► Idle ──► Open ──► Sealing ──► Idle …
-//!              init_transactions  progress     begin    progress record, commit
+//!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Sealing ──► Idle …
+//!              init_transactions  progress    what is      begin    progress record, commit
+//!                                             still open
 //! ```
 //!
 //! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: what was committed under
@@ -10,16 +11,24 @@
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
 use super::context::Context;
-use super::progress::{PARTITION, Reading, TOPIC};
+use super::cover::{Cover, Found, Look};
+use super::listed::Listed;
+use super::progress::{PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-/// Longest blocking call while rows may flow.
-const SLICE: Duration = Duration::from_millis(100);
+/// How often Kafka is asked for a sign of life while its coordinator gives none.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a relay that takes over waits for.
+const READING: &str = "reading walrelay.progress";
+const LOOKING: &str = "looking for what is still open in its topics";
+const COVERING: &str = "aborting what is still open in its topics";
 
 /// How long the last abort may take.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
@@ -32,7 +41,14 @@ pub(super) const PROGRESS: Token = Token { transaction: u32::MAX, tick: u16::MAX
 pub(super) struct Transactions {
     phase: Phase,
     name: Option<String>,
+    /// The topics that records may go to.
+    listed: Listed,
+    /// When Kafka was asked for a sign of life last.
+    asked: Option<Instant>,
 }
+
+/// What the topic of progress says.
+type Kept = BTreeMap<String, String>;
 
 #[derive(Default)]
 enum Phase {
@@ -40,7 +56,11 @@ enum Phase {
     #[default]
     Foreign,
     Initializing,
-    Reading(Box<Reading>),
+    Reading(Box<Reading>, After),
+    /// What is still open in the topics is looked for.
+    Looking(Box<Look>, Kept),
+    /// What was still open is covered.
+    Covering(Box<Cover>, Box<Next>),
     /// No transaction is open.
     Idle,
     Open,
@@ -50,7 +70,28 @@ enum Phase {
     },
 }
 
+/// What follows once everything is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// A look at the topics.
+    Look,
+    /// Nothing: what is open there is committed, and the next transaction says so.
+    Nothing,
+}
+
+/// What follows a cover.
+enum Next {
+    Reading(Box<Reading>, After),
+    Idle(Kept),
+}
+
 impl Transactions {
+    /// Whether records may go to the topic; sees to it where they may not.
+    pub(super) fn keep(&mut self, topic: &str, settings: &Settings) -> Result<bool, Failure> {
+        let name = self.name.as_deref().unwrap_or_default();
+        self.listed.keep(topic, settings, name)
+    }
+
     /// Whether a record can be taken, with a transaction opened for it where there is none.
     pub(super) fn open(&mut self, producer: &BaseProducer<Context>) -> Result<bool, Failure> {
         match self.phase {
@@ -60,7 +101,12 @@ impl Transactions {
                 self.phase = Phase::Open;
                 Ok(true)
             }
-            Phase::Foreign | Phase::Initializing | Phase::Reading(_) | Phase::Sealing { .. } => Ok(false),
+            Phase::Foreign
+            | Phase::Initializing
+            | Phase::Reading(..)
+            | Phase::Looking(..)
+            | Phase::Covering(..)
+            | Phase::Sealing { .. } => Ok(false),
         }
     }
 
@@ -87,45 +133,123 @@ impl Transactions {
 impl KafkaSink {
     pub(super) fn take_over(&mut self, owner: &Owner) -> Result<Own, Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
-        match &mut transactions.phase {
+        match std::mem::take(&mut transactions.phase) {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
                 if let Some(producer) = transactions.restart(&self.settings)? {
                     self.replace(producer)?;
                     self.hear();
                 }
-                Ok(Own::Pending(None))
+                Ok(Own::Pending { reason: None, answered: false })
             }
-            Phase::Initializing => {
-                let outcome = self.producer.init_transactions(SLICE);
-                self.producer.poll(Duration::ZERO);
-                match outcome {
-                    Ok(()) => transactions.phase = Phase::Reading(Box::new(Reading::new(&self.settings))),
-                    Err(error) if is_passing(&error) => {
-                        self.remind();
-                        if let Some(failure) = self.fatal() {
-                            return Err(failure);
-                        }
-                        let trouble = self.producer.context().trouble();
-                        return Ok(Own::Pending(Some(trouble.unwrap_or_else(|| {
-                            format!("Kafka's transaction coordinator does not answer yet: {error}")
-                        }))));
-                    }
-                    Err(error) => return Err(broken("take over its transactions", &error)),
-                }
-                Ok(Own::Pending(None))
+            Phase::Initializing => self.initialize(),
+            Phase::Reading(reading, after) => self.read(reading, after, owner),
+            Phase::Looking(look, kept) => self.look(look, kept, owner),
+            Phase::Covering(cover, next) => self.cover(cover, *next, owner),
+            phase @ (Phase::Idle | Phase::Open | Phase::Sealing { .. }) => {
+                transactions.phase = phase;
+                Ok(Own::Ready(Vec::new()))
             }
-            Phase::Reading(reading) => match reading.read()? {
-                None => Ok(Own::Pending(Some(format!("reading {TOPIC}")))),
-                Some(kept) => {
-                    transactions.phase = Phase::Idle;
-                    self.producer.context().recovered();
-                    let ours = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
-                    Ok(Own::Ready(ours.collect()))
-                }
-            },
-            Phase::Idle | Phase::Open | Phase::Sealing { .. } => Ok(Own::Ready(Vec::new())),
         }
+    }
+
+    fn turn_to(&mut self, phase: Phase) {
+        if let Some(transactions) = &mut self.transactions {
+            transactions.phase = phase;
+        }
+    }
+
+    /// Another phase has begun, or the one that was goes on.
+    fn goes_on(&mut self, phase: Phase, reason: &str, answered: bool) -> Own {
+        self.turn_to(phase);
+        Own::Pending { reason: Some(reason.to_owned()), answered }
+    }
+
+    fn initialize(&mut self) -> Result<Own, Failure> {
+        let outcome = self.producer.init_transactions(SLICE);
+        self.producer.poll(Duration::ZERO);
+        match outcome {
+            Ok(()) => {
+                let reading = Reading::new(&self.settings);
+                Ok(self.goes_on(Phase::Reading(Box::new(reading), After::Look), READING, true))
+            }
+            Err(error) if is_passing(&error) => {
+                self.remind();
+                if let Some(failure) = self.fatal() {
+                    return Err(failure);
+                }
+                let answered = self.is_alive();
+                let trouble = self.producer.context().trouble();
+                let reason =
+                    trouble.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
+                Ok(self.goes_on(Phase::Initializing, &reason, answered))
+            }
+            Err(error) => Err(broken("take over its transactions", &error)),
+        }
+    }
+
+    /// Whether Kafka answers, though it may not do what it is asked for.
+    fn is_alive(&mut self) -> bool {
+        let Some(transactions) = &mut self.transactions else { return false };
+        if transactions.asked.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
+            return false;
+        }
+        transactions.asked = Some(Instant::now());
+        self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
+    }
+
+    fn read(&mut self, mut reading: Box<Reading>, after: After, owner: &Owner) -> Result<Own, Failure> {
+        match reading.read()? {
+            Read::Pending { answered } => Ok(self.goes_on(Phase::Reading(reading, after), READING, answered)),
+            Read::Open(open) => {
+                let at = vec![(TOPIC.to_owned(), PARTITION)];
+                // Postgres has heard of nothing that was not committed, whether or not the partitions are marked.
+                let is_committed = open.get(&owner.key).and_then(|value| (owner.position)(value));
+                let is_committed = is_committed.is_some_and(|position| position <= owner.confirmed);
+                let after = if is_committed { After::Nothing } else { after };
+                let cover = if is_committed { Cover::committed(at) } else { Cover::aborted(at) };
+                let next = Box::new(Next::Reading(reading, after));
+                Ok(self.goes_on(Phase::Covering(Box::new(cover), next), COVERING, true))
+            }
+            Read::Done(kept) => {
+                let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
+                transactions.listed.read(&kept, &owner.name);
+                let topics = transactions.listed.topics();
+                if topics.is_empty() || after == After::Nothing {
+                    return Ok(self.is_ours(kept, owner));
+                }
+                let look = Look::new(&self.settings, topics.clone());
+                Ok(self.goes_on(Phase::Looking(Box::new(look), kept), LOOKING, true))
+            }
+        }
+    }
+
+    fn look(&mut self, mut look: Box<Look>, kept: Kept, owner: &Owner) -> Result<Own, Failure> {
+        match look.look()? {
+            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, kept), LOOKING, answered)),
+            Found::Open(partitions) if partitions.is_empty() => Ok(self.is_ours(kept, owner)),
+            Found::Open(partitions) => {
+                let cover = Cover::aborted(partitions);
+                Ok(self.goes_on(Phase::Covering(Box::new(cover), Box::new(Next::Idle(kept))), COVERING, true))
+            }
+        }
+    }
+
+    fn cover(&mut self, mut cover: Box<Cover>, next: Next, owner: &Owner) -> Result<Own, Failure> {
+        if !cover.cover(&self.producer, &owner.name)? {
+            return Ok(self.goes_on(Phase::Covering(cover, Box::new(next)), COVERING, false));
+        }
+        match next {
+            Next::Reading(reading, after) => Ok(self.goes_on(Phase::Reading(reading, after), READING, true)),
+            Next::Idle(kept) => Ok(self.is_ours(kept, owner)),
+        }
+    }
+
+    /// Everything is taken over.
+    fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Own {
+        self.turn_to(Phase::Idle);
+        self.producer.context().recovered();
+        Own::Ready(kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending)).collect())
     }
 
     pub(super) fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
@@ -145,7 +269,7 @@ impl KafkaSink {
             // librdkafka's own count has its log lines in it.
             Phase::Sealing { reported: true } => return self.commit_reported(),
             Phase::Sealing { reported: false } => {}
-            Phase::Foreign | Phase::Initializing | Phase::Reading(_) => {
+            Phase::Foreign | Phase::Initializing | Phase::Reading(..) | Phase::Looking(..) | Phase::Covering(..) => {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
         }
@@ -189,7 +313,7 @@ impl KafkaSink {
 }
 
 /// Whether the same call may succeed later.
-fn is_passing(error: &KafkaError) -> bool {
+pub(super) fn is_passing(error: &KafkaError) -> bool {
     #[allow(clippy::wildcard_enum_match_arm, reason = "transactional calls give these two")]
     match error {
         KafkaError::Transaction(error) => error.is_retriable() && !error.is_fatal() && !error.txn_requires_abort(),

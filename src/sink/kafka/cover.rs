@@ -1,0 +1,242 @@
+//! What a broker that was killed has forgotten to abort.
+//!
+//! ```text
+//!  Ends ──► Decided ──► partitions where something is still open ──► one record to each, in a transaction that is aborted
+//! ```
+//!
+//! A single broker that comes back only after the time of an open transaction calls it aborted and leaves its partitions without the
+//! marker that says so (seen with Kafka 4.3.1). The next transaction of the same name that is committed in one of them has its
+//! marker cover the old records as well, and consumers see them beside their repeats. The marker of an aborted transaction covers
+//! them first.
+//!
+//! In: topics, of a moment when no transaction of ours is open. Out: done. A step at a time, each no longer than a second or so.
+//! Where nothing is open, nothing is written; where a stranger's transaction is, one record is, which a consumer of what is
+//! committed never sees.
+//! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "ListOffsets".
+
+use super::context::Context;
+use super::progress::{LONG_SLICE, SLICE, is_young, passes};
+use super::retire::retire;
+use super::settings::Settings;
+use super::transactions::{PROGRESS, broken, client, is_passing};
+use crate::sink::Failure;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A partition.
+pub(super) type Place = (String, i32);
+
+/// The header of the records that are written to be aborted.
+const HEADER: &str = "walrelay-aborted";
+
+/// A record that is not taken within this time does without: its partition's marker may be there all the same.
+const SENT_WITHIN: Duration = Duration::from_secs(30);
+
+/// How looking goes.
+pub(super) enum Found {
+    /// Nothing yet; whether somebody has answered.
+    Nothing { answered: bool },
+    /// These partitions.
+    Open(Vec<Place>),
+}
+
+/// Looks for partitions where something is open.
+pub(super) struct Look {
+    settings: Settings,
+    topics: BTreeSet<String>,
+    step: Step,
+}
+
+enum Step {
+    /// Where they end, with what is open.
+    Ends(Option<BaseConsumer<Context>>),
+    /// And where with what is decided.
+    Decided(TopicPartitionList, Option<BaseConsumer<Context>>),
+}
+
+impl Look {
+    pub(super) fn new(settings: &Settings, topics: BTreeSet<String>) -> Self {
+        Self { settings: settings.clone(), topics, step: Step::Ends(None) }
+    }
+
+    /// One step.
+    pub(super) fn look(&mut self) -> Result<Found, Failure> {
+        let outcome = match &mut self.step {
+            Step::Ends(reader) => {
+                let reader = ready(reader, &self.settings, "read_uncommitted")?;
+                ends(reader, &self.topics)
+            }
+            Step::Decided(ends, reader) => {
+                let reader = ready(reader, &self.settings, "read_committed")?;
+                positions(reader, ends.clone())
+            }
+        };
+        let found = match outcome {
+            Ok(found) => found,
+            Err(error) if error.rdkafka_error_code().is_some_and(|code| passes(code) || is_young(code)) => {
+                return Ok(Found::Nothing { answered: false });
+            }
+            Err(error) => return Err(broken("see what is open in its topics", &error)),
+        };
+        if found.count() == 0 {
+            return Ok(Found::Open(Vec::new()));
+        }
+        match std::mem::replace(&mut self.step, Step::Ends(None)) {
+            Step::Ends(reader) => {
+                retire(reader);
+                self.step = Step::Decided(found, None);
+                Ok(Found::Nothing { answered: true })
+            }
+            Step::Decided(ends, reader) => {
+                retire(reader);
+                Ok(Found::Open(undecided(&ends, &found)))
+            }
+        }
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.step, Step::Ends(None)) {
+            Step::Ends(Some(reader)) | Step::Decided(_, Some(reader)) => retire(reader),
+            Step::Ends(None) | Step::Decided(_, None) => {}
+        }
+    }
+}
+
+fn ready<'a>(
+    reader: &'a mut Option<BaseConsumer<Context>>,
+    settings: &Settings,
+    isolation: &str,
+) -> Result<&'a BaseConsumer<Context>, Failure> {
+    if reader.is_none() {
+        *reader = Some(settings.reader(isolation).map_err(|error| client(error.to_string()))?);
+    }
+    reader.as_ref().ok_or_else(|| client("a reader is not there".to_owned()))
+}
+
+/// Where the partitions of `topics` end, those that have a leader.
+fn ends(reader: &BaseConsumer<Context>, topics: &BTreeSet<String>) -> Result<TopicPartitionList, KafkaError> {
+    let mut wanted = TopicPartitionList::new();
+    let metadata = reader.fetch_metadata(None, LONG_SLICE)?;
+    for topic in metadata.topics().iter().filter(|topic| topics.contains(topic.name())) {
+        for partition in topic.partitions().iter().filter(|partition| partition.leader() >= 0) {
+            wanted.add_partition(topic.name(), partition.id());
+        }
+    }
+    positions(reader, wanted)
+}
+
+/// The ends of these partitions, as a reader of this isolation sees them.
+fn positions(
+    reader: &BaseConsumer<Context>,
+    mut partitions: TopicPartitionList,
+) -> Result<TopicPartitionList, KafkaError> {
+    if partitions.count() == 0 {
+        return Ok(partitions);
+    }
+    partitions.set_all_offsets(Offset::End)?;
+    // A time of -1 is the end: so the offset of that name is read.
+    reader.offsets_for_times(partitions, LONG_SLICE)
+}
+
+/// The partitions that end behind what is decided in them.
+fn undecided(ends: &TopicPartitionList, decided: &TopicPartitionList) -> Vec<Place> {
+    let offset = |offset| if let Offset::Offset(offset) = offset { Some(offset) } else { None };
+    let is_open = |(topic, partition): &Place| {
+        let end = ends.find_partition(topic, *partition).and_then(|found| offset(found.offset()));
+        let decided = decided.find_partition(topic, *partition).and_then(|found| offset(found.offset()));
+        matches!((end, decided), (Some(end), Some(decided)) if decided < end)
+    };
+    ends.elements().iter().map(|found| (found.topic().to_owned(), found.partition())).filter(is_open).collect()
+}
+
+/// A transaction of one record for each of these partitions.
+pub(super) struct Cover {
+    partitions: Vec<Place>,
+    /// When it was begun.
+    began: Option<Instant>,
+    /// Of the partitions, so many have got theirs.
+    sent: usize,
+    /// It is committed, as is what it covers; else aborted.
+    commits: bool,
+}
+
+impl Cover {
+    /// What is open there is to be aborted.
+    pub(super) fn aborted(partitions: Vec<Place>) -> Self {
+        Self { partitions, began: None, sent: 0, commits: false }
+    }
+
+    /// What is open there is committed, and was not marked so. The record itself is then seen: a null value under our name.
+    pub(super) fn committed(partitions: Vec<Place>) -> Self {
+        Self { commits: true, ..Self::aborted(partitions) }
+    }
+
+    /// One step; whether it is done. `name`: of our transactions.
+    pub(super) fn cover(&mut self, producer: &BaseProducer<Context>, name: &str) -> Result<bool, Failure> {
+        let began = if let Some(began) = self.began {
+            began
+        } else {
+            producer.begin_transaction().map_err(|error| broken("begin a transaction", &error))?;
+            let partitions = self.partitions.len();
+            tracing::info!(
+                partitions,
+                commits = self.commits,
+                "a transaction is open in them, maybe one that a broker forgot to end: ending it"
+            );
+            *self.began.insert(Instant::now())
+        };
+        self.send(producer, name)?;
+        if producer.flush(SLICE).is_err() && began.elapsed() < SENT_WITHIN {
+            return Ok(false);
+        }
+        let ended = if self.commits { producer.commit_transaction(SLICE) } else { producer.abort_transaction(SLICE) };
+        match ended {
+            Ok(()) => Ok(true),
+            Err(error) if is_passing(&error) => Ok(false),
+            Err(error) => Err(broken("end a transaction", &error)),
+        }
+    }
+
+    /// Reports of these records come as those of progress do: the end of the transaction says all.
+    fn send(&mut self, producer: &BaseProducer<Context>, name: &str) -> Result<(), Failure> {
+        while let Some((topic, partition)) = self.partitions.get(self.sent) {
+            #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
+            let record = BaseRecord::<str, str, usize>::with_opaque_to(topic, PROGRESS.pack() as usize);
+            let headers = OwnedHeaders::new().insert(Header { key: HEADER, value: Some("true") });
+            if let Err((error, _)) = producer.send(record.key(name).partition(*partition).headers(headers)) {
+                return Err(broken("write what it aborts", &error));
+            }
+            self.sent += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(offsets: &[(i32, Offset)]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in offsets {
+            list.add_partition_offset("orders", *partition, *offset).unwrap();
+        }
+        list
+    }
+
+    #[test]
+    fn a_partition_that_ends_behind_what_is_decided_is_undecided() {
+        let ends =
+            list(&[(0, Offset::Offset(7)), (1, Offset::Offset(7)), (2, Offset::Offset(0)), (3, Offset::Invalid)]);
+        let decided =
+            list(&[(0, Offset::Offset(7)), (1, Offset::Offset(6)), (2, Offset::Offset(0)), (3, Offset::Offset(1))]);
+        assert_eq!(undecided(&ends, &decided), [("orders".to_owned(), 1)]);
+    }
+}
