@@ -379,6 +379,10 @@ pub struct OperationArgs {
     #[arg(long, value_name = "DURATION")]
     pub disconnect_after: Option<String>,
 
+    /// /readyz says 503 when records are in flight and none was acknowledged for so long [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub unready_after: Option<String>,
+
     /// Pause after a short read before the next; 0 for the lowest latency, at most 100ms [default: 200us]
     #[arg(long, value_name = "DURATION")]
     pub coalesce: Option<String>,

@@ -90,6 +90,7 @@ fn the_help_of_run_names_every_flag_with_its_default() {
         ("--http", "127.0.0.1:9464"),
         ("--shutdown-timeout", "8s"),
         ("--disconnect-after", "30s"),
+        ("--unready-after", "30s"),
         ("--coalesce", "200us"),
         ("--max-in-flight", "16MiB"),
         ("--max-row", "256MiB"),

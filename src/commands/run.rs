@@ -212,7 +212,8 @@ impl Control {
         config.source.application_name.get_or_insert(name);
         let kind = config.destination.kind();
         let metrics = Metrics::new(&config.slot, &config.publication, Instant::now());
-        let metrics = Arc::new(metrics.with_destination(kind.name, kind.title));
+        let metrics =
+            Arc::new(metrics.with_destination(kind.name, kind.title).with_unready_after(config.limits.unready_after));
         metrics.expect_bad_rows(BadReason::LABELS);
         metrics.expect_ignored(Ignored::ALL.map(Ignored::label));
         Ok(Self { config, outbox, listen, metrics, stop: Arc::default() })

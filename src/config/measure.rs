@@ -26,6 +26,7 @@ impl Reader<'_> {
             on_stop: None,
             shutdown_timeout: None,
             disconnect_after: None,
+            unready_after: None,
             coalesce: args.coalesce.clone(),
             max_in_flight: args.max_in_flight.clone(),
             max_row: None,

@@ -337,6 +337,16 @@ impl Reader<'_> {
                     range: ", at least 100ms",
                 },
             )?,
+            unready_after: self.duration(
+                "unready-after",
+                args.unready_after.as_deref(),
+                &Bounds {
+                    default: default.unready_after,
+                    least: Duration::from_secs(1),
+                    most: Duration::MAX,
+                    range: ", at least 1s",
+                },
+            )?,
             coalesce: self.duration(
                 "coalesce",
                 args.coalesce.as_deref(),

@@ -18,9 +18,6 @@ const CONNECTED_WITHIN: Duration = Duration::from_mins(2);
 /// A status update is due each second; three are missing after this.
 const STATUS_WITHIN: Duration = Duration::from_secs(3);
 
-/// With records in flight, one acknowledgement has to come within this.
-const ACK_WITHIN: Duration = Duration::from_secs(30);
-
 impl Metrics {
     /// Whether the main loop turns. A relay that has stopped for good, and stays up to say why, has no loop that could
     /// hang: it is live.
@@ -53,7 +50,8 @@ impl Metrics {
     fn streaming(&self) -> Result<(), String> {
         let state = self.state();
         // In careful mode rows flow, if slowly: records that are not acknowledged show as such.
-        if matches!(state, State::Streaming | State::Careful) {
+        let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
+        if is_silent || matches!(state, State::Streaming | State::Careful) {
             return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
         }
         let reason = self.trouble().unwrap_or_else(|| state.words().to_owned());
@@ -71,16 +69,18 @@ impl Metrics {
     }
 
     fn acknowledging(&self, now: Instant) -> Result<(), String> {
-        let within = |age: Option<Duration>| age.is_some_and(|age| age <= ACK_WITHIN);
+        let patience = self.unready_after;
+        let within = |age: Option<Duration>| age.is_some_and(|age| age <= patience);
         let records = self.in_flight_records.load(Relaxed);
         let oldest = self.age(&self.oldest_in_flight, now);
         // Records that have just left after an idle hour have not had the time to be acknowledged.
-        if records == 0 || within(self.age(&self.last_ack, now)) || oldest.is_none_or(|age| age <= ACK_WITHIN) {
+        if records == 0 || within(self.age(&self.last_ack, now)) || oldest.is_none_or(|age| age <= patience) {
             return Ok(());
         }
         let waited = oldest.unwrap_or_default().as_secs();
         Err(format!(
-            "{records} records in flight, none acknowledged in the last 30 s, the oldest handed over {waited} s ago"
+            "{records} records in flight, none acknowledged in the last {} s, the oldest handed over {waited} s ago",
+            patience.as_secs()
         ))
     }
 }

@@ -20,7 +20,7 @@ pub use unpublished::WalEnd;
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTime;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use unpublished::Unpublished;
@@ -160,10 +160,16 @@ pub struct Metrics {
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     blocked_on: Mutex<Option<String>>,
+    /// All that is wrong is that nothing is acknowledged.
+    only_silent: AtomicBool,
+    unready_after: Duration,
     slot_figures: Mutex<SlotFigures>,
     slot_look_failures: AtomicU64,
     reads_from: Mutex<Option<String>>,
 }
+
+/// With records in flight, one acknowledgement has to come within this, unless changed.
+const UNREADY_AFTER: Duration = Duration::from_secs(30);
 
 impl Metrics {
     /// Nothing has happened yet: state `connecting`, all figures zero or unknown.
@@ -195,6 +201,8 @@ impl Metrics {
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
             blocked_on: Mutex::default(),
+            only_silent: AtomicBool::new(false),
+            unready_after: UNREADY_AFTER,
             slot_figures: Mutex::default(),
             slot_look_failures: AtomicU64::new(0),
             reads_from: Mutex::default(),
@@ -212,9 +220,27 @@ impl Metrics {
         self.destination.1
     }
 
+    /// With another time for an acknowledgement than 30 s, after which the relay is not ready.
+    #[must_use]
+    pub fn with_unready_after(self, unready_after: Duration) -> Self {
+        Self { unready_after, ..self }
+    }
+
+    /// So long one acknowledgement may take before the relay is not ready.
+    pub fn unready_after(&self) -> Duration {
+        self.unready_after
+    }
+
     /// The relay does something else now.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u8, Relaxed);
+        self.only_silent.store(false, Relaxed);
+    }
+
+    /// It streams, and nothing is acknowledged: blocked, and ready for as long as [`Metrics::unready_after`] says.
+    pub fn set_silent(&self) {
+        self.state.store(State::Blocked as u8, Relaxed);
+        self.only_silent.store(true, Relaxed);
     }
 
     /// What the relay does.

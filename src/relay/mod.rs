@@ -22,6 +22,7 @@ mod refusals;
 mod rows;
 mod seal;
 mod session;
+mod silence;
 mod topics;
 
 pub use bad_rows::{BadRows, Fate};
@@ -48,9 +49,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topics::Topics;
-
-/// How long the oldest record may be in flight before the state is called blocked.
-const BLOCKED_AFTER: Duration = Duration::from_secs(30);
 
 /// A record that was refused for its topic's sake is tried again after this time.
 const RETRY_TOPIC: Duration = Duration::from_secs(1);
@@ -187,6 +185,10 @@ pub struct Relay<S, C> {
     on_lost: Option<OnLost>,
     /// Bad rows that did not stop it.
     passed_rows: u64,
+    /// When a report came last.
+    reported: Option<Instant>,
+    /// Nothing is acknowledged, which has been told.
+    silent: bool,
     /// Records acknowledged, exactly once committed, since the process began.
     acknowledged: u64,
     warned_of_update: bool,
@@ -227,6 +229,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             on_lost: None,
             passed_rows: 0,
             acknowledged: 0,
+            reported: None,
+            silent: false,
             warned_of_update: false,
             stopping_since: None,
             trouble: None,
@@ -413,7 +417,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, group, topics, refusals, acknowledged, .. } = self;
+        let Self { sink, tracker, metrics, clock, careful, group, topics, refusals, acknowledged, reported, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut letters = Vec::new();
@@ -422,6 +426,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             // After a failure nothing counts: what follows is replayed.
             Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
+                *reported = Some(now);
                 careful.delivered();
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
@@ -540,11 +545,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.oldest_in_flight(self.oldest_unanswered());
         self.metrics.oldest_commit(self.tracker.oldest_commit());
         self.look_at_lanes(now);
+        self.look_for_silence(now);
         self.show_trouble(session.and_then(Session::obstacle));
         if let Some(session) = session {
             let state = self.state(session, now);
-            self.metrics.set_state(state);
-            if state == State::Streaming && self.has_recovered(session) {
+            if self.silent && matches!(state, State::Streaming | State::Careful) {
+                self.metrics.set_silent();
+            } else {
+                self.metrics.set_state(state);
+            }
+            if state == State::Streaming && !self.silent && self.has_recovered(session) {
                 self.metrics.last_error(None);
             }
         }
@@ -595,7 +605,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn state(&self, session: &Session, now: Instant) -> State {
-        let old = self.oldest_unanswered().is_some_and(|at| now.saturating_duration_since(at) >= BLOCKED_AFTER);
+        let old = self
+            .oldest_unanswered()
+            .is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
         if self.stopping_since.is_some() {
             State::Stopping
         } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {

@@ -15,8 +15,9 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::{Direction, Tap};
 
-use crate::lane::{LONG, Lane, ended, hint, ids, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events, wait_log};
 use crate::load::Load;
+use crate::own;
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
 
@@ -280,4 +281,33 @@ fn partitions_that_are_added_under_a_running_relay_are_used_at_once_and_one_that
     let (code, log) = ended(&mut relay);
     assert_eq!(code, 2, "{log}");
     assert!(log.contains(&format!("topic {topic} has no partition 3")), "{log}");
+}
+
+#[test]
+fn a_frozen_broker_is_told_of_after_seconds_and_readiness_ends_when_it_is_set_to() {
+    let mut kafka = own::kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(OUTBOX, "outbox");
+    let mut relay = lane.streaming(&["--unready-after=10min", "--disconnect-after=10min"]);
+    lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 't', '1')");
+    lane.wait_confirmed();
+    kafka.suspend().unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('b', 'order', 'k', 't', '1')");
+    wait_log(&relay, "has acknowledged nothing");
+    wait_until(LONG, "the state", || Ok(relay.status()?["state"] == "blocked")).unwrap();
+    let error = relay.status().unwrap()["last_error"].to_string();
+    assert!(error.contains("Kafka has acknowledged nothing"), "{error}");
+    assert_eq!(relay.get("/readyz").unwrap().status, 200, "that has another threshold");
+    kafka.resume().unwrap();
+    wait_log(&relay, "acknowledges again");
+    assert_eq!(lane.ids("order"), ["a", "b"]);
+    wait_until(LONG, "the error to go", || Ok(relay.status()?["last_error"].is_null())).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+
+    let relay = lane.streaming(&["--unready-after=1s", "--disconnect-after=10min"]);
+    kafka.suspend().unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('c', 'order', 'k', 't', '1')");
+    let unready = || Ok(relay.get("/readyz")?.body.contains("none acknowledged in the last 1 s"));
+    wait_until(LONG, "readiness to end", unready).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    kafka.resume().unwrap();
+    assert_eq!(lane.ids("order"), ["a", "b", "c"]);
 }

@@ -51,6 +51,8 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
     /// How old the oldest record in flight may grow before the replication connection is closed; at least 100 ms.
     pub disconnect_after: Duration,
+    /// With records in flight and none acknowledged for so long, the relay is not ready; at least 1 s.
+    pub unready_after: Duration,
     /// Pause after a short read; zero: none, at most 100 ms.
     pub coalesce: Duration,
     /// Bytes in flight: 64 KiB to 2^31 - 1 KiB.
@@ -72,6 +74,7 @@ impl Default for Limits {
         Self {
             shutdown_timeout: Duration::from_secs(8),
             disconnect_after: Duration::from_secs(30),
+            unready_after: Duration::from_secs(30),
             coalesce: Duration::from_micros(200),
             max_in_flight: 16 << 20,
             max_row: 256 << 20,
