@@ -9,6 +9,7 @@
 //! time, also after what a newer producer has sent.
 
 use crate::dice::Dice;
+use crate::transactions::Transaction;
 use crate::truth::{DEAD_LETTERS, Found, Taken, Truth};
 use crate::wal::Wal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +33,8 @@ pub(crate) struct Broker {
     pub(crate) blocked: BTreeMap<String, Duration>,
     /// Topics that are missing until then.
     pub(crate) missing: BTreeMap<String, Duration>,
+    /// What is kept of the relays' progress.
+    pub(crate) progress: BTreeMap<String, String>,
 }
 
 /// What is refused.
@@ -74,6 +77,8 @@ pub(crate) struct Producer {
     /// Half of the smallest batch of several that was refused, in bytes: the next client's batches are no larger.
     pub(crate) refused: u64,
     pub(crate) settings: Client,
+    /// For transactions; `None`: what is appended is there at once.
+    pub(crate) transaction: Option<Transaction>,
 }
 
 /// How a client is set.
@@ -131,6 +136,7 @@ impl Broker {
             held: BTreeSet::new(),
             blocked: BTreeMap::new(),
             missing: BTreeMap::new(),
+            progress: BTreeMap::new(),
         }
     }
 
@@ -146,6 +152,7 @@ impl Broker {
             failed: BTreeSet::new(),
             refused: u64::MAX,
             settings,
+            transaction: None,
         });
         self.producers.len() - 1
     }
@@ -334,7 +341,7 @@ impl Producer {
         let Client { report, later, .. } = self.settings;
         let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
         for Queued { number, letter, bytes, token } in batch {
-            append(truth, partition, (number, letter), wal);
+            self.put(partition, (number, letter), (wal, truth));
             if !self.given_up {
                 let delivered = Told { token, bytes, outcome: Ok(()) };
                 self.reports.push((now + Duration::from_millis(late), delivered));
@@ -366,7 +373,7 @@ impl Producer {
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {
                 if place < through {
-                    append(truth, &partition, (queued.number, queued.letter), wal);
+                    self.put(&partition, (queued.number, queued.letter), (wal, truth));
                 }
                 self.fail(&queued, &client_failure(), now);
             }
@@ -374,6 +381,19 @@ impl Producer {
         for queued in barred {
             self.fail(&queued, &client_failure(), now);
         }
+    }
+
+    fn put(&mut self, partition: &Partition, record: (usize, bool), (wal, truth): (&Wal, &mut Truth)) {
+        match &mut self.transaction {
+            None => append(truth, partition, record, wal),
+            Some(transaction) => transaction.put(partition, record),
+        }
+    }
+
+    /// Another producer has its name now: nothing it has not committed will be, unless the commit was asked for.
+    pub(crate) fn fence(&mut self, rules: &Rules, now: Duration, (wal, truth): (&Wal, &mut Truth), dice: &mut Dice) {
+        self.die(Vec::new(), rules, now, (wal, truth), dice);
+        self.queues.clear();
     }
 
     fn fail(&mut self, queued: &Queued, failure: &Failure, now: Duration) {
@@ -387,7 +407,7 @@ impl Producer {
     }
 }
 
-fn append(truth: &mut Truth, partition: &Partition, (number, letter): (usize, bool), wal: &Wal) {
+pub(crate) fn append(truth: &mut Truth, partition: &Partition, (number, letter): (usize, bool), wal: &Wal) {
     if letter { truth.append_letter(number, wal) } else { truth.append(partition, number, wal) }
 }
 
@@ -408,6 +428,6 @@ fn environment_failure() -> Failure {
     Failure { class: FailureClass::Environment, reason: "authorization", text: "not allowed".to_owned() }
 }
 
-fn client_failure() -> Failure {
+pub(crate) fn client_failure() -> Failure {
     Failure { class: FailureClass::Client, reason: "client", text: "the producer is at its end".to_owned() }
 }

@@ -1,6 +1,7 @@
 //! The relay's ends in the world: its clock, its way to the broker, its way to the server. What they see is judged on the spot.
 
 use crate::postgres::{Delivery, read_status};
+use crate::transactions::Transaction;
 use crate::truth::{Taken, identify};
 use crate::world::{Shared, World};
 use std::time::{Duration, Instant};
@@ -8,10 +9,13 @@ use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::Clock;
-use walrelay::sink::{Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag};
+use walrelay::sink::{Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, Report, Sink, Tag};
 
 /// A relay that asks for the time so often without letting any pass is spinning.
 const SPIN: u32 = 200_000;
+
+/// How long a transaction may be open.
+const TRANSACTION: Duration = Duration::from_mins(10);
 
 /// The relay's clock.
 pub(crate) struct SimClock(pub(crate) Shared);
@@ -48,7 +52,9 @@ impl SimSink {
     pub(crate) fn new(shared: &Shared) -> Self {
         let producer = shared.with(|world| {
             let settings = world.nature.client.expect("a client's settings");
-            world.broker.connect(settings, Taken::default())
+            let producer = world.broker.connect(settings, Taken::default());
+            world.broker.producers[producer].transaction = world.nature.exactly_once.then(Transaction::default);
+            producer
         });
         Self { shared: shared.clone(), producer }
     }
@@ -70,6 +76,7 @@ impl Sink for SimSink {
             if in_flight > 0 && dice.one_in(30) {
                 return Enqueue::Full;
             }
+            assert!(broker.is_owner(self.producer), "a record comes before the transactions are taken over");
             let enqueue = broker.try_enqueue(self.producer, (found, token), &postgres.wal, *now);
             if matches!(enqueue, Enqueue::Taken) {
                 let taken = &mut broker.producers[self.producer].taken;
@@ -106,7 +113,7 @@ impl Sink for SimSink {
                 return Err(Failure { class: FailureClass::Client, reason: "client", text });
             }
             world.counts.restarts += 1;
-            let World { broker, dice, .. } = world;
+            let World { broker, dice, nature, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
             let old = &broker.producers[self.producer];
             let mut taken = if world.streaming { old.taken.clone() } else { Taken::default() };
@@ -117,8 +124,41 @@ impl Sink for SimSink {
             assert!(!world.streaming || old.in_flight.records == 0, "records are given up, and the stream goes on");
             broker.give_up(self.producer, dice);
             self.producer = broker.connect(settings, taken);
+            broker.producers[self.producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())
         })
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        self.shared.with(|world| world.nature.exactly_once.then_some(TRANSACTION))
+    }
+
+    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
+        self.shared.with(|world| {
+            let World { broker, postgres, truth, dice, now, crashed, .. } = world;
+            if *crashed {
+                return Ok(Own::Pending { reason: None, answered: false });
+            }
+            Ok(broker.own(self.producer, *now, (&postgres.wal, truth), dice))
+        })
+    }
+
+    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        self.shared.with(|world| {
+            let World { broker, postgres, truth, dice, now, crashed, nature, calm_since, .. } = world;
+            assert_eq!(broker.producers[self.producer].in_flight.records, 0, "committed before everything is reported");
+            if *crashed || *now < broker.down_until {
+                return Ok(false);
+            }
+            let fails = calm_since.is_none() && dice.one_in(nature.no_commit);
+            let sealed = broker.seal(self.producer, (key, value), fails, (&postgres.wal, truth), dice);
+            world.counts.commits += u64::from(matches!(sealed, Ok(true)));
+            sealed
+        })
+    }
+
+    fn abandon(&mut self) {
+        self.shared.with(|world| world.broker.abandon(self.producer));
     }
 
     fn trouble(&self) -> Option<String> {

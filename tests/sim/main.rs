@@ -23,6 +23,7 @@ mod postgres;
 mod process;
 mod run;
 mod scenarios;
+mod transactions;
 mod truth;
 mod wal;
 mod world;

@@ -52,6 +52,10 @@ pub(crate) struct Nature {
     /// Once in so many acquisitions: the connection fails before the stream is handed over.
     pub(crate) no_control: u64,
     pub(crate) client: Option<Client>,
+    /// Records go in transactions: exactly once.
+    pub(crate) exactly_once: bool,
+    /// Once in so many commits: it fails, and nobody knows what became of it.
+    pub(crate) no_commit: u64,
     /// Steps after which nothing goes wrong any more.
     pub(crate) steps: u64,
 }
@@ -154,6 +158,8 @@ impl Nature {
                 report: dice.pick(&[0, 5, 50]),
                 later: dice.pick(&[0, 10, 50]),
             }),
+            exactly_once: dice.one_in(3),
+            no_commit: sometimes(5, dice),
             steps: dice.between(100, 800),
         }
     }

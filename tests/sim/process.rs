@@ -19,7 +19,7 @@ use walrelay::outbox::Outbox;
 use walrelay::outbox::TableName;
 use walrelay::pg::Recovery;
 use walrelay::relay::BadRows;
-use walrelay::relay::{BadRowAt, Ended, Relay};
+use walrelay::relay::{BadRowAt, Ended, Identity, Relay, Why};
 use walrelay::sink::{Failure, FailureClass};
 
 /// Pause before the next attempt to connect.
@@ -119,10 +119,29 @@ impl Process {
         let asked = self.relay.flush_lsn();
         let confirmed = self.shared.with(|world| world.take_slot(asked));
         let Some(confirmed) = confirmed else { return Ok(None) };
+        if self.relay.is_exactly_once() {
+            self.relay.identified(self.identity());
+        }
         self.relay.acquired(confirmed);
         let flush_lsn = self.relay.flush_lsn();
         self.shared.with(|world| world.told = flush_lsn);
         Ok(Some(SimStream::new(&self.shared)))
+    }
+
+    /// As the supervisor asks for it once the slot is its own.
+    fn identity(&self) -> Identity {
+        self.shared.with(|world| {
+            let left = world.postgres.left.iter().enumerate();
+            Identity {
+                system_identifier: "7".to_owned(),
+                slot: "walrelay".to_owned(),
+                timeline: u32::try_from(world.postgres.timeline()).unwrap(),
+                history: left.map(|(place, left)| (u32::try_from(place).unwrap() + 1, *left)).collect(),
+                flushed: world.postgres.wal.end,
+                is_standby: false,
+                source: "db:5432/shop".to_owned(),
+            }
+        })
     }
 
     fn stream(&mut self, mut stream: SimStream) -> Outcome {
@@ -161,9 +180,11 @@ impl Process {
             Ended::PublicationChanged => Outcome::Lost,
             Ended::Unmappable(error) => panic!("{error}"),
             Ended::Protocol(error) => panic!("{error}"),
-            Ended::StartOver(_) | Ended::Misplaced(_) | Ended::TransactionTooLong { .. } => {
-                panic!("without transactions")
+            Ended::StartOver(why) => {
+                self.disconnect();
+                self.start_over_for(why)
             }
+            ended @ (Ended::Misplaced(_) | Ended::TransactionTooLong { .. }) => panic!("{ended:?}"),
         }
     }
 
@@ -223,6 +244,16 @@ impl Process {
         if failure.class == FailureClass::Row { Outcome::Lost } else { self.wait(BACKOFF) }
     }
 
+    fn start_over_for(&mut self, why: Why) -> Outcome {
+        if let Err(failure) = self.relay.start_over() {
+            return failed(&failure);
+        }
+        match why {
+            Why::WholeFirst => Outcome::Lost,
+            Why::OutOfTime(_) => self.wait(BACKOFF),
+        }
+    }
+
     /// As the supervisor's `idle`.
     fn wait(&mut self, duration: Duration) -> Outcome {
         if self.shared.with(|world| world.crashed) {
@@ -230,7 +261,7 @@ impl Process {
         }
         let Err(ended) = self.relay.idle(duration) else { return Outcome::Lost };
         match *ended {
-            Ended::SinkFailed(_) => match self.relay.start_over() {
+            Ended::SinkFailed(_) | Ended::StartOver(_) => match self.relay.start_over() {
                 Ok(()) => Outcome::Lost,
                 Err(failure) => failed(&failure),
             },
@@ -239,7 +270,6 @@ impl Process {
             | Ended::StopTimedOut { .. }
             | Ended::Disconnected(_)
             | Ended::Stalled
-            | Ended::StartOver(_)
             | Ended::Unmappable(_)
             | Ended::PublicationChanged
             | Ended::Protocol(_)

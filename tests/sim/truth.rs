@@ -7,6 +7,7 @@
 //! * Before a row of a key appears, the fate of every earlier one of that key is sealed: in the broker, as a dead letter, or
 //!   passed over where that was asked for.
 //! * Only what is bad becomes a dead letter.
+//! * In transactions, no row appears twice.
 //! * Only positions that the server has named are confirmed, and they never go back.
 
 use crate::broker::Partition;
@@ -32,6 +33,8 @@ pub(crate) struct Truth {
     newest: BTreeMap<Partition, usize>,
     /// Positions that may be confirmed.
     named: BTreeSet<Lsn>,
+    /// No row may appear twice.
+    pub(crate) exactly_once: bool,
     /// Records appended more than once.
     pub(crate) repeats: u64,
     /// Status updates judged.
@@ -135,6 +138,7 @@ impl Truth {
         }
         self.appended[number] += 1;
         if self.appended[number] > 1 {
+            assert!(!self.exactly_once || row.lost, "row {number} appears twice, and is to appear once");
             self.repeats += 1;
         } else if row.key.is_some() && !row.lost && !self.letters.contains(&number) && !self.excused.contains(&number) {
             // (A bad row that is good later, its topic's limit raised, may follow its own dead letter when it comes again.)

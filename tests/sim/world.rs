@@ -90,6 +90,8 @@ pub(crate) struct Counts {
     pub(crate) rows: u64,
     pub(crate) repeats: u64,
     pub(crate) confirmations: u64,
+    /// Transactions of the broker's.
+    pub(crate) commits: u64,
 }
 
 /// The world, as its parts share it, and what the clock alone needs.
@@ -134,6 +136,7 @@ impl World {
             counts: Counts::default(),
             trace: std::env::var_os("WALRELAY_TRACE").is_some(),
         };
+        world.truth.exactly_once = world.nature.exactly_once;
         world.truth.name(BEGIN);
         world
     }
@@ -451,7 +454,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 16] {
+    fn each(&mut self) -> [&mut u64; 17] {
         let Self {
             connections,
             cuts,
@@ -469,6 +472,7 @@ impl Counts {
             rows,
             repeats,
             confirmations,
+            commits,
         } = self;
         [
             connections,
@@ -487,6 +491,7 @@ impl Counts {
             rows,
             repeats,
             confirmations,
+            commits,
         ]
     }
 
