@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 /// A dead-letter record that its topic does not take yet is offered again after this time.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 
+/// What could not be told of a row is tried again after this time.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
 /// Rows whose records are refused, as long as that is not over.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -44,6 +47,8 @@ pub(super) struct Refusals {
 #[derive(Debug)]
 struct Case {
     row: BadRow,
+    /// It is a table's: what is lost of it is told.
+    is_row: bool,
     id: RefusalId,
     /// As it was enqueued.
     token: Token,
@@ -53,6 +58,8 @@ struct Case {
 
 #[derive(Debug)]
 enum Stage {
+    /// The row is to be skipped, not before `at`.
+    Skipped { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
     Offered { bare: bool, at: Instant },
     /// The dead-letter record, with this token, is in the lane's place.
@@ -93,7 +100,7 @@ impl Refusals {
 
     /// Whether a dead-letter record is to be offered yet.
     pub(super) fn is_deciding(&self) -> bool {
-        self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. }))
+        self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. } | Stage::Skipped { .. }))
     }
 
     /// So many dead-letter records with this token were delivered: their rows. Those of one transaction have one token.
@@ -160,35 +167,63 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Refused { id, tag, record, failure } = refused;
         let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
         let stage = match fate {
-            Fate::Skip => {
-                self.sink.resolve(id, Resolution::Skip);
-                self.tracker.withdrawn(tag.token);
-                return self.passed_over(&row, position, "skip");
-            }
+            Fate::Skip => Stage::Skipped { at: self.clock.now() },
             // It is a dead-letter record, of a row of which no more is known.
             _ if record.topic() == self.bad_rows.dead_letter_topic => Stage::Stop { letter_refused: Some(failure) },
             Fate::Stop => Stage::Stop { letter_refused: None },
             Fate::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
         };
-        self.refusals.cases.insert(position, Case { row, id, token: tag.token, record, stage });
+        let is_row = matches!(tag.origin.source, Source::Table(_));
+        self.refusals.cases.insert(position, Case { row, is_row, id, token: tag.token, record, stage });
         self.offer_letters();
     }
 
     /// Offers dead-letter records to the sink that are due.
     pub(super) fn offer_letters(&mut self) {
         let now = self.clock.now();
-        let due = |case: &Case| matches!(case.stage, Stage::Offered { at, .. } if at <= now);
+        let due = |case: &Case| matches!(case.stage, Stage::Offered { at, .. } | Stage::Skipped { at } if at <= now);
         let due: Vec<Position> =
             self.refusals.cases.iter().filter(|(_, case)| due(case)).map(|(position, _)| *position).collect();
         for position in due {
-            self.offer_refused(position, now);
+            match self.refusals.cases.get(&position).map(|case| &case.stage) {
+                Some(Stage::Skipped { .. }) => self.skip_refused(position, now),
+                Some(Stage::Offered { .. } | Stage::Letter { .. } | Stage::Stop { .. }) | None => {
+                    self.offer_refused(position, now);
+                }
+            }
         }
     }
 
+    /// What the row holds is in no topic: whoever keeps account of that is told before. Whether that is done.
+    fn tell_refused(&mut self, position: Position) -> bool {
+        let case = self.refusals.cases.get(&position).filter(|case| case.is_row);
+        case.map(|case| case.row.clone()).is_none_or(|row| self.tell_lost(&row).is_ok())
+    }
+
+    fn skip_refused(&mut self, position: Position, now: Instant) {
+        if !self.tell_refused(position) {
+            if let Some(case) = self.refusals.cases.get_mut(&position) {
+                case.stage = Stage::Skipped { at: now + TELL_AGAIN };
+            }
+            return;
+        }
+        let Some(Case { row, id, token, .. }) = self.refusals.cases.remove(&position) else { return };
+        self.sink.resolve(id, Resolution::Skip);
+        self.tracker.withdrawn(token);
+        self.passed_over(&row, position, "skip");
+    }
+
     fn offer_refused(&mut self, position: Position, now: Instant) {
+        let is_bare = |case: &Case| matches!(case.stage, Stage::Offered { bare: true, .. });
+        if self.refusals.cases.get(&position).is_some_and(is_bare) && !self.tell_refused(position) {
+            if let Some(case) = self.refusals.cases.get_mut(&position) {
+                case.stage = Stage::Offered { bare: true, at: now + TELL_AGAIN };
+            }
+            return;
+        }
         let Self { refusals: Refusals { cases, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
         let Some(case) = cases.get_mut(&position) else { return };
-        let Stage::Offered { mut bare, .. } = case.stage else { return };
+        let Stage::Offered { bare, .. } = case.stage else { return };
         let topic = &bad_rows.dead_letter_topic;
         let token = Token { topic: topics.number(topic, metrics), ..case.token };
         let (error, place) = (case.row.reason.to_string(), position.to_string());
@@ -200,13 +235,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 letter.lend(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
             })
         };
-        let mut outcome = offer(bare);
-        if !bare && matches!(outcome, Enqueue::Bad(_)) {
-            bare = true;
-            outcome = offer(bare);
-        }
-        case.stage = match outcome {
+        case.stage = match offer(bare) {
             Enqueue::Taken => Stage::Letter { bare, token },
+            Enqueue::Bad(_) if !bare => Stage::Offered { bare: true, at: now },
             Enqueue::Bad(failure) => Stage::Stop { letter_refused: Some(failure) },
             Enqueue::Blocked(failure)
                 if failure.class == FailureClass::Topic && topics.failed(topic, LETTER_TOPIC_WITHIN, now) =>

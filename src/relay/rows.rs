@@ -232,7 +232,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The row will be passed over, and what it holds is in no topic. An updated row was inserted, and published, before.
     #[cold]
-    fn tell_lost(&mut self, row: &BadRow) -> Turn<()> {
+    pub(super) fn tell_lost(&mut self, row: &BadRow) -> Turn<()> {
         match &mut self.on_lost {
             Some(on_lost) if row.reason != BadReason::Updated => on_lost(row.id.as_deref()).map_err(disconnected),
             Some(_) | None => Ok(()),
