@@ -341,6 +341,8 @@ fn answer(query: &str, nonsense: Nonsense) -> Vec<u8> {
             Nonsense::AtTheDoor(_) | Nonsense::InTheStream(_) => data_row(&["4711", "1", "0/10", "d"]),
         },
         _ if query.contains("pg_postmaster_start_time") => data_row(&["2026-01-02 03:04:05.678901+00"]),
+        _ if query.contains("pg_stat_bgwriter") => data_row(&["0/10", "4711", "1", "0"]),
+        _ if query.contains("pg_stat_replication_slots") => data_row(&["0/8", "0/10", "1", "0", "", "f"]),
         _ if query.contains("wal_level") => data_row(&["logical"]),
         _ if query.contains("wal_sender_timeout") => data_row(&["60000"]),
         _ if query.contains("pg_publication_tables") => ["id", "type", "payload"].map(column).concat(),
