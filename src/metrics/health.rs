@@ -42,19 +42,22 @@ impl Metrics {
     /// # Errors
     /// The reason why it might not, for people.
     pub fn ready(&self, now: Instant) -> Result<(), String> {
-        self.streaming()?;
+        self.streaming(now)?;
         self.heard(now)?;
         self.acknowledging(now)
     }
 
-    fn streaming(&self) -> Result<(), String> {
+    fn streaming(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
         // In careful mode rows flow, if slowly: records that are not acknowledged show as such.
         let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
         if is_silent || matches!(state, State::Streaming | State::Careful) {
             return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
         }
-        let reason = self.trouble().unwrap_or_else(|| state.words().to_owned());
+        // An obstacle says most, and what waits for its acknowledgement more than a trouble that may be over.
+        let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
+        let obstacle = lock(&self.blocked_on).clone().or_else(waits);
+        let reason = obstacle.or_else(|| self.trouble()).unwrap_or_else(|| state.words().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }
 
@@ -126,6 +129,19 @@ mod tests {
         metrics.set_state(State::Blocked);
         metrics.last_error(Some("an older trouble".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: an older trouble".to_owned()));
+        metrics.blocked_on(Some("topic orders does not exist".to_owned()));
+        assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
+    }
+
+    #[test]
+    fn what_is_blocked_by_no_known_obstacle_tells_of_what_is_in_flight() {
+        let (metrics, now) = streaming();
+        metrics.set_state(State::Blocked);
+        metrics.last_error(Some("an older trouble".to_owned()));
+        metrics.in_flight(7, 700);
+        metrics.oldest_in_flight(now.checked_sub(Duration::from_secs(31)));
+        let reason = metrics.ready(now).unwrap_err();
+        assert!(reason.starts_with("blocked: 7 records in flight, none acknowledged in the last 30 s"), "{reason}");
         metrics.blocked_on(Some("topic orders does not exist".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
     }

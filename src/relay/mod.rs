@@ -605,9 +605,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn state(&self, session: &Session, now: Instant) -> State {
-        let old = self
-            .oldest_unanswered()
-            .is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
+        let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
+        let old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
         if self.stopping_since.is_some() {
             State::Stopping
         } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {

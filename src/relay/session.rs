@@ -146,7 +146,7 @@ impl Session {
     }
 
     /// Since when no record can be enqueued: the sink does not take the next one's topic, or is not ours.
-    fn held_up_since(&self) -> Option<Instant> {
+    pub(super) fn held_up_since(&self) -> Option<Instant> {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.since);
         blocked.into_iter().chain(self.taking_over.as_ref().map(|taking_over| taking_over.since)).min()
     }
@@ -466,7 +466,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let before = before.filter(|before| before.failure.class == failure.class);
         let since = before.as_ref().map_or(now, |blocked| blocked.since);
         let was_told = before.is_some_and(|blocked| blocked.told);
-        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER;
+        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
         if told && !was_told {
             tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
         }

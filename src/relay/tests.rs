@@ -192,6 +192,8 @@ impl Clock for Hands {
 struct Ledger {
     /// It can be taken over.
     yields: bool,
+    /// Why it takes no records.
+    obstacle: Option<Failure>,
     /// It reports what it has taken.
     reports: bool,
     /// But not now.
@@ -207,7 +209,11 @@ struct Transactional(Rc<RefCell<Ledger>>, Hands);
 
 impl Sink for Transactional {
     fn try_enqueue(&mut self, _record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
-        self.0.borrow_mut().in_flight.push(token);
+        let mut ledger = self.0.borrow_mut();
+        if let Some(failure) = &ledger.obstacle {
+            return Enqueue::Blocked(failure.clone());
+        }
+        ledger.in_flight.push(token);
         Enqueue::Taken
     }
 
@@ -268,7 +274,8 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
-        let ledger = Ledger { yields: true, reports: true, silence: now..now, commits: true, in_flight, committed };
+        let (yields, obstacle, reports, commits) = (true, None, true, true);
+        let ledger = Ledger { yields, obstacle, reports, silence: now..now, commits, in_flight, committed };
         let (ledger, clock) = (Rc::new(RefCell::new(ledger)), Hands(Rc::new(Cell::new(now)), now));
         let limits = Limits {
             coalesce: Duration::ZERO,
@@ -403,6 +410,35 @@ fn a_destination_that_cannot_be_taken_over_stalls_it() {
     let (ended, after) = stage.stream(seconds(100));
     assert!(matches!(ended, Ended::Stalled), "{ended:?}");
     assert!(after >= seconds(30) && after < seconds(32), "{after:?}");
+}
+
+#[test]
+fn a_destination_that_is_not_taken_over_blocks_it_once_that_lasts() {
+    let mut stage = Stage::new();
+    stage.ledger.borrow_mut().yields = false;
+    for (duration, state) in [(29, State::Streaming), (31, State::Blocked)] {
+        stage.relay.limits.disconnect_after = seconds(duration);
+        let (ended, _) = stage.stream(seconds(120));
+        assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+        assert_eq!(stage.relay.metrics.state(), state, "after {duration} s");
+    }
+    assert!(stage.relay.metrics.ready(stage.clock.now()).is_err());
+}
+
+#[test]
+fn a_row_that_waits_for_its_topic_ends_readiness_after_the_time_that_is_set_and_names_it() {
+    let mut stage = Stage::new();
+    let metrics = Metrics::new("s", "p", stage.clock.now()).with_unready_after(seconds(1));
+    stage.relay.metrics = Arc::new(metrics);
+    stage.relay.limits.disconnect_after = Duration::from_millis(1500);
+    let text = "the topic is unavailable".to_owned();
+    let failure = Failure { class: FailureClass::Environment, reason: "connection", text };
+    stage.ledger.borrow_mut().obstacle = Some(failure);
+    stage.sends = rows_for(1);
+    let (ended, _) = stage.stream(seconds(120));
+    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    let ready = stage.relay.metrics.ready(stage.clock.now());
+    assert_eq!(ready, Err("blocked: the topic is unavailable".to_owned()));
 }
 
 #[test]

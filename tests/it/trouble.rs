@@ -306,8 +306,23 @@ fn a_frozen_broker_is_told_of_after_seconds_and_readiness_ends_when_it_is_set_to
     let relay = lane.streaming(&["--unready-after=1s", "--disconnect-after=10min"]);
     kafka.suspend().unwrap();
     lane.sql("INSERT INTO outbox VALUES ('c', 'order', 'k', 't', '1')");
-    let unready = || Ok(relay.get("/readyz")?.body.contains("none acknowledged in the last 1 s"));
-    wait_until(LONG, "readiness to end", unready).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    let unready = |reason: &str| {
+        let mut last = String::new();
+        let ended = wait_until(LONG, "readiness to end", || {
+            let ready = relay.get("/readyz")?;
+            last = ready.body;
+            Ok(ready.status == 503 && last.contains(reason))
+        });
+        ended.unwrap_or_else(|error| panic!("{error}: {last}: {}", relay.log()));
+    };
+    // A new relay knows nothing of the topic, and asks.
+    unready("does not answer");
     kafka.resume().unwrap();
-    assert_eq!(lane.ids("order"), ["a", "b", "c"]);
+    lane.wait_confirmed();
+    wait_until(LONG, "readiness", || Ok(relay.get("/readyz")?.status == 200)).unwrap();
+    kafka.suspend().unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('d', 'order', 'k', 't', '1')");
+    unready("none acknowledged in the last 1 s");
+    kafka.resume().unwrap();
+    assert_eq!(lane.ids("order"), ["a", "b", "c", "d"]);
 }
