@@ -17,7 +17,7 @@ use crate::sink::{
     Delivered, Enqueue, Failure, HeaderRoom, InFlight, Origin, OwnedRecord, Record, RefusalId, Refused, Report,
     Resolution, Tag,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,6 +65,8 @@ struct Back {
     /// Whether it was ever said that the destination is reached, or why not.
     reached: bool,
     blocked: Option<Failure>,
+    /// What a lane waits for whose refused record is tried again.
+    obstacle: Option<Failure>,
     trouble: Option<String>,
 }
 
@@ -113,8 +115,10 @@ pub struct Receiver {
     chunks: Vec<Loan>,
     free: Vec<u32>,
     lanes: Lanes<Place>,
-    refusals: HashMap<RefusalId, Lane>,
+    refusals: HashMap<RefusalId, (Lane, Failure)>,
     refusal: u64,
+    /// Why the first record of a lane was refused that is tried again: until it is delivered, or gives way.
+    obstacles: BTreeMap<Lane, Failure>,
     /// Lanes whose refused record is to be tried again, and when.
     pauses: VecDeque<(Instant, Lane)>,
     runs: VecDeque<Run>,
@@ -182,6 +186,7 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
         lanes: Lanes::default(),
         refusals: HashMap::new(),
         refusal: 0,
+        obstacles: BTreeMap::new(),
         pauses: VecDeque::new(),
         runs: VecDeque::new(),
         refused: Vec::new(),
@@ -302,13 +307,16 @@ impl Sender {
         back.runs.clear();
         back.refused.clear();
         back.failed = None;
+        back.obstacle = None;
         back.held = 0;
         drop(back);
         self.send(Message::Restart { generation: self.generation });
     }
 
+    /// What everything waits for, or else a lane.
     pub(super) fn blocked(&self) -> Option<Failure> {
-        self.shared.back().blocked.clone()
+        let back = self.shared.back();
+        back.blocked.as_ref().or(back.obstacle.as_ref()).cloned()
     }
 
     /// Whether the destination was reached, or why not; `None`: not known yet.
@@ -379,10 +387,12 @@ impl Receiver {
     }
 
     fn decide(&mut self, id: RefusalId, decision: Decision) {
-        let Some(lane) = self.refusals.remove(&id) else { return };
+        let Some((lane, failure)) = self.refusals.remove(&id) else { return };
         let old = match decision {
             Decision::Retry => {
                 self.pauses.push_back((Instant::now() + RETRY_AFTER, lane));
+                self.obstacles.insert(lane, failure);
+                self.publish();
                 return;
             }
             Decision::Skip => self.lanes.resolve(lane, Verdict::Gone),
@@ -393,6 +403,7 @@ impl Receiver {
                 self.lanes.resolve(lane, Verdict::Instead(instead))
             }
         };
+        self.obstacles.remove(&lane);
         if let Some(old) = old {
             self.give_back(old);
         }
@@ -430,6 +441,7 @@ impl Receiver {
     fn forget(&mut self) {
         self.lanes.clear();
         self.refusals.clear();
+        self.obstacles.clear();
         self.pauses.clear();
         self.runs.clear();
         self.refused.clear();
@@ -471,6 +483,9 @@ impl Receiver {
         match outcome {
             Outcome::Delivered => {
                 self.lanes.delivered(lane);
+                if !self.obstacles.is_empty() {
+                    self.obstacles.remove(&lane);
+                }
                 self.count(item);
                 self.give_back(item);
             }
@@ -502,7 +517,7 @@ impl Receiver {
         let (tag, record) = (record.tag(), record.with_record(OwnedRecord::of));
         self.refusal += 1;
         let id = RefusalId(self.refusal);
-        self.refusals.insert(id, lane);
+        self.refusals.insert(id, (lane, failure.clone()));
         self.refused.push(Refused { id, tag, record, failure: failure.clone() });
     }
 
@@ -514,6 +529,7 @@ impl Receiver {
             back.runs.append(&mut self.runs);
             back.refused.append(&mut self.refused);
             back.held = self.lanes.held();
+            back.obstacle = self.obstacles.first_key_value().map(|(_, failure)| failure.clone());
         } else {
             self.runs.clear();
             self.refused.clear();

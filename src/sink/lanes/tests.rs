@@ -1,4 +1,6 @@
+use super::hand_over::{Sender, hand_over};
 use super::*;
+use crate::sink::{Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -220,4 +222,86 @@ fn records_of_one_key_share_a_lane_and_those_without_share_their_address_own() {
     let keys: BTreeSet<Lane> = (0..100_u32).map(|key| Lane::of("orders", Some(&key.to_le_bytes()))).collect();
     assert!(keys.len() > 90, "{}", keys.len());
     assert_ne!(Lane::of("orders", None), Lane::of("orders", Some(b"")));
+}
+
+fn record(topic: &str) -> Record<'_> {
+    Record { topic, key: Some(b"k"), value: None, headers: &[], timestamp_millis: 0, partition: None }
+}
+
+fn refusal(text: &str) -> Failure {
+    Failure { class: FailureClass::Topic, reason: "type", text: text.to_owned() }
+}
+
+/// What the destination does with all that is ready: it keeps what is not in this topic.
+fn offer(receiver: &mut Receiver, refused: &str) {
+    let mut batch = Vec::new();
+    receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
+    for taken in batch {
+        let is_refused = receiver.record(taken.item).is_some_and(|record| record.topic() == refused);
+        let outcome = if is_refused { Outcome::Refused(refusal(refused)) } else { Outcome::Delivered };
+        receiver.settle(taken, &outcome);
+    }
+    receiver.set_blocked(None);
+    receiver.publish();
+}
+
+/// The refusals that come back.
+fn refusals(sender: &mut Sender) -> Vec<RefusalId> {
+    let mut refusals = Vec::new();
+    sender.poll(&mut |report| match report {
+        Report::Refused(refused) => refusals.push(refused.id),
+        Report::Delivered(_) | Report::Failed(_) => {}
+    });
+    refusals
+}
+
+#[tokio::test]
+async fn a_lane_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
+    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
+    let blocked = |sender: &Sender| sender.blocked().map(|failure| failure.text);
+    sender.push(&record("refused"), tag);
+    sender.flush();
+    for _ in 0..2 {
+        assert_eq!(receiver.next().await, Event::Work);
+        offer(&mut receiver, "refused");
+        let ids = refusals(&mut sender);
+        assert_eq!(ids.len(), 1);
+        sender.resolve(ids[0], Resolution::Retry);
+        assert_eq!(receiver.next().await, Event::Work);
+        assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while it pauses");
+        sender.push(&record("taken"), tag);
+        sender.flush();
+        assert_eq!(receiver.next().await, Event::Work);
+        offer(&mut receiver, "refused");
+        assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while others are delivered");
+        assert_eq!(sender.reached(), Some(Ok(())), "the destination is there");
+    }
+    assert_eq!(receiver.next().await, Event::Work);
+    offer(&mut receiver, "none");
+    assert_eq!(blocked(&sender), None);
+}
+
+#[tokio::test]
+async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
+    for forgotten in [false, true] {
+        let (mut sender, mut receiver) = hand_over(1 << 20);
+        let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
+        sender.push(&record("refused"), tag);
+        sender.flush();
+        for resolution in [Resolution::Retry, Resolution::Skip] {
+            assert_eq!(receiver.next().await, Event::Work);
+            offer(&mut receiver, "refused");
+            let ids = refusals(&mut sender);
+            sender.resolve(ids[0], resolution);
+            assert_eq!(receiver.next().await, Event::Work);
+            assert_eq!(sender.blocked().is_some(), matches!(resolution, Resolution::Retry));
+            if forgotten {
+                sender.restart();
+                assert_eq!(receiver.next().await, Event::Restarted);
+                assert_eq!(sender.blocked(), None);
+                break;
+            }
+        }
+    }
 }
