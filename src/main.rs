@@ -1,7 +1,6 @@
 //! The program: settings, logging, the command, the exit code.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
@@ -15,7 +14,12 @@ use walrelay::pg::source::Environment;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-fn main() -> ExitCode {
+fn main() {
+    let code = begin();
+    commands::end(code.into())
+}
+
+fn begin() -> u8 {
     let invocation = match config::parse(std::env::args_os(), &Environment::of_process()) {
         Ok(invocation) => invocation,
         Err(exit) => return leave(&exit),
@@ -27,7 +31,7 @@ fn main() -> ExitCode {
     perform(invocation)
 }
 
-fn perform(invocation: Invocation) -> ExitCode {
+fn perform(invocation: Invocation) -> u8 {
     let typed = invocation.typed;
     let hint = |hint: Option<String>| hint.map(|hint| typed.complete(&hint));
     let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
@@ -37,7 +41,7 @@ fn perform(invocation: Invocation) -> ExitCode {
     let stop = || stop.load(Ordering::Relaxed);
     let ended = match invocation.task {
         Task::Run(request) => match commands::run::run(*request) {
-            Ok(()) => return ExitCode::SUCCESS,
+            Ok(()) => return 0,
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
@@ -54,7 +58,7 @@ fn perform(invocation: Invocation) -> ExitCode {
         Task::Ready(address) => status::ready(&address, &mut io::stdout()),
         Task::Teardown(request) => tear_down(&request),
         Task::Bench(request) => match measure(&request) {
-            Ok(()) => return ExitCode::SUCCESS,
+            Ok(()) => return 0,
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
         Task::Man(folder) => cli::write_manual(&folder).map_err(CommandError::from),
@@ -62,11 +66,11 @@ fn perform(invocation: Invocation) -> ExitCode {
     };
     match ended {
         // Whoever read the output has seen enough, as `head` does.
-        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         // Whoever stopped it knows what for.
         Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_code()),
         Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
     }
 }
 
@@ -81,9 +85,9 @@ fn measure(request: &bench::Request) -> Result<(), BenchError> {
     bench::bench(request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 
-fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> ExitCode {
+fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> u8 {
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => fail(&error, error.hint(), commands::EXIT_SETTINGS),
     }
 }
@@ -96,16 +100,16 @@ fn tear_down(request: &teardown::Request) -> Result<(), CommandError> {
 
 /// Help goes to where it was asked for, errors to stderr.
 #[allow(clippy::print_stdout, reason = "help and version are what the user asked to see")]
-fn leave(exit: &Exit) -> ExitCode {
+fn leave(exit: &Exit) -> u8 {
     match exit {
         Exit::Asked(text) => print!("{text}"),
         Exit::Wrong(_) => eprint!("{exit}"),
     }
-    ExitCode::from(exit.code())
+    exit.code()
 }
 
 /// One line with the chain of causes, one with what mends it.
-fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> ExitCode {
+fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> u8 {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -117,7 +121,7 @@ fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> ExitCo
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");
     }
-    ExitCode::from(code)
+    code
 }
 
 fn log_to_stderr(log: &LogConfig) {

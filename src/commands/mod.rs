@@ -23,7 +23,7 @@ mod typed;
 
 pub use error::CommandError;
 pub use output::shown_source;
-pub use signals::stop_on_signal;
+pub use signals::{end, stop_on_signal};
 pub use target::OutboxPlace;
 pub use typed::TypedFlags;
 

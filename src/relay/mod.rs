@@ -564,6 +564,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn look_at_lanes(&mut self, now: Instant) {
         let before = self.lanes_blocked.take();
         let Some(failure) = self.sink.blocked() else {
+            // Between two attempts nothing is reported as blocked: it is over once something has arrived.
+            let arrived = |since: Instant| self.reported.is_some_and(|at| at > since);
+            if self.in_flight() > 0 && before.as_ref().is_some_and(|(_, since, _)| !arrived(*since)) {
+                self.lanes_blocked = before;
+                return;
+            }
             if let Some((was, _, true)) = before {
                 tracing::info!(was, "no longer blocked");
             }

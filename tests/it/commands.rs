@@ -34,9 +34,8 @@ impl Place {
     }
 
     fn source_as(&self, role: &str) -> Source {
-        let mut source = self.source();
-        role.clone_into(&mut source.user);
-        source
+        let url = self.url.replacen("postgres@", &format!("{role}@"), 1);
+        Source::resolve(Some(&url), &Environment::default()).unwrap().source
     }
 
     fn connection(&self) -> Connection {

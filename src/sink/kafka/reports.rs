@@ -3,6 +3,7 @@
 //! In: events of all producers, taken by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
 
 use super::asking::MOST_EVENTS;
+use super::client::Client;
 use super::context::{Reported, events, take_reports};
 use super::partitions::{Event, Place, Ticket};
 use super::retire::retire;
@@ -112,7 +113,10 @@ impl KafkaSink {
             }
         }
         let now = self.now;
-        self.retired.extend(self.senders.take_ended_isolating().map(|client| (client, now)));
+        if let Some(ended) = self.senders.take_ended_isolating() {
+            self.retire_later(ended);
+            self.partitions.isolating_renewed();
+        }
         for (client, since) in &mut self.retired {
             if now.saturating_duration_since(*since) >= ANSWERED_WITHIN {
                 client.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
@@ -133,11 +137,15 @@ impl KafkaSink {
         let fresh = self.settings.producer().map_err(|error| client_failure(error.to_string()))?;
         let old = self.senders.replace(lane, fresh).map_err(|error| client_failure(error.to_string()))?;
         self.producer = self.senders.first();
-        // What it had not sent would stay for ever; what it has sent is answered.
-        old.producer().purge(PurgeConfig::default().queue().non_blocking());
-        self.retired.push((old, self.now));
+        self.retire_later(old);
         self.partitions.lane_renewed(lane);
         Ok(())
+    }
+
+    /// What it had not sent would stay indefinitely; what it has sent is answered.
+    fn retire_later(&mut self, ended: Client) {
+        ended.producer().purge(PurgeConfig::default().queue().non_blocking());
+        self.retired.push((ended, self.now));
     }
 
     /// Says what people should know of.

@@ -214,12 +214,12 @@ impl Settings {
         client
     }
 
-    /// A producer that sends what it was given in one request for each partition, once it is told to: the search for a refused
-    /// record needs to know what went together.
+    /// A producer that sends what it was given together, once it is told to: the search for a refused record needs to know what
+    /// went together. As a rule that is one request for each partition. It may be cut all the same, since a flush that another partition
+    /// needed may still be at work: then a broker that knows the producer refuses what comes behind a refused request, and the producer
+    /// ends (`enable.gapless.guarantee`), as a lane's does.
     pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
-        // Its requests of a partition are one after the other: there is no gap to be prevented, and it survives a refusal.
-        settings.client.remove("enable.gapless.guarantee");
         for (key, value) in TOGETHER {
             settings.client.set(key, value);
         }

@@ -35,7 +35,7 @@ use super::super::{
     Resolution, Tag, Token,
 };
 use entries::{Entries, Entry};
-use partition::{CALM, Partition, Queued, RETRY, Returned, Search, State, WINDOW_HOLDS};
+use partition::{CALM, Partition, Queued, Returned, Search, State, WINDOW_HOLDS};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -190,7 +190,9 @@ impl Partitions {
         self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
             State::Resting { failure, .. } => Some(failure),
             State::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
-            State::Unproven | State::Proven { .. } | State::Draining | State::Isolating | State::Replaced => None,
+            // It is being tried again.
+            State::Draining | State::Isolating => partition.obstacle.as_ref(),
+            State::Unproven | State::Proven { .. } | State::Replaced => None,
         })
     }
 
@@ -291,6 +293,9 @@ impl Partitions {
         if let Some(partition) = self.list.get_mut(at as usize) {
             partition.answered(held + WIRE_OVERHEAD_BYTES);
             partition.delivered = partition.delivered.max(sequence);
+            if partition.obstacle.is_some() {
+                partition.obstacle = None;
+            }
             if matches!(partition.state, State::Unproven | State::Proven { .. }) {
                 partition.state = State::Proven { at: now };
             }
@@ -330,6 +335,14 @@ impl Partitions {
                 partition.state = if partition.under_way > 0 { State::Draining } else { State::Unproven };
                 self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
             }
+        }
+    }
+
+    /// Another isolating producer is there, which no broker knows yet.
+    pub fn isolating_renewed(&mut self) {
+        for partition in &mut self.list {
+            partition.search.proven = false;
+            partition.search.outdated = partition.search.attempt > 0;
         }
     }
 
@@ -463,7 +476,7 @@ impl Partitions {
             }
             FailureClass::Environment => {
                 partition.search = Search::of(0, 0, now);
-                partition.state = State::Resting { until: now + RETRY, failure };
+                partition.rest(now, failure);
             }
             FailureClass::Client => partition.state = State::Unproven,
         }
@@ -521,9 +534,12 @@ impl Partitions {
         }
         let returned = partition.returned.len();
         let suspects = partition.take_back();
+        let outdated = std::mem::take(&mut partition.search.outdated);
         let Some(failure) = partition.cause.take() else {
+            partition.search.proven |= !outdated;
             return self.attempt_delivered(at, attempt, now);
         };
+        partition.search.proven = false;
         match failure.class {
             FailureClass::Row => {
                 partition.search.refused(suspects, partition.search.attempt_bytes, now);
@@ -539,7 +555,7 @@ impl Partitions {
                 false
             }
             FailureClass::Environment => {
-                partition.state = State::Resting { until: now + RETRY, failure };
+                partition.rest(now, failure);
                 false
             }
             FailureClass::Client => true,
@@ -617,7 +633,7 @@ impl Partitions {
         let State::Held { failure, .. } = std::mem::replace(&mut partition.state, State::Unproven) else { return };
         partition.search.suspects = partition.search.suspects.max(1);
         partition.search.refused_bytes = 0;
-        partition.state = State::Resting { until: now + RETRY, failure };
+        partition.rest(now, failure);
     }
 
     /// The record in front is done with.

@@ -96,16 +96,31 @@ pub(super) struct Search {
     pub(super) since: Instant,
     /// A single record was found since the search began.
     pub(super) found: bool,
+    /// The isolating producer was successful here, so that the broker knows it: until then its requests hold one record.
+    pub(super) proven: bool,
+    /// The request under way is an earlier isolating producer's: its success proves nothing of the one that is there now.
+    pub(super) outdated: bool,
 }
 
 impl Search {
     pub(super) fn of(suspects: usize, refused_bytes: u64, since: Instant) -> Self {
-        Self { suspects, attempt: 0, attempt_bytes: 0, refused_bytes, since, found: false }
+        Self {
+            suspects,
+            attempt: 0,
+            attempt_bytes: 0,
+            refused_bytes,
+            since,
+            found: false,
+            proven: false,
+            outdated: false,
+        }
     }
 
-    /// How many records the next request should hold; `waiting`: how many there are.
+    /// How many records the next request should hold; `waiting`: how many there are. librdkafka may cut what it is given into several
+    /// requests: a broker that knows the producer takes none behind one that it has refused.
     pub(super) fn next(&self, waiting: usize) -> usize {
         let next = match self.suspects {
+            _ if !self.proven => 1,
             0 => waiting,
             1 => 1,
             suspects => suspects / 2,
@@ -142,6 +157,8 @@ pub(super) struct Partition {
     pub(super) window: Option<(u64, Instant)>,
     /// In `Replaced`: the partition that goes on with this one.
     pub(super) passes_on: Option<u32>,
+    /// Why the topic or the environment did not take what is in front, until something of the partition is delivered.
+    pub(super) obstacle: Option<Failure>,
     /// It is listed to be looked at.
     pub(super) listed: bool,
 }
@@ -160,6 +177,7 @@ impl Partition {
             search: Search::of(0, 0, now),
             window: None,
             passes_on: None,
+            obstacle: None,
             listed: false,
         }
     }
@@ -184,6 +202,12 @@ impl Partition {
     fn fits_window(&mut self, bytes: u64, now: Instant) -> bool {
         self.window = self.window.filter(|(_, until)| now < *until);
         self.under_way == 0 || self.window.is_none_or(|(most, _)| self.under_way_bytes + bytes <= most)
+    }
+
+    /// What is in front is tried again after a pause: the topic or the environment did not take it.
+    pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
+        self.obstacle = Some(failure.clone());
+        self.state = State::Resting { until: now + RETRY, failure };
     }
 
     /// One record is under way.
