@@ -20,7 +20,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist deb fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist deb book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -136,6 +136,9 @@ deb: ## Build the Debian package (needs cargo-deb)
 	$(target)/release/walrelay man $(target)/release/package-files
 	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/release/package-files/walrelay.$$shell; done
 	$(CARGO) deb --no-build --strip --package walrelay $(ARGS)
+
+book: ## Make the manual as a searchable book, into target/book (brings mdbook through cargo)
+	@dev/book $(ARGS)
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS=30
 	@dev/prerequisites build

@@ -38,13 +38,13 @@ fn each_pitfall_has_tests_and_each_test_that_is_named_exists() {
 }
 
 #[test]
-fn the_readme_says_that_a_record_may_be_seen_before_its_row() {
-    let readme = text("README.md");
-    let (_, timing) = readme.split_once("**A consumer may see the record before others see the row.**").unwrap();
+fn the_manual_says_that_a_record_may_be_seen_before_its_row() {
+    let page = text("docs/timing.md");
+    let (_, timing) = page.split_once("**A consumer may see the record before others see the row.**").unwrap();
     assert!(timing.split("\n- ").next().unwrap().contains("synchronous replication"), "{timing}");
 }
 
-/// A message as the README may have it: `…` for what is filled in.
+/// A message as the manual may have it: `…` for what is filled in.
 fn shown(literal: &str) -> String {
     let mut text = String::new();
     let mut depth = 0;
@@ -103,10 +103,9 @@ fn in_order(parts: &str, text: &str) -> bool {
 }
 
 #[test]
-fn each_message_for_an_operator_has_its_entry_in_the_readme() {
-    let readme = text("README.md");
-    let section = readme.split_once("\n## When it stops\n").unwrap().1.split_once("\n## ").unwrap().0;
-    let entries: Vec<&str> = section.split('`').skip(1).step_by(2).filter(|entry| entry.len() >= 12).collect();
+fn each_message_for_an_operator_has_its_entry_in_the_manual() {
+    let page = text("docs/errors.md");
+    let entries: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|entry| entry.len() >= 12).collect();
     let mut looked_at = 0;
     for file in ["src/supervise/error.rs", "src/commands/error.rs", "src/outbox/plan.rs", "src/outbox/fault.rs"] {
         let source = text(file);
@@ -120,8 +119,79 @@ fn each_message_for_an_operator_has_its_entry_in_the_readme() {
             }
             looked_at += 1;
             let found = entries.iter().any(|entry| in_order(entry, &message) || in_order(&message, entry));
-            assert!(found, "{file}: {variant} has no entry under \"When it stops\": {message}");
+            assert!(found, "{file}: {variant} has no entry in docs/errors.md: {message}");
         }
     }
     assert!(looked_at > 40, "{looked_at}");
+}
+
+/// Every page of the manual, from the top of the repository.
+fn pages() -> Vec<String> {
+    fn collect(folder: &Path, into: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, into);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+                into.push(path.strip_prefix(top).unwrap().display().to_string());
+            }
+        }
+    }
+    let mut all: Vec<String> = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned).into();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs"), &mut all);
+    all
+}
+
+/// Text without its blocks of code.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// The anchors of a page: its headings, as GitHub and mdbook name them.
+fn anchors(page: &str) -> Vec<String> {
+    let named = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    prose(page).lines().filter(|line| line.starts_with('#')).map(named).collect()
+}
+
+#[test]
+fn each_link_between_pages_leads_somewhere() {
+    let mut looked_at = 0;
+    for page in pages() {
+        let source = text(&page);
+        let folder = Path::new(&page).parent().unwrap().to_owned();
+        for link in prose(&source).split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { folder.join(file).display().to_string() };
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&target);
+            assert!(path.exists(), "{page}: {link} leads nowhere");
+            if !anchor.is_empty() && target.ends_with(".md") {
+                assert!(anchors(&text(&target)).contains(&anchor.to_owned()), "{page}: {link}: no such heading");
+            }
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 150, "{looked_at}");
+}
+
+#[test]
+fn the_book_has_each_page_of_the_manual() {
+    let summary = text("docs/SUMMARY.md");
+    for page in pages() {
+        let Some(name) = page.strip_prefix("docs/").filter(|name| *name != "SUMMARY.md") else { continue };
+        assert!(summary.contains(&format!("({name})")), "{name} is not in docs/SUMMARY.md");
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = text("README.md").lines().count();
+    assert!(lines <= 250, "{lines} lines: what is a manual's belongs into docs/");
 }
