@@ -172,7 +172,7 @@ fn each_link_between_pages_leads_somewhere() {
             let target = if file.is_empty() { page.clone() } else { folder.join(file).display().to_string() };
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&target);
             assert!(path.exists(), "{page}: {link} leads nowhere");
-            if !anchor.is_empty() && target.ends_with(".md") {
+            if !anchor.is_empty() && Path::new(&target).extension().is_some_and(|extension| extension == "md") {
                 assert!(anchors(&text(&target)).contains(&anchor.to_owned()), "{page}: {link}: no such heading");
             }
             looked_at += 1;
