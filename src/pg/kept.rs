@@ -25,7 +25,7 @@ const LOCK: u64 = 0x6b65_7074_726f_7773;
 /// What was passed over of one slot's rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kept {
-    /// The first [`COMPARED`] characters of each id, each once.
+    /// The first `COMPARED` characters of each id, each once.
     pub ids: Vec<String>,
     /// There are others, which are not named.
     pub others: bool,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The queue is bounded: a stalled direction pushes back on its sender as a full network does. A distance is no bound of the rate:
-//! what it has under way fits besides ([`queue`], shown by [`pace`]). That a connection is opened takes no longer than without.
+//! what it has under way fits besides (`queue`, shown by `pace`). That a connection is opened takes no longer than without.
 
 pub mod pace;
 mod queue;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Everything that depends on a type, a converter or a mode is decided once per Relation message; a column whose bytes are
-//! the text that Postgres sends ([`Encoder::AsIs`]) costs no more than without all this.
+//! the text that Postgres sends (`Encoder::AsIs`) costs no more than without all this.
 //! Deliberately not here: topics, partitions, timestamps, which are the same either way.
 //! Specification: Debezium's `EventRouterDelegate`, Kafka Connect's converters.
 

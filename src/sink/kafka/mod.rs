@@ -269,7 +269,7 @@ impl Sink for KafkaSink {
         self.partitions.in_flight_by_state()
     }
 
-    /// See [`client`].
+    /// See `client`.
     fn ran_dry(&mut self) {
         if self.partitions.in_flight().records > 0 {
             self.senders.let_go();

@@ -14,13 +14,13 @@
 //!
 //! The first record of a partition goes alone, and what follows waits in the partition's queue until its report (a proof). From then
 //! on librdkafka pipelines, since the broker refuses what comes behind a refused batch. After any failure, with another producer, and
-//! after a pause a partition has to be proven anew. Each partition has its own [`State`], so none waits for another.
+//! after a pause a partition has to be proven anew. Each partition has its own `State`, so none waits for another.
 //!
 //! A refused batch is searched for the record that is to blame by a producer of its own, with one request of the partition under way:
 //! halves of it, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. Knows neither librdkafka nor a clock.
-//! Invariants: see [`partition`]; each record is reported once; a partition's records reach one lane's producer only.
+//! Invariants: see `partition`; each record is reported once; a partition's records reach one lane's producer only.
 
 mod entries;
 mod partition;
