@@ -57,6 +57,8 @@ struct Line {
 #[derive(Debug, Default)]
 struct State {
     target: Option<String>,
+    /// Which connections go elsewhere, and where to.
+    diverted: Vec<(usize, String)>,
     closed: bool,
     refusing: bool,
     to_server: Weather,
@@ -112,6 +114,11 @@ impl Tap {
     /// Where new connections go from now on.
     pub fn set_target(&self, target: impl Into<String>) {
         self.line.state().target = Some(target.into());
+    }
+
+    /// The connection of this number, counted from 1, goes to another target.
+    pub fn divert(&self, connection: usize, target: impl Into<String>) {
+        self.line.state().diverted.push((connection, target.into()));
     }
 
     /// The port to connect to.
@@ -251,7 +258,9 @@ fn accept(listener: &TcpListener, line: &Arc<Line>) {
                 return;
             }
             state.accepted += 1;
-            if state.refusing { None } else { state.target.clone() }
+            let elsewhere = state.diverted.iter().find(|(connection, _)| *connection == state.accepted);
+            let target = elsewhere.map(|(_, target)| target).or(state.target.as_ref());
+            if state.refusing { None } else { target.cloned() }
         };
         // A client that cannot be served sees its connection closed.
         if let Some(target) = target {
