@@ -214,6 +214,11 @@ impl KafkaSink {
         self.passed_over = 0;
     }
 
+    /// Whether a producer that serves the lane's partitions could not begin for want of a right.
+    fn has_forbidden(&self, lane: u8) -> bool {
+        self.senders.has_forbidden(lane) || self.retired.iter().any(|(client, _)| client.is_forbidden())
+    }
+
     /// Why the producer takes nothing any more, which the refusal of a record does not say.
     #[cold]
     pub(super) fn fatal(&self) -> Option<Failure> {
@@ -229,11 +234,14 @@ impl KafkaSink {
     /// "Local: Fatal error", or "purged", is all that the report of a record says that went down with the producer or with its
     /// transaction.
     #[cold]
-    pub(super) fn say_why(&self, failure: &mut Failure) {
+    pub(super) fn say_why(&mut self, (lane, topic): (u8, &str), failure: &mut Failure) {
         if failure.class != FailureClass::Client {
             return;
         }
-        if let Some(fatal) = self.fatal() {
+        if self.transactions.is_none() && self.has_forbidden(lane) {
+            *failure = failure::of_forbidden(topic);
+            self.forbidden = Some(failure.clone());
+        } else if let Some(fatal) = self.fatal() {
             failure.text = fatal.text;
         } else if let Some(broken) = self.why_transaction_ended() {
             *failure = broken;

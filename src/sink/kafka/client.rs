@@ -96,6 +96,13 @@ impl Client {
         self.ended || self.producer.context().take_failed() && self.producer.client().fatal_error().is_some()
     }
 
+    /// Whether it could not begin, since its user may write no topic.
+    #[cold]
+    pub(super) fn is_forbidden(&self) -> bool {
+        let cause = self.producer.client().fatal_error().map(|(code, _)| code);
+        cause == Some(RDKafkaErrorCode::ClusterAuthorizationFailed)
+    }
+
     /// What lingers should leave. `again`: though it was told before.
     pub(super) fn let_go(&mut self, again: bool) {
         if std::mem::take(&mut self.lingers) || again {

@@ -108,6 +108,14 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Fa
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
+/// The broker lets no producer begin of a user who may write no topic: that one's records wait.
+pub(super) fn of_forbidden(topic: &str) -> Failure {
+    let code = RDKafkaErrorCode::ClusterAuthorizationFailed;
+    let text =
+        format!("not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it ({code})");
+    Failure { class: class(code), reason: reason(Some(code)), text }
+}
+
 /// A delivery report with an error.
 pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     match error.rdkafka_error_code() {

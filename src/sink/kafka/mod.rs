@@ -90,6 +90,8 @@ pub struct KafkaSink {
     lost: bool,
     /// A topic was created anew with fewer partitions: where its records go has changed.
     shrunk: Option<Failure>,
+    /// What waits for a producer that could not begin for want of a right, until something is delivered.
+    forbidden: Option<Failure>,
     /// Topics that had fewer partitions than a record asked for: how many, and since when.
     short: HashMap<String, (i32, Instant)>,
     /// Where the search for a refused record was told of.
@@ -141,6 +143,7 @@ impl KafkaSink {
             passed_over: 0,
             lost: false,
             shrunk: None,
+            forbidden: None,
             short: HashMap::new(),
             told: HashSet::new(),
             transactions: None,
@@ -169,7 +172,7 @@ impl KafkaSink {
         self.partitions.forget(self.now);
         self.topics.forget();
         self.told.clear();
-        (self.lost, self.shrunk) = (false, None);
+        (self.lost, self.shrunk, self.forbidden) = (false, None, None);
     }
 }
 
@@ -293,7 +296,9 @@ impl Sink for KafkaSink {
     }
 
     fn blocked(&self) -> Option<Failure> {
-        self.partitions.blocked().cloned()
+        // Between two attempts no partition rests.
+        let forbidden = || self.forbidden.as_ref().filter(|_| self.partitions.in_flight().records > 0);
+        self.partitions.blocked().or_else(forbidden).cloned()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -348,26 +353,39 @@ mod tests {
         assert!(taken, "{:?}", sink.trouble());
     }
 
+    /// As a broker refuses each new producer of a user who may write nothing.
     #[test]
-    fn a_producer_that_has_failed_says_why() {
+    fn a_producer_that_may_not_begin_names_the_topic_that_waits_and_another_one_delivers_once_it_may() {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("orders", 1, 1).unwrap();
         let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
-        cluster.request_errors(RDKafkaApiKey::InitProducerId, &[forbidden; 20]);
+        cluster.request_errors(RDKafkaApiKey::InitProducerId, &[forbidden; 6]);
         let mut sink = sink(&cluster.bootstrap_servers());
         let token = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
-        let until = Instant::now() + Duration::from_secs(20);
-        let mut text = String::new();
-        while text.is_empty() && Instant::now() < until {
-            match sink.try_enqueue(&record("orders"), token) {
-                Enqueue::Blocked(failure) if failure.class == FailureClass::Client => text = failure.text,
-                Enqueue::Blocked(_) | Enqueue::Taken | Enqueue::Full | Enqueue::Bad(_) => sink.poll(&mut |report| {
-                    if let Report::Failed(failure) = report {
-                        text = failure.text;
-                    }
-                }),
+        let until = Instant::now() + Duration::from_mins(1);
+        let (mut words, mut taken, mut delivered) = (Vec::new(), false, 0);
+        while delivered == 0 && Instant::now() < until {
+            if !taken {
+                match sink.try_enqueue(&record("orders"), token) {
+                    Enqueue::Blocked(failure) => words.push(failure),
+                    Enqueue::Taken => taken = true,
+                    Enqueue::Full | Enqueue::Bad(_) => {}
+                }
             }
+            let mut refused = Vec::new();
+            sink.poll(&mut |report| match report {
+                Report::Failed(failure) => panic!("{failure}"),
+                Report::Refused(it) => refused.push(it),
+                Report::Delivered(run) => delivered += run.records,
+            });
+            for it in refused {
+                assert_eq!(it.failure.class, FailureClass::Environment, "{}", it.failure);
+                sink.resolve(it.id, Resolution::Retry);
+            }
+            words.extend(sink.blocked());
         }
-        assert!(text.contains("authoriz"), "{text:?}");
+        assert_eq!(delivered, 1, "{:?}", sink.trouble());
+        assert!(words.iter().any(|it| it.text.contains("topic orders") && it.text.contains("WRITE")), "{words:?}");
+        assert!(sink.blocked().is_none());
     }
 }

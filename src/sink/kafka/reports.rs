@@ -80,8 +80,9 @@ impl KafkaSink {
                 }
                 Reported::Failed(opaque, failed) => {
                     let (record, mut failure) = *failed;
-                    self.say_why(&mut failure);
                     let ticket = Ticket::unpack(opaque);
+                    let place = self.partitions.place(self.partitions.partition_of(ticket));
+                    self.say_why((place.map_or(0, |place| place.lane), record.topic()), &mut failure);
                     if self.transactions.is_none() {
                         self.partitions.failed(ticket, record, failure);
                         continue;
@@ -101,6 +102,7 @@ impl KafkaSink {
             self.partitions.learn_limit(at, records, bytes, self.now);
         }
         if delivered {
+            self.forbidden = None;
             self.producer.context().recovered();
         }
     }
@@ -108,6 +110,9 @@ impl KafkaSink {
     /// Producers that have ended make room for new ones, and go once nothing of theirs is in flight.
     pub(super) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
         for lane in self.senders.ended() {
+            if self.senders.is_forbidden(lane, self.now) {
+                continue;
+            }
             if let Err(failure) = self.renew_lane(lane) {
                 return each(Report::Failed(failure));
             }

@@ -22,6 +22,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// So many in a row that ended within a tenth of that are enough, whatever they say.
 const MOST_FRUITLESS: u32 = 100;
 
+/// A producer that could not begin for want of a right has so long before another one tries.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(1);
+
 /// What was collected is told to leave this often, until it does.
 const URGE_EVERY: Duration = Duration::from_millis(5);
 
@@ -124,13 +127,31 @@ impl Senders {
         Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
     }
 
-    /// Whether a lane's producers end one after the other, or for what is no record's doing.
+    /// Whether a lane's producer could not begin for want of a right, a moment ago. There is another once something is handed over.
+    pub(super) fn is_forbidden(&self, lane: u8, now: Instant) -> bool {
+        let lane = self.lanes.get(usize::from(lane));
+        lane.is_some_and(|lane| {
+            now.saturating_duration_since(lane.began) < FORBIDDEN_PAUSE && lane.client.is_forbidden()
+        })
+    }
+
+    /// Whether a lane's producer or the isolating one could not begin for want of a right.
+    #[cold]
+    pub(super) fn has_forbidden(&self, lane: u8) -> bool {
+        let lane = self.lanes.get(usize::from(lane)).map(|lane| &lane.client);
+        lane.into_iter().chain(&self.isolating).any(Client::is_forbidden)
+    }
+
+    /// Whether a lane's producers end one after the other, or for what neither a record nor a missing right is to blame for.
     pub(super) fn is_fruitless(&self, lane: u8, now: Instant) -> bool {
         let Some(lane) = self.lanes.get(usize::from(lane)) else { return false };
         let cause = lane.client.producer().client().fatal_error().map(|(code, _)| code);
-        let of_a_record = matches!(cause, None | Some(RDKafkaErrorCode::GaplessGuarantee));
+        let passes = matches!(
+            cause,
+            None | Some(RDKafkaErrorCode::GaplessGuarantee | RDKafkaErrorCode::ClusterAuthorizationFailed)
+        );
         let soon = now.saturating_duration_since(lane.began) < SOON;
-        soon && !of_a_record || lane.fruitless >= MOST_FRUITLESS
+        soon && !passes || lane.fruitless >= MOST_FRUITLESS
     }
 
     /// Another producer for the lane; the one before.
@@ -182,6 +203,9 @@ fn send(
     let topic = (place.topic, topics.name(place.topic));
     client.send(topic, place.partition, record, ticket.pack()).map_err(|code| {
         client.ended |= code == RDKafkaErrorCode::Fatal;
+        if client.ended && client.is_forbidden() {
+            return NotTaken::Refused(failure::of_forbidden(record.topic));
+        }
         failure::of_send(record, code)
     })
 }
