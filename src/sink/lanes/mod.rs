@@ -17,9 +17,11 @@
 //! of its lane is refused and not resolved; each record that was pushed is delivered, resolved as gone, or forgotten, exactly
 //! once. Memory is reused: no operation allocates once the most records at a time have been there.
 
+pub mod address;
 mod chunk;
 mod client;
 mod hand_over;
+pub mod socket;
 #[cfg(test)]
 mod tests;
 

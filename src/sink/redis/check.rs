@@ -80,8 +80,8 @@ fn second_text(reply: &[u8]) -> Option<String> {
 
 /// Rights are looked at when a command is queued; a transaction that is discarded changes nothing.
 async fn may_not_add(link: &mut Link, settings: &Settings, stream: &str) -> Result<Option<String>, Failure> {
-    words(&mut link.output, &[b"MULTI"]);
-    words(&mut link.output, &[b"XADD", stream.as_bytes(), b"*", b"payload", b""]);
+    words(link.output(), &[b"MULTI"]);
+    words(link.output(), &[b"XADD", stream.as_bytes(), b"*", b"payload", b""]);
     let replies = link.call_for(settings, &[b"DISCARD"], 3).await?;
     Ok(Tokens::of(&replies).find_map(|token| {
         let Token::Error(error) = token else { return None };

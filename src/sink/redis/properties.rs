@@ -3,10 +3,10 @@
 //! In: `redis://user:password@host:port/database` and `-X` properties. Out: [`Settings`]. No error here shows a password.
 
 use super::entry::{Adding, Most};
-use super::settings::{Secret, Settings, Tls, Wait};
+use super::settings::{Secret, Settings, Wait};
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
-use std::path::PathBuf;
+use crate::sink::lanes::address::{Address, needs, switch, tls};
 use std::time::Duration;
 
 /// Every property.
@@ -67,75 +67,24 @@ struct Place {
     database: u32,
 }
 
-fn place(address: &Given) -> Result<Place, SettingError> {
-    // Without what may be a password.
-    let (login, behind) = match address.text.rsplit_once('@') {
-        Some((login, behind)) => (Some(login), behind),
-        None => (None, address.text.as_str()),
+fn place(given: &Given) -> Result<Place, SettingError> {
+    let Address { user, password, mut hosts, path } = Address::of(given, DEFAULT_PORT, EXAMPLE)?;
+    let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(EXAMPLE, None);
+    let names = || hosts.iter().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(",");
+    let database = match path {
+        None => 0,
+        Some(path) => path.parse().map_err(|_| wrong(format!("{}/{path}", names())))?,
     };
-    let wrong = || Given { text: behind.to_owned(), origin: address.origin.clone() }.invalid(EXAMPLE, None);
-    let (server, database) = match behind.split_once('/') {
-        Some((server, "")) => (server, 0),
-        Some((server, database)) => (server, database.parse().map_err(|_| wrong())?),
-        None => (behind, 0),
-    };
-    let (host, port) = match server.rsplit_once(':') {
-        // An address of IPv6 stands in brackets.
-        Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| wrong())?),
-        Some(_) | None => (server, DEFAULT_PORT),
-    };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if host.is_empty() || host.contains([' ', ',']) {
-        return Err(wrong());
-    }
-    let (user, password) = login.map_or((None, None), |login| match login.split_once(':') {
-        Some((user, password)) => (Some(user), Some(password)),
-        None => (Some(login), None),
-    });
-    let decoded = |text: Option<&str>| {
-        let text = text.filter(|text| !text.is_empty());
-        text.map(|text| percent_decoded(text).ok_or_else(wrong)).transpose()
-    };
-    Ok(Place { user: decoded(user)?, password: decoded(password)?, host: host.to_owned(), port, database })
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
-}
-
-fn tls<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Tls, SettingError> {
-    let file = |name: &str| property(name).map(|given| PathBuf::from(&given.text));
-    let client = match (file("tls.certificate"), file("tls.key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        (Some(_), None) => return Err(needs(property("tls.certificate"), "tls.key")),
-        (None, Some(_)) => return Err(needs(property("tls.key"), "tls.certificate")),
-    };
-    Ok(Tls { authorities: file("tls.ca"), client })
-}
-
-fn needs(given: Option<&Given>, other: &'static str) -> SettingError {
-    match given {
-        Some(given) => SettingError::Needs { origin: given.origin.clone(), other },
-        None => SettingError::Usage { message: format!("{other} is missing"), hint: format!("give {other}") },
+    match hosts.pop() {
+        Some((host, port)) if hosts.is_empty() => Ok(Place { user, password, host, port, database }),
+        last => Err(wrong(hosts.into_iter().chain(last).map(|(host, _)| host).collect::<Vec<_>>().join(","))),
     }
 }
 
 fn most<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Most>, SettingError> {
     let about = match property("approx") {
         None => true,
-        Some(given) => match given.text.as_str() {
-            "true" => true,
-            "false" => false,
-            _ => return Err(given.invalid("true or false", None)),
-        },
+        Some(given) => switch(given)?,
     };
     match (property("maxlen"), property("approx")) {
         (Some(given), _) => {
@@ -185,6 +134,7 @@ fn wait(given: &Given) -> Result<Wait, SettingError> {
 mod tests {
     use super::*;
     use crate::given::Origin;
+    use std::path::PathBuf;
 
     fn given(text: &str) -> Given {
         Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) }

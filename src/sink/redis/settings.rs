@@ -3,8 +3,8 @@
 //! Contacts nobody. Certificates are read at each connection, so that their files can change.
 
 use super::entry::Adding;
+use crate::sink::lanes::socket::Tls;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// A server and how to use it. `Debug` shows no secret.
@@ -25,15 +25,6 @@ pub struct Settings {
     pub(super) client: String,
     /// Bytes.
     pub(super) max_in_flight: usize,
-}
-
-/// How the connection is encrypted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Tls {
-    /// Whom to trust; `None`: whom the machine trusts.
-    pub(super) authorities: Option<PathBuf>,
-    /// The client's certificate and its key.
-    pub(super) client: Option<(PathBuf, PathBuf)>,
 }
 
 /// A password.

@@ -212,7 +212,7 @@ impl<'a> Worker<'a> {
             }
             self.alone = self.alone.saturating_sub(taken.len());
             let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
-            let form = batch(&mut self.link.output, self.settings.adding, stored);
+            let form = batch(self.link.output(), self.settings.adding, stored);
             self.wait();
             self.steps.push_back(Step { form: Sent::Batch(form, taken.len()), taken, outcomes: Vec::new() });
         }
@@ -223,7 +223,7 @@ impl<'a> Worker<'a> {
         let Some(Waiting { wait, file }) = self.waiting else { return };
         let (replicas, millis) = (wait.replicas.to_string(), wait.patience.as_millis().to_string());
         let (replicas, millis) = (replicas.as_bytes(), millis.as_bytes());
-        let out = &mut self.link.output;
+        let out = self.link.output();
         if file {
             words(out, &[b"WAITAOF", b"1", replicas, millis]);
         } else {

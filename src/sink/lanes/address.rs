@@ -1,0 +1,110 @@
+//! An address as users write it behind a scheme: `user:password@host:port,host:port/path`, and properties that several destinations
+//! have.
+//!
+//! Contacts nobody. No error here shows a password.
+
+use super::socket::Tls;
+use crate::given::{Given, SettingError};
+use std::path::PathBuf;
+
+/// What stands behind `scheme://`.
+pub struct Address {
+    /// Decoded.
+    pub user: Option<String>,
+    /// Decoded.
+    pub password: Option<String>,
+    /// Names or addresses with their ports; at least one.
+    pub hosts: Vec<(String, u16)>,
+    /// What stands behind the first `/`, decoded; `None`: there is none, or it is empty.
+    pub path: Option<String>,
+}
+
+impl Address {
+    /// Takes it apart. `example`: what is valid, for messages.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of(given: &Given, default_port: u16, example: &str) -> Result<Self, SettingError> {
+        // Without what may be a password.
+        let (login, behind) = match given.text.rsplit_once('@') {
+            Some((login, behind)) => (Some(login), behind),
+            None => (None, given.text.as_str()),
+        };
+        let wrong = || Given { text: behind.to_owned(), origin: given.origin.clone() }.invalid(example, None);
+        let (servers, path) = match behind.split_once('/') {
+            Some((servers, path)) => (servers, Some(path)),
+            None => (behind, None),
+        };
+        let hosts: Option<Vec<_>> = servers.split(',').map(|server| host(server, default_port)).collect();
+        let (user, password) = login.map_or((None, None), |login| match login.split_once(':') {
+            Some((user, password)) => (Some(user), Some(password)),
+            None => (Some(login), None),
+        });
+        let decoded = |text: Option<&str>| {
+            let text = text.filter(|text| !text.is_empty());
+            text.map(|text| percent_decoded(text).ok_or_else(wrong)).transpose()
+        };
+        Ok(Self {
+            user: decoded(user)?,
+            password: decoded(password)?,
+            hosts: hosts.ok_or_else(wrong)?,
+            path: decoded(path)?,
+        })
+    }
+}
+
+fn host(server: &str, default_port: u16) -> Option<(String, u16)> {
+    let (host, port) = match server.rsplit_once(':') {
+        // An address of IPv6 stands in brackets.
+        Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+        Some(_) | None => (server, default_port),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty() && !host.contains(' ')).then(|| (host.to_owned(), port))
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The properties `tls.ca`, `tls.certificate` and `tls.key`.
+///
+/// # Errors
+/// One of the last two is given without the other.
+pub fn tls<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Tls, SettingError> {
+    let file = |name: &str| property(name).map(|given| PathBuf::from(&given.text));
+    let client = match (file("tls.certificate"), file("tls.key")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(needs(property("tls.certificate"), "tls.key")),
+        (None, Some(_)) => return Err(needs(property("tls.key"), "tls.certificate")),
+    };
+    Ok(Tls { authorities: file("tls.ca"), client })
+}
+
+/// The error that a property needs another.
+pub fn needs(given: Option<&Given>, other: &'static str) -> SettingError {
+    match given {
+        Some(given) => SettingError::Needs { origin: given.origin.clone(), other },
+        None => SettingError::Usage { message: format!("{other} is missing"), hint: format!("give {other}") },
+    }
+}
+
+/// `true` or `false`.
+///
+/// # Errors
+/// It is neither.
+pub fn switch(given: &Given) -> Result<bool, SettingError> {
+    match given.text.as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(given.invalid("true or false", None)),
+    }
+}

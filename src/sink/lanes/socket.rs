@@ -1,0 +1,185 @@
+//! One connection of a client on the lanes: reached, encrypted where asked for, read and written at once.
+//!
+//! In: where, and whom to trust. Out: bytes that have come, and room for bytes to be sent. It speaks no protocol, does not reconnect
+//! and sends nothing a second time.
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Room that one read is given, in bytes.
+const READ_BYTES: usize = 16 << 10;
+
+/// Where a connection goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer<'a> {
+    /// Name or address.
+    pub host: &'a str,
+    /// Its port.
+    pub port: u16,
+    /// How it is encrypted; `None`: not at all.
+    pub tls: Option<&'a Tls>,
+    /// How long a peer may leave what was sent unread before its connection counts as broken; `None`: its protocol has a rule of its
+    /// own.
+    pub unread_at_most: Option<Duration>,
+}
+
+/// How a connection is encrypted. Files are read at each connection, so that they can change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Whom to trust; `None`: whom the machine trusts.
+    pub authorities: Option<PathBuf>,
+    /// The client's certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// What bytes go over.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection.
+pub struct Socket {
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    /// Read and not looked at.
+    input: Vec<u8>,
+    /// To be written: from `written` on.
+    pub output: Vec<u8>,
+    written: usize,
+    /// Written and perhaps held back.
+    unflushed: bool,
+}
+
+impl Socket {
+    /// Reaches the peer. May take as long as the network does.
+    ///
+    /// # Errors
+    /// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
+    pub async fn connect(peer: Peer<'_>) -> io::Result<Self> {
+        let socket = TcpStream::connect((peer.host, peer.port)).await?;
+        keep_alive(&socket, peer.unread_at_most)?;
+        let stream: Box<dyn Stream> = match peer.tls {
+            None => Box::new(socket),
+            Some(tls) => {
+                let config = client_config(tls).map_err(io::Error::other)?;
+                let name = ServerName::try_from(peer.host.to_owned()).map_err(io::Error::other)?;
+                Box::new(TlsConnector::from(Arc::new(config)).connect(name, socket).await?)
+            }
+        };
+        let (reader, writer) = tokio::io::split(stream);
+        Ok(Self { reader, writer, input: Vec::new(), output: Vec::new(), written: 0, unflushed: false })
+    }
+
+    /// Writes some of what is to be written, or reads some of what has come, whichever is possible first. Nothing is lost when it
+    /// is dropped half-way. Whether something was read.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn turn(&mut self) -> io::Result<bool> {
+        let Self { reader, writer, input, output, written, unflushed } = self;
+        input.reserve(READ_BYTES);
+        let rest = output.get(*written..).unwrap_or_default();
+        let writes = !rest.is_empty() || *unflushed;
+        // TLS holds back what it has encrypted until it is flushed.
+        let write = async {
+            if rest.is_empty() { writer.flush().await.map(|()| None) } else { writer.write(rest).await.map(Some) }
+        };
+        tokio::select! {
+            read = reader.read_buf(input) => match read? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _some => Ok(true),
+            },
+            wrote = write, if writes => {
+                match wrote? {
+                    None => *unflushed = false,
+                    Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Some(bytes) => {
+                        *written += bytes;
+                        *unflushed = true;
+                    }
+                }
+                if *written == output.len() {
+                    output.clear();
+                    *written = 0;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether everything that was to be written is.
+    pub fn is_written(&self) -> bool {
+        self.output.is_empty() && !self.unflushed
+    }
+
+    /// What has come.
+    pub fn input(&self) -> &[u8] {
+        &self.input
+    }
+
+    /// The first `length` bytes of that have been looked at.
+    pub fn consume(&mut self, length: usize) {
+        self.input.drain(..length.min(self.input.len()));
+    }
+
+    /// What has come, to be looked at beside other work on the connection; [`Socket::give_back`] returns it.
+    pub fn take_input(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.input)
+    }
+
+    /// Returns what was taken, of which the first `length` bytes have been looked at.
+    pub fn give_back(&mut self, input: Vec<u8>, length: usize) {
+        self.input = input;
+        self.consume(length);
+    }
+}
+
+/// A peer that is gone without a word is noticed; one that hangs is not given up for it.
+fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Result<()> {
+    use rustix::net::sockopt;
+    socket.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    if let Some(time) = unread_at_most {
+        sockopt::set_tcp_user_timeout(socket, u32::try_from(time.as_millis()).unwrap_or(u32::MAX))?;
+    }
+    Ok(())
+}
+
+/// The server's certificate and name are always checked.
+fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match &tls.authorities {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let Some((certificate, key)) = &tls.client else { return Ok(config.with_no_client_auth()) };
+    let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+    config.with_client_auth_cert(certificates(certificate)?, key_of).map_err(|error| error.to_string())
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    read.map_err(|error| format!("{}: {error}", file.display()))
+}
