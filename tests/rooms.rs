@@ -41,6 +41,9 @@ const NAME_KINDS: &str = "sink/kinds.rs";
 /// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
 const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs", "supervise/mod.rs"];
 
+/// Where an answer is told apart by its words, because its sender has no code for it.
+const JUDGE_WORDS: &[&str] = &["commands/check/service.rs", "sink/kafka/probe.rs"];
+
 struct Source {
     /// Below `src/`.
     path: String,
@@ -196,6 +199,39 @@ fn few_below_the_commands_look_at_a_clock() {
         below(path) || to_servers || path == "main.rs"
     });
     assert_eq!(clocks, READ_A_CLOCK, "right: READ_A_CLOCK");
+}
+
+/// Lines on which a failure's words, or its label, are compared with words.
+fn judging_words(code: &str) -> usize {
+    let fields = ["reason", "text", "message", "error", "trouble", "hint"];
+    let looks = [" == \"", " != \"", ".contains(\"", ".starts_with(\"", ".ends_with(\"", ".split_once(\"", ".find(\""];
+    let accessors = ["", ".to_string()", ".as_str()", "()"];
+    let mut forms = Vec::new();
+    for field in fields {
+        for accessor in accessors {
+            forms.extend(looks.map(|look| format!(".{field}{accessor}{look}")));
+            // A text by itself is as a rule one that is parsed.
+            if field != "text" {
+                forms.extend(looks.map(|look| format!(" {field}{accessor}{look}")));
+            }
+        }
+    }
+    code.lines().filter(|line| forms.iter().any(|form| line.contains(form.as_str()))).count()
+}
+
+/// What to do follows from types: words are for people, and change.
+#[test]
+fn no_decision_hangs_on_the_words_of_a_failure() {
+    let found = sources().into_iter().filter(|source| judging_words(&source.code) > 0).map(|source| source.path);
+    assert_eq!(found.collect::<Vec<_>>(), JUDGE_WORDS, "right: JUDGE_WORDS");
+    for planted in [
+        "if failure.reason == \"authentication\" {",
+        "matches!(x, Some(f) if f.text.contains(\"too large\"))",
+        "let hint = trouble.split_once(\"; hint: \");",
+        "} else if error.to_string().starts_with(\"SSL\") {",
+    ] {
+        assert_eq!(judging_words(planted), 1, "{planted}");
+    }
 }
 
 #[test]

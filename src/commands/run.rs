@@ -19,7 +19,7 @@ use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
 use crate::lsn::Lsn;
-use crate::metrics::{HINT, Metrics, Moment, SlotFigures, State, WalEnd};
+use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
@@ -190,9 +190,7 @@ fn on_lost(target: &Target) -> OnLost {
 fn hold(error: &Error, metrics: &Metrics) {
     let (text, hint) = (chain(error), error.hint());
     tracing::error!(error = text, hint, "stopped: an operator must act; a signal ends the process");
-    metrics.last_error(Some(hint.map_or_else(|| text.clone(), |hint| format!("{text}{HINT}{hint}"))));
-    metrics.blocked_on(None);
-    metrics.set_state(State::Stopped);
+    metrics.stopped(text, hint);
 }
 
 /// What the control thread holds.

@@ -9,9 +9,9 @@ mod chart;
 mod words;
 
 use super::history::{History, Mood, Point, Topic, Trouble};
-use crate::metrics::{HINT, Metrics, Moment, State, Status};
+use crate::metrics::{Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use words::{Age, Count, PerSecond, Size, Text};
 
 const STYLE: &str = include_str!("page/page.css");
@@ -114,7 +114,19 @@ impl View<'_> {
             }
             (_, None) => String::new(),
         };
-        told(&reason, self.state, self.metrics.destination())
+        self.told(&reason, self.state)
+    }
+
+    fn trouble_item(&self, trouble: &Trouble) -> String {
+        let age = Age(self.now.instant.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
+        format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", self.told(&trouble.text, trouble.state))
+    }
+
+    /// A trouble, and what to do about it: the hint of a relay that stopped for it, or what its state wants; HTML.
+    fn told(&self, trouble: &str, state: State) -> String {
+        let hint = self.metrics.hint().filter(|_| state == State::Stopped).map(|hint| Text(&hint).to_string());
+        let hint = hint.unwrap_or_else(|| advice(state, self.metrics.destination()));
+        format!("<p>{}</p>\n<p class=\"quiet\">{hint}</p>\n", Text(trouble))
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -207,11 +219,7 @@ impl View<'_> {
     }
 
     fn troubles(&self) -> String {
-        let list: String = self
-            .history
-            .troubles()
-            .map(|trouble| trouble_item(trouble, self.now.instant, self.metrics.destination()))
-            .collect();
+        let list: String = self.history.troubles().map(|trouble| self.trouble_item(trouble)).collect();
         let content = if list.is_empty() {
             "<p class=\"quiet\">None since the start.</p>\n".to_owned()
         } else {
@@ -294,20 +302,6 @@ fn topic_row(topic: &Topic, top: f64) -> String {
     )
 }
 
-fn trouble_item(trouble: &Trouble, now: Instant, destination: &str) -> String {
-    let age = Age(now.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-    format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", told(&trouble.text, trouble.state, destination))
-}
-
-/// A trouble, and what to do about it: its own hint, or what its state wants; HTML.
-fn told(trouble: &str, state: State, destination: &str) -> String {
-    let (text, hint) = match trouble.split_once(HINT) {
-        Some((text, hint)) => (text, Text(hint).to_string()),
-        None => (trouble, advice(state, destination)),
-    };
-    format!("<p>{}</p>\n<p class=\"quiet\">{hint}</p>\n", Text(text))
-}
-
 /// What to do about a trouble with which the relay is in this state; HTML.
 fn advice(state: State, destination: &str) -> String {
     let text = match state {
@@ -334,6 +328,7 @@ fn advice(state: State, destination: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     fn page(metrics: &Metrics) -> String {
         let mut history = History::default();
@@ -379,8 +374,7 @@ mod tests {
     #[test]
     fn a_hint_stands_apart_from_what_it_mends() {
         let metrics = Metrics::new("orders", "p", Instant::now());
-        metrics.set_state(State::Stopped);
-        metrics.last_error(Some(format!("a row cannot be published{HINT}skip <it>")));
+        metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".to_owned()));
         let page = page(&metrics);
         let both = "<p>a row cannot be published</p>\n<p class=\"quiet\">skip &lt;it&gt;</p>";
         assert_eq!(page.matches(both).count(), 2, "{page}");

@@ -57,7 +57,7 @@ impl Metrics {
         // An obstacle says most, and what waits for its acknowledgement more than a trouble that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
         let obstacle = lock(&self.blocked_on).clone().or_else(waits);
-        let reason = obstacle.or_else(|| self.trouble()).unwrap_or_else(|| state.words().to_owned());
+        let reason = obstacle.or_else(|| self.trouble_with_hint()).unwrap_or_else(|| state.words().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }
 

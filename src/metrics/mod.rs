@@ -32,9 +32,6 @@ const MAX_TOPICS: usize = 100;
 /// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
 const OTHER: &str = "other";
 
-/// Stands between a trouble and what mends it, where one text has both.
-pub const HINT: &str = "; hint: ";
-
 /// Values of a label such as `reason` that are told apart; they come from closed sets, so this is a safety net.
 const MAX_LABELS: usize = 64;
 
@@ -159,6 +156,8 @@ pub struct Metrics {
     destination_reconnects: AtomicU64,
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
+    /// What fixes that, once the relay has stopped for it.
+    hint: Mutex<Option<String>>,
     blocked_on: Mutex<Option<String>>,
     /// All that is wrong is that nothing is acknowledged.
     only_silent: AtomicBool,
@@ -200,6 +199,7 @@ impl Metrics {
             destination_reconnects: AtomicU64::new(0),
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
+            hint: Mutex::default(),
             blocked_on: Mutex::default(),
             only_silent: AtomicBool::new(false),
             unready_after: UNREADY_AFTER,
@@ -347,6 +347,19 @@ impl Metrics {
         *lock(&self.last_error) = text;
     }
 
+    /// Why the relay has stopped for good, for people, and what fixes it.
+    pub fn stopped(&self, text: String, hint: Option<String>) {
+        self.last_error(Some(text));
+        *lock(&self.hint) = hint;
+        self.blocked_on(None);
+        self.set_state(State::Stopped);
+    }
+
+    /// What fixes the trouble for which the relay has stopped.
+    pub fn hint(&self) -> Option<String> {
+        lock(&self.hint).clone()
+    }
+
     /// What the relay waits for and cannot mend itself, for people; `None` when nothing stands in the way.
     pub fn blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
@@ -431,6 +444,12 @@ impl Metrics {
     /// What to tell people: the obstacle if there is one, else the last trouble.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.blocked_on).clone().or_else(|| lock(&self.last_error).clone())
+    }
+
+    /// The same in one text with what fixes it, where that is known.
+    pub fn trouble_with_hint(&self) -> Option<String> {
+        let text = self.trouble()?;
+        Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}")))
     }
 }
 

@@ -54,7 +54,7 @@ impl Metrics {
             in_flight_bytes: self.in_flight_bytes.load(Relaxed),
             events_total: self.events_total(),
             last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
-            last_error: self.trouble(),
+            last_error: self.trouble_with_hint(),
             uptime_seconds: seconds(self.since_start(now)),
             version: env!("CARGO_PKG_VERSION"),
         }

@@ -515,7 +515,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
-            FailureClass::Topic | FailureClass::Environment | FailureClass::Client => return false,
+            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
+                return false;
+            }
         }
         true
     }
@@ -639,7 +641,7 @@ fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
         FailureClass::Row => 3,
         FailureClass::Topic => 2,
-        FailureClass::Environment => 1,
+        FailureClass::Environment | FailureClass::LogIn => 1,
         FailureClass::Client => 0,
     };
     match one {

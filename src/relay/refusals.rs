@@ -154,7 +154,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 given_up
             }
-            FailureClass::Environment | FailureClass::Client => false,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => false,
         };
         if is_decided {
             self.decide(position, fate, refused);
@@ -255,7 +255,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let waits = match failure.class {
             FailureClass::Row => false,
             FailureClass::Topic => !self.topics.failed(topic, LETTER_TOPIC_WITHIN, now),
-            FailureClass::Environment | FailureClass::Client => true,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => true,
         };
         if waits {
             self.sink.resolve(id, Resolution::Retry);

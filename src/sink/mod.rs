@@ -226,8 +226,10 @@ pub enum FailureClass {
     Row,
     /// The record's topic is missing, or we may not write to it. The same record is taken once that is mended.
     Topic,
-    /// The destination's condition otherwise: log-in, disk, replicas, reach. The same record is taken once that is mended.
+    /// The destination's condition otherwise: disk, replicas, reach. The same record is taken once that is mended.
     Environment,
+    /// The destination does not take our credentials: a new client is refused as well until somebody changes one or the other.
+    LogIn,
     /// Neither: the client gave up for a reason of its own, such as a fatal error after another record's failure.
     Client,
 }

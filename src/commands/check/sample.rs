@@ -5,7 +5,7 @@
 
 use super::facts::TableFacts;
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, Outcome, PlanError, RowContext, RowError};
+use crate::outbox::{BadReason, Outbox, Outcome, PlanError, RowContext, RowError};
 use crate::pgoutput::{Message, PgTime, Relation};
 use std::collections::BTreeSet;
 
@@ -20,8 +20,17 @@ pub(super) struct Sample {
     pub(super) largest_bytes: usize,
     /// How many have a null key.
     pub(super) without_key: usize,
-    /// Why rows could not be published, one word each.
-    pub(super) bad: Vec<String>,
+    /// Why rows could not be published, one for each.
+    pub(super) bad: Vec<Unpublishable>,
+}
+
+/// Why a row could not be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unpublishable {
+    /// For people.
+    pub(super) text: String,
+    /// The destination has no topics of such a name.
+    pub(super) name_is_invalid: bool,
 }
 
 /// Maps them. `outbox` has the settings; what it knew of tables is forgotten. `None`: the table is not among those that are
@@ -55,8 +64,11 @@ fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample
     });
     match taken {
         Ok(Outcome::Record(()) | Outcome::NotPublished | Outcome::Ignored(_)) => {}
-        Err(RowError::Bad(bad)) => sample.bad.push(bad.reason.to_string()),
-        Err(other) => sample.bad.push(other.to_string()),
+        Err(RowError::Bad(bad)) => {
+            let name_is_invalid = matches!(bad.reason, BadReason::InvalidTopic { .. });
+            sample.bad.push(Unpublishable { text: bad.reason.to_string(), name_is_invalid });
+        }
+        Err(other) => sample.bad.push(Unpublishable { text: other.to_string(), name_is_invalid: false }),
     }
 }
 

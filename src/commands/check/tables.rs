@@ -179,11 +179,9 @@ fn without_scheduled(config: &run::Request, table: &TableFacts, column: &str) ->
 fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Option<Finding> {
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
-    let text = format!("{} of the latest {looked_at} rows cannot be published: {reason}", sample.bad.len());
+    let text = format!("{} of the latest {looked_at} rows cannot be published: {}", sample.bad.len(), reason.text);
     let mend = match &config.mapping.topic {
-        crate::route::TopicSetting::Template(text)
-            if reason.contains("is no topic name") && !text.contains("kebab") =>
-        {
+        crate::route::TopicSetting::Template(text) if reason.name_is_invalid && !text.contains("kebab") => {
             format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
         }
         TopicSetting::Template(_) | TopicSetting::Regex { .. } => {

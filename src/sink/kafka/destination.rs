@@ -9,7 +9,7 @@ use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
 use crate::finding::Finding;
 use crate::given::{SettingError, is_secret};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
-use crate::sink::{Failure, Sink};
+use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 
 /// What mends a failure for which an operator must act.
 fn hint(found: &Failure) -> Option<String> {
-    (found.reason == failure::AUTHENTICATION).then(|| {
+    (found.class == FailureClass::LogIn).then(|| {
         "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
     })
 }

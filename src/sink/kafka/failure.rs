@@ -25,6 +25,7 @@ fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::UnknownTopic
         | Code::UnknownTopicOrPartition
         | Code::TopicAuthorizationFailed => FailureClass::Topic,
+        Code::Authentication | Code::SaslAuthenticationFailed => FailureClass::LogIn,
         Code::Fatal
         | Code::GaplessGuarantee
         | Code::PurgeQueue
@@ -56,15 +57,12 @@ const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
         ("unknown_partition", &[Code::UnknownPartition]),
         ("unknown_topic", &[Code::UnknownTopic, Code::UnknownTopicOrPartition]),
         ("authorization", &[Code::TopicAuthorizationFailed, Code::ClusterAuthorizationFailed]),
-        (AUTHENTICATION, &[Code::Authentication, Code::SaslAuthenticationFailed]),
+        ("authentication", &[Code::Authentication, Code::SaslAuthenticationFailed]),
         ("not_enough_replicas", &[Code::NotEnoughReplicas, Code::NotEnoughReplicasAfterAppend]),
         ("unreachable", &[Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Resolve]),
         ("client", &[Code::Fatal, Code::GaplessGuarantee, Code::PurgeQueue, Code::PurgeInflight]),
     ]
 };
-
-/// The label of a refusal to let us in: waiting does not help.
-pub(super) const AUTHENTICATION: &str = "authentication";
 
 /// The label of every other code.
 const OTHER: &str = "other";
@@ -146,7 +144,7 @@ pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
             FailureClass::Row | FailureClass::Topic => {
                 NotTaken::Refused(failure(format!("topic {}: {code}", record.topic)))
             }
-            FailureClass::Environment | FailureClass::Client => NotTaken::Later,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => NotTaken::Later,
         },
     }
 }

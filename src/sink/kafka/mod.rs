@@ -51,7 +51,6 @@ use super::{
 };
 use client::Client;
 use context::{Context, Reported, take_reports};
-use failure::AUTHENTICATION;
 use partitions::{Partitions, Place};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use retire::retire_client;
@@ -184,7 +183,7 @@ impl Sink for KafkaSink {
     fn reach(&mut self, patience: Duration) -> Reach {
         match self.metadata(patience) {
             Ok(metadata) => Reach::There(self.unreachable(&metadata)),
-            Err(failure) if failure.reason == AUTHENTICATION => Reach::Refused(failure),
+            Err(failure) if failure.class == FailureClass::LogIn => Reach::Refused(failure),
             Err(failure) => Reach::Silent(failure),
         }
     }

@@ -3,7 +3,6 @@
 //! In: a program for that thread, which is given the other side of the hand-over. Out: a [`Sink`]. The thread ends when the sink
 //! is dropped.
 
-use super::LOG_IN;
 use super::hand_over::{Receiver, Sender, hand_over};
 use crate::sink::{Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Sink, Tag};
 use std::thread::JoinHandle;
@@ -94,7 +93,7 @@ impl Sink for LaneSink {
         loop {
             match self.sender.as_ref().and_then(Sender::reached) {
                 Some(Ok(())) => return Reach::There(Vec::new()),
-                Some(Err(failure)) if failure.reason == LOG_IN => return Reach::Refused(failure),
+                Some(Err(failure)) if failure.class == FailureClass::LogIn => return Reach::Refused(failure),
                 Some(Err(failure)) => return Reach::Silent(failure),
                 None if Instant::now() >= deadline => {
                     let text = format!("no answer within {} s", patience.as_secs());

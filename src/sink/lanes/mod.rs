@@ -36,8 +36,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 /// client has under way.
 pub const LANES: usize = 4096;
 
-/// The label of a failure that means that the destination does not let us in: waiting does not help.
-pub const LOG_IN: &str = "log_in";
+/// The label of failures of the class [`LogIn`](crate::sink::FailureClass::LogIn), for metrics.
+pub const LOG_IN_LABEL: &str = "log_in";
 
 /// No slot.
 const NONE: u32 = u32::MAX;

@@ -8,9 +8,8 @@ use super::link::Link;
 use super::resp::{Token, Tokens, code, words};
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
-use crate::sink::Failure;
 use crate::sink::destination::Wanted;
-use crate::sink::lanes::LOG_IN;
+use crate::sink::{Failure, FailureClass};
 
 /// What the server says.
 #[derive(Debug, Default)]
@@ -92,8 +91,8 @@ async fn may_not_add(link: &mut Link, settings: &Settings, stream: &str) -> Resu
 /// Nobody answers, or not us.
 fn unreachable(failure: &Failure) -> Finding {
     let found = fail("connection", failure.text.clone());
-    match (failure.reason, (KIND.hint)(failure)) {
-        (LOG_IN, Some(hint)) => found.why("the server refuses the log-in").mend(hint),
+    match (failure.class, (KIND.hint)(failure)) {
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").mend(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
             .mend("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),

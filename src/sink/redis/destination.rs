@@ -10,7 +10,7 @@ use super::{check, judge};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
-use crate::sink::lanes::{LOG_IN, RECORD_OVERHEAD_BYTES};
+use crate::sink::lanes::RECORD_OVERHEAD_BYTES;
 use crate::sink::{Failure, FailureClass, Sink};
 use std::sync::Arc;
 
@@ -41,10 +41,12 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 
 /// What mends a failure for which an operator must act.
 fn hint(failure: &Failure) -> Option<String> {
+    if failure.class == FailureClass::LogIn {
+        return Some(
+            "check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)".to_owned(),
+        );
+    }
     match failure.reason {
-        LOG_IN => {
-            Some("check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)".to_owned())
-        }
         judge::NOT_PERMITTED => Some(
             "ACL SETUSER USER ~STREAM +xadd +multi +exec, with -X dedupe also +eval +set +del and ~walrelay:seen:*"
                 .to_owned(),

@@ -5,7 +5,7 @@
 
 use super::entry::Form;
 use super::resp::{Token, Tokens, code};
-use crate::sink::lanes::{LOG_IN, Outcome};
+use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
 use crate::sink::{Failure, FailureClass};
 
 /// What the replies to a batch say as a whole.
@@ -45,7 +45,8 @@ pub(super) const HEADERS: &str = "headers";
 pub(super) const REFUSALS: [&str; 5] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS];
 
 /// What a failed delivery may say.
-pub(super) const REASONS: [&str; 7] = [CONNECTION, LOG_IN, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
+pub(super) const REASONS: [&str; 7] =
+    [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
 
 fn fault(error: &[u8]) -> (Fault, &'static str) {
     match code(error) {
@@ -54,7 +55,7 @@ fn fault(error: &[u8]) -> (Fault, &'static str) {
             (Fault::Later, NOT_WRITABLE)
         }
         b"READONLY" | b"MASTERDOWN" | b"UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
-        b"NOAUTH" | b"WRONGPASS" => (Fault::Elsewhere, LOG_IN),
+        b"NOAUTH" | b"WRONGPASS" => (Fault::Elsewhere, LOG_IN_LABEL),
         // A node of a cluster that does not have the stream.
         b"MOVED" | b"ASK" | b"CROSSSLOT" => (Fault::Later, NOT_WRITABLE),
         b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
@@ -70,7 +71,11 @@ fn shown(error: &[u8]) -> String {
 /// What a log-in or another command that concerns no record failed for.
 pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
     let (_, reason) = fault(error);
-    Failure { class: FailureClass::Environment, reason, text: format!("Redis at {address}: {}", shown(error)) }
+    let class = match code(error) {
+        b"NOAUTH" | b"WRONGPASS" => FailureClass::LogIn,
+        _ => FailureClass::Environment,
+    };
+    Failure { class, reason, text: format!("Redis at {address}: {}", shown(error)) }
 }
 
 /// The server closed the connection over what this record's command holds.

@@ -6,7 +6,7 @@
 use super::judge::{CONNECTION, environment};
 use super::resp::{Token, Tokens, code, length, words};
 use super::settings::Settings;
-use crate::sink::lanes::LOG_IN;
+use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
 use std::io;
@@ -67,7 +67,11 @@ impl Link {
     async fn expect_ok(&mut self, settings: &Settings, command: &[&[u8]]) -> Result<(), Failure> {
         let reply = self.call(settings, command).await?;
         match Tokens::of(&reply).next() {
-            Some(Token::Error(error)) => Err(Failure { reason: LOG_IN, ..environment(&settings.address(), error) }),
+            Some(Token::Error(error)) => Err(Failure {
+                class: FailureClass::LogIn,
+                reason: LOG_IN_LABEL,
+                ..environment(&settings.address(), error)
+            }),
             Some(_) | None => Ok(()),
         }
     }

@@ -8,13 +8,12 @@ mod tests;
 
 use super::destination::{KIND, Kafka};
 use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
-use super::failure::AUTHENTICATION;
 use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
 use crate::given::units::bytes;
-use crate::sink::Failure;
 use crate::sink::destination::Wanted;
+use crate::sink::{Failure, FailureClass};
 use std::collections::BTreeMap;
 
 /// What a topic takes if nobody said otherwise: `message.max.bytes` of the broker.
@@ -65,11 +64,11 @@ fn unreachable(kafka: &Kafka, failure: &Failure) -> Finding {
     }
     let found = fail("connection", failure.text.clone());
     let protocol = kafka.property("security.protocol").unwrap_or("plaintext");
-    match failure.reason {
-        AUTHENTICATION => found.why("the brokers refuse the log-in").mend(
+    match failure.class {
+        FailureClass::LogIn => found.why("the brokers refuse the log-in").mend(
             "walrelay run -X sasl.username=… with WALRELAY_KAFKA_SASL_PASSWORD, and -X sasl.mechanism as the brokers have it",
         ),
-        _ => found.why("nothing else could be looked at here").mend(format!(
+        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found.why("nothing else could be looked at here").mend(format!(
             "--brokers with the brokers' address; security.protocol is {protocol}: brokers that want TLS or a log-in answer nothing to another one (-X security.protocol=SASL_SSL)"
         )),
     }

@@ -474,7 +474,7 @@ impl Partitions {
                 partition.search = Search::of(0, 0, now);
                 self.hold(at, failure);
             }
-            FailureClass::Environment => {
+            FailureClass::Environment | FailureClass::LogIn => {
                 partition.search = Search::of(0, 0, now);
                 partition.rest(now, failure);
             }
@@ -554,7 +554,7 @@ impl Partitions {
                 self.hold(at, failure);
                 false
             }
-            FailureClass::Environment => {
+            FailureClass::Environment | FailureClass::LogIn => {
                 partition.rest(now, failure);
                 false
             }

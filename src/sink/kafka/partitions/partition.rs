@@ -260,7 +260,7 @@ fn rank(class: FailureClass) -> u8 {
     match class {
         FailureClass::Row => 3,
         FailureClass::Topic => 2,
-        FailureClass::Environment => 1,
+        FailureClass::Environment | FailureClass::LogIn => 1,
         FailureClass::Client => 0,
     }
 }
