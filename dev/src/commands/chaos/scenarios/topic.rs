@@ -41,10 +41,11 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
     let [untouched, _] = topics(&stage)?;
     let seen = super::look_at(&stage, &untouched)?;
     let missing = (1..=rows).filter(|number| !seen.numbers.contains(number)).count();
-    // What was in flight may come again: the refusal ends the producer.
-    if missing > 0 || !seen.swapped.is_empty() {
-        let swapped = seen.swapped.len();
-        broken.push(format!("the other topic: {missing} of {rows} rows missing, {swapped} swapped"));
+    // A producer that ends has what it sent answered first: nothing of what arrived is sent again.
+    if missing > 0 || !seen.swapped.is_empty() || seen.repeated > 0 {
+        let (swapped, repeated) = (seen.swapped.len(), seen.repeated);
+        broken
+            .push(format!("the other topic: {missing} of {rows} rows missing, {swapped} swapped, {repeated} repeated"));
     }
     super::strike_down(world, &stage, relay)?;
     Ok(broken)
