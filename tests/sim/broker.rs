@@ -51,12 +51,13 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    fn refuse(&self, batch: &[Queued]) -> bool {
-        let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
-        if batch.iter().any(|queued| queued.letter) {
+    /// Whether a batch of such rows, dead letters and bytes is refused.
+    pub(crate) fn refuse(&self, batch: impl Iterator<Item = (usize, bool, u64)> + Clone) -> bool {
+        let bytes: u64 = batch.clone().map(|(_, _, bytes)| bytes).sum();
+        if batch.clone().any(|(_, letter, _)| letter) {
             return bytes > self.letter;
         }
-        bytes > self.limit || batch.iter().any(|queued| self.refused.contains(&queued.number))
+        bytes > self.limit || batch.into_iter().any(|(number, _, _)| self.refused.contains(&number))
     }
 }
 
@@ -109,6 +110,12 @@ struct Queued {
     letter: bool,
     bytes: u64,
     token: Token,
+}
+
+impl Queued {
+    fn judged(&self) -> (usize, bool, u64) {
+        (self.number, self.letter, self.bytes)
+    }
 }
 
 /// What happens to the batch that is sent next.
@@ -170,10 +177,9 @@ impl Broker {
     }
 
     pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (Found, Token), wal: &Wal, now: Duration) -> Enqueue {
-        let (Found { number, letter, bytes }, token) = queued;
-        let partition = if letter { (DEAD_LETTERS.to_owned(), 0) } else { self.partition(number, wal) };
-        let blocked = self.blocked.get(&partition.0).is_some_and(|until| now < *until);
-        let missing = self.missing.get(&partition.0).is_some_and(|until| now < *until);
+        let (found @ Found { number, letter, bytes }, token) = queued;
+        let partition = self.partition_of(found, wal);
+        let refuses = self.refuses_topic(&partition.0, now);
         let producer = &mut self.producers[producer];
         if producer.fatal {
             return Enqueue::Blocked(client_failure());
@@ -184,11 +190,8 @@ impl Broker {
         if producer.in_flight.records > 0 && producer.in_flight.bytes + bytes > producer.settings.room {
             return Enqueue::Full;
         }
-        if blocked {
-            return Enqueue::Blocked(environment_failure());
-        }
-        if missing {
-            return Enqueue::Blocked(topic_failure());
+        if let Some(failure) = refuses {
+            return Enqueue::Blocked(failure);
         }
         producer.in_flight.records += 1;
         producer.in_flight.bytes += bytes;
@@ -196,7 +199,20 @@ impl Broker {
         Enqueue::Taken
     }
 
-    fn partition(&self, number: usize, wal: &Wal) -> Partition {
+    /// Why the topic takes nothing now.
+    pub(crate) fn refuses_topic(&self, topic: &str, now: Duration) -> Option<Failure> {
+        let is_so = |topics: &BTreeMap<String, Duration>| topics.get(topic).is_some_and(|until| now < *until);
+        if is_so(&self.blocked) {
+            return Some(environment_failure());
+        }
+        is_so(&self.missing).then(topic_failure)
+    }
+
+    /// Where a record goes.
+    pub(crate) fn partition_of(&self, Found { number, letter, .. }: Found, wal: &Wal) -> Partition {
+        if letter {
+            return (DEAD_LETTERS.to_owned(), 0);
+        }
         let row = &wal.rows[number];
         let hash = match &row.key {
             Some(key) => key.bytes().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(byte)),
@@ -236,7 +252,7 @@ impl Broker {
             }
             Fate::Judged => {
                 let batch = producer.batch(partition, held, dice);
-                if rules.refuse(&batch) {
+                if rules.refuse(batch.iter().map(Queued::judged)) {
                     if batch.len() > 1 {
                         let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
                         producer.refused = producer.refused.min((bytes / 2).max(1));
@@ -369,7 +385,7 @@ impl Producer {
     ) {
         self.fatal = true;
         for (partition, queue) in std::mem::take(&mut self.queues) {
-            let clean = queue.iter().take_while(|queued| !rules.refuse(std::slice::from_ref(*queued))).count();
+            let clean = queue.iter().take_while(|queued| !rules.refuse(std::iter::once(queued.judged()))).count();
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {
                 if place < through {
@@ -416,15 +432,15 @@ fn bytes_of(number: usize, wal: &Wal) -> u64 {
     (row.payload.len() + row.key.as_ref().map_or(0, String::len)) as u64
 }
 
-fn refusal() -> Failure {
+pub(crate) fn refusal() -> Failure {
     Failure { class: FailureClass::Row, reason: "too_large", text: "message size too large".to_owned() }
 }
 
-fn topic_failure() -> Failure {
+pub(crate) fn topic_failure() -> Failure {
     Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "no such topic".to_owned() }
 }
 
-fn environment_failure() -> Failure {
+pub(crate) fn environment_failure() -> Failure {
     Failure { class: FailureClass::Environment, reason: "authorization", text: "not allowed".to_owned() }
 }
 

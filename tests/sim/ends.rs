@@ -1,5 +1,6 @@
 //! The relay's ends in the world: its clock, its way to the broker, its way to the server. What they see is judged on the spot.
 
+use crate::lanes::Lanes;
 use crate::postgres::{Delivery, read_status};
 use crate::transactions::Transaction;
 use crate::truth::{Taken, identify};
@@ -9,7 +10,9 @@ use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::Clock;
-use walrelay::sink::{Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, Report, Sink, Tag};
+use walrelay::sink::{
+    Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, RefusalId, Report, Resolution, Sink, Tag,
+};
 
 /// A relay that asks for the time so often without letting any pass is spinning.
 const SPIN: u32 = 200_000;
@@ -46,40 +49,56 @@ impl Clock for SimClock {
 pub(crate) struct SimSink {
     shared: Shared,
     producer: usize,
+    /// In place of the broker's producer, but for what it has taken.
+    lanes: Option<Lanes>,
 }
 
 impl SimSink {
     pub(crate) fn new(shared: &Shared) -> Self {
-        let producer = shared.with(|world| {
+        let (producer, lanes) = shared.with(|world| {
             let settings = world.nature.client.expect("a client's settings");
+            let lanes = (world.nature.lanes > 0).then(|| Lanes::new(world, settings));
             let producer = world.broker.connect(settings, Taken::default());
             world.broker.producers[producer].transaction = world.nature.exactly_once.then(Transaction::default);
-            producer
+            (producer, lanes)
         });
-        Self { shared: shared.clone(), producer }
+        Self { shared: shared.clone(), producer, lanes }
     }
 
     pub(crate) fn producer(&self) -> usize {
         self.producer
     }
+
+    /// Its process has ended.
+    pub(crate) fn give_up(&mut self) {
+        let Self { shared, lanes, .. } = self;
+        if let Some(lanes) = lanes {
+            shared.with(|world| lanes.give_up(world));
+        }
+    }
 }
 
 impl Sink for SimSink {
-    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
-        self.shared.with(|world| {
-            if world.crashed {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let in_flight = self.in_flight().records;
+        let Self { shared, producer, lanes } = self;
+        let (producer, base) = (*producer, shared.base);
+        shared.with(|world| {
+            if world.crashed || in_flight > 0 && world.dice.one_in(30) {
                 return Enqueue::Full;
             }
-            let World { broker, postgres, dice, now, began, truth, .. } = world;
-            let found = identify(record, &postgres.wal);
-            let in_flight = broker.producers[self.producer].in_flight.records;
-            if in_flight > 0 && dice.one_in(30) {
-                return Enqueue::Full;
-            }
-            assert!(broker.is_owner(self.producer), "a record comes before the transactions are taken over");
-            let enqueue = broker.try_enqueue(self.producer, (found, token), &postgres.wal, *now);
+            let found = identify(record, &world.postgres.wal);
+            assert!(world.broker.is_owner(producer), "a record comes before the transactions are taken over");
+            let enqueue = match lanes {
+                Some(lanes) => {
+                    let now = base + world.now;
+                    lanes.try_enqueue(record, tag, world, now)
+                }
+                None => world.broker.try_enqueue(producer, (found, tag.token), &world.postgres.wal, world.now),
+            };
+            let World { broker, postgres, began, truth, .. } = world;
             if matches!(enqueue, Enqueue::Taken) {
-                let taken = &mut broker.producers[self.producer].taken;
+                let taken = &mut broker.producers[producer].taken;
                 taken.take(found.number, (&postgres.wal, truth), began.0, began.1);
                 world.took(found, record);
             }
@@ -88,43 +107,85 @@ impl Sink for SimSink {
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        let reports = self.shared.with(|world| {
+        let Self { shared, producer, lanes } = self;
+        let base = shared.base;
+        let reports = shared.with(|world| {
             if world.crashed {
                 return Vec::new();
             }
+            if let Some(lanes) = lanes {
+                let now = base + world.now;
+                return lanes.poll(world, now);
+            }
             let World { broker, dice, now, .. } = world;
-            broker.reports(self.producer, *now, dice)
+            broker.reports(*producer, *now, dice)
         });
         // The world is free again: `each` asks for the time.
         reports.into_iter().for_each(each);
     }
 
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        let Self { shared, lanes, producer } = self;
+        let Some(lanes) = lanes else { return Enqueue::Taken };
+        let base = shared.base;
+        shared.with(|world| {
+            if world.crashed {
+                return Enqueue::Full;
+            }
+            let now = base + world.now;
+            let enqueue = lanes.resolve(refusal, resolution, world, now);
+            if let (Enqueue::Taken, Resolution::Instead(record, _)) = (&enqueue, resolution) {
+                let found = identify(record, &world.postgres.wal);
+                world.took(found, record);
+            }
+            if let (Resolution::Skip, Some(number)) = (resolution, lanes.letter_of(refusal)) {
+                // Its dead letter was refused: without its payload it comes again.
+                world.broker.producers[*producer].taken.withdraw(number);
+            }
+            enqueue
+        })
+    }
+
+    fn blocked(&self) -> Option<Failure> {
+        self.lanes.as_ref().and_then(Lanes::blocked)
+    }
+
     fn in_flight(&self) -> InFlight {
+        if let Some(lanes) = &self.lanes {
+            return lanes.in_flight();
+        }
         self.shared.with(|world| world.broker.producers[self.producer].in_flight)
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        self.shared.with(|world| {
+        let in_flight = self.in_flight().records;
+        let Self { shared, producer, lanes } = self;
+        let base = shared.base;
+        shared.with(|world| {
             let mut settings = world.nature.client.expect("a client's settings");
-            let old = &world.broker.producers[self.producer];
+            let old = &world.broker.producers[*producer];
             settings.batch = settings.batch.min(old.settings.batch).min(old.refused);
             if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
                 let text = "no memory".to_owned();
                 return Err(Failure { class: FailureClass::Client, reason: "client", text });
             }
             world.counts.restarts += 1;
+            assert!(!world.streaming || in_flight == 0, "records are given up, and the stream goes on");
+            if let Some(lanes) = lanes {
+                let now = base + world.now;
+                lanes.restart(world, now);
+            }
             let World { broker, dice, nature, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
-            let old = &broker.producers[self.producer];
+            let old = &broker.producers[*producer];
             let mut taken = if world.streaming { old.taken.clone() } else { Taken::default() };
             if world.streaming {
                 // At most one: the record that was alone.
                 old.failed.iter().for_each(|number| taken.withdraw(*number));
             }
-            assert!(!world.streaming || old.in_flight.records == 0, "records are given up, and the stream goes on");
-            broker.give_up(self.producer, dice);
-            self.producer = broker.connect(settings, taken);
-            broker.producers[self.producer].transaction = nature.exactly_once.then(Transaction::default);
+            broker.give_up(*producer, dice);
+            *producer = broker.connect(settings, taken);
+            broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())
         })
     }

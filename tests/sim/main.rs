@@ -4,7 +4,9 @@
 //!  dice ──► world: commits, batches, cuts, crashes, outages, take-overs ──► relay ──► truth judges every record and position
 //! ```
 //!
-//! One seed is one run, the same on every machine. A failure prints its seed and how to run it again.
+//! One seed is one run, the same on every machine. A failure prints its seed and how to run it again. The sink is one of three: one
+//! client that fails as a whole, one with transactions, and the real rule of Kafka's partitions over a scripted cluster; that the judge
+//! notices a sink that breaks this rule, [`mutants`] shows.
 
 #![allow(
     clippy::indexing_slicing,
@@ -16,8 +18,11 @@
 
 mod broker;
 mod bytes;
+mod cluster;
 mod dice;
 mod ends;
+mod lanes;
+mod mutants;
 mod nature;
 mod postgres;
 mod process;

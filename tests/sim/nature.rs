@@ -2,6 +2,7 @@
 
 use crate::broker::Client;
 use crate::dice::Dice;
+use crate::lanes::Mutant;
 use crate::postgres::Manner;
 use std::time::Duration;
 use walrelay::relay::Fate;
@@ -52,6 +53,12 @@ pub(crate) struct Nature {
     /// Once in so many acquisitions: the connection fails before the stream is handed over.
     pub(crate) no_control: u64,
     pub(crate) client: Option<Client>,
+    /// How many lanes the Kafka sink has; 0: another sink, with one client.
+    pub(crate) lanes: u64,
+    /// What is wrong with that sink.
+    pub(crate) mutant: Option<Mutant>,
+    /// A broker restarts, or leaders move.
+    pub(crate) broker_restart: u64,
     /// Records go in transactions: exactly once.
     pub(crate) exactly_once: bool,
     /// Once in so many commits: it fails, and nobody knows what became of it.
@@ -114,6 +121,7 @@ impl Nature {
         let bad_rows = dice.pick(&[Fate::Stop, Fate::DeadLetter, Fate::Skip]);
         // A good row may be passed over when its topic is gone for long: only dead letters say which.
         let topics = u64::from(bad_rows != Fate::Skip);
+        let exactly_once = dice.one_in(3);
         Self {
             commit: dice.between(1, 12),
             transactions: dice.between(5, 60),
@@ -158,7 +166,10 @@ impl Nature {
                 report: dice.pick(&[0, 5, 50]),
                 later: dice.pick(&[0, 10, 50]),
             }),
-            exactly_once: dice.one_in(3),
+            exactly_once,
+            lanes: if exactly_once || dice.one_in(3) { 0 } else { dice.between(1, 4) },
+            mutant: None,
+            broker_restart: sometimes(50, dice),
             no_commit: sometimes(5, dice),
             steps: dice.between(100, 800),
         }

@@ -108,6 +108,13 @@ impl Truth {
         row.lost || self.has(number) || self.letters.contains(&number) || self.excused.contains(&number)
     }
 
+    /// Whether every earlier row of its topic and key is sealed.
+    pub(crate) fn is_turn_of(&self, number: usize, wal: &Wal) -> bool {
+        let row = &wal.rows[number];
+        let mut before = wal.rows.iter().enumerate().take(number);
+        before.all(|(at, it)| it.route != row.route || it.key != row.key || it.key.is_none() || self.is_sealed(at, it))
+    }
+
     /// No earlier row of its topic and key is without a fate.
     fn nothing_before_it_is_open(&mut self, number: usize, wal: &Wal) {
         for (number, row) in wal.rows.iter().enumerate().skip(self.looked_at) {

@@ -9,6 +9,7 @@
 //! No thread, no socket, no sleep: the time moves only when the relay waits. So the same seed gives the same run.
 
 use crate::broker::{Broker, Fate};
+use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::nature::Nature;
 use crate::postgres::{BEGIN, Postgres};
@@ -42,6 +43,8 @@ pub(crate) struct World {
     pub(crate) nature: Nature,
     pub(crate) postgres: Postgres,
     pub(crate) broker: Broker,
+    /// What the Kafka sink sends to, under the broker's rules.
+    pub(crate) cluster: Cluster,
     pub(crate) truth: Truth,
     pub(crate) steps: u64,
     pub(crate) now: Duration,
@@ -92,6 +95,8 @@ pub(crate) struct Counts {
     pub(crate) confirmations: u64,
     /// Transactions of the broker's.
     pub(crate) commits: u64,
+    /// Refused requests of several records, each of which was searched for what is to blame.
+    pub(crate) searches: u64,
 }
 
 /// The world, as its parts share it, and what the clock alone needs.
@@ -120,6 +125,7 @@ impl World {
             nature,
             postgres: Postgres::new(),
             broker: Broker::new(),
+            cluster: Cluster::default(),
             truth: Truth::default(),
             steps: 0,
             now: Duration::ZERO,
@@ -168,6 +174,7 @@ impl World {
         self.broker.blocked.clear();
         self.broker.missing.clear();
         self.broker.hurry();
+        self.cluster.hurry();
         self.nature.client.iter_mut().for_each(|client| client.later = 0);
         if let Some(sender) = &mut self.postgres.sender {
             sender.quiet_until = self.now;
@@ -280,6 +287,11 @@ impl World {
             let Self { broker, postgres, truth, dice, now, .. } = self;
             broker.work(fate, *now, &postgres.wal, truth, dice);
         }
+        for _ in 0..2 * self.nature.batches * self.nature.lanes.min(1) {
+            let fate = self.fate();
+            let Self { broker, cluster, postgres, truth, dice, now, .. } = self;
+            cluster.work(fate, *now, broker, (&postgres.wal, truth), dice);
+        }
     }
 
     fn fate(&mut self) -> Fate {
@@ -347,6 +359,10 @@ impl World {
             let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
             let until = self.now + Duration::from_millis(self.dice.below(40_000));
             self.broker.blocked.insert(topic, until);
+        }
+        if self.dice.one_in(self.nature.broker_restart) {
+            let Self { cluster, dice, now, .. } = self;
+            cluster.restart(*now, dice);
         }
         if self.dice.one_in(self.nature.missing) {
             let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
@@ -454,7 +470,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 17] {
+    fn each(&mut self) -> [&mut u64; 18] {
         let Self {
             connections,
             cuts,
@@ -473,6 +489,7 @@ impl Counts {
             repeats,
             confirmations,
             commits,
+            searches,
         } = self;
         [
             connections,
@@ -492,6 +509,7 @@ impl Counts {
             repeats,
             confirmations,
             commits,
+            searches,
         ]
     }
 

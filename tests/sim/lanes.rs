@@ -1,0 +1,312 @@
+//! The Kafka sink without librdkafka: the real rule of what may be handed over when, between the relay and the scripted cluster.
+//!
+//! ```text
+//!  record ──► its partition ──► Partitions (the product's) ──► a lane's producer, or the isolating one ──► Cluster
+//!                                        ▲                                                                    │
+//!                                        └──────────────────────── answers, renewals ◄────────────────────────┘
+//! ```
+//!
+//! What stands around the rule is done here with the same calls in the same order as the sink does it. A [`Mutant`] breaks the rule
+//! from outside, so that it is seen that the judge notices.
+
+use crate::broker::{Client, Partition, client_failure, refusal};
+use crate::cluster::{Cluster, Message, Told};
+use crate::truth::{Found, identify};
+use crate::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use walrelay::sink::kafka::partitions::{Clients, NotTaken, Partitions, Place, Ticket};
+use walrelay::sink::{
+    Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Resolution, Tag,
+};
+
+/// What an ended producer has in flight is waited for so long.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is wrong with the sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// Two requests of a partition that may not know the producer: nobody is told of a lane's new one.
+    Unproven,
+    /// A key's rows in two lanes.
+    TwoLanes,
+    /// The queue goes on behind a record that was refused, which is tried again later.
+    NotHeld,
+}
+
+/// One sink.
+pub(crate) struct Lanes {
+    partitions: Partitions,
+    /// Numbers in `partitions`: more than one of a partition only where it is in two lanes.
+    numbers: BTreeMap<Partition, Vec<u32>>,
+    topics: Vec<String>,
+    /// The producers of the lanes.
+    senders: Vec<u64>,
+    isolating: Option<u64>,
+    retired: Vec<(u64, Duration)>,
+    settings: Client,
+    /// A lane's producer ended of itself, and would again: nothing is taken before a restart.
+    fruitless: bool,
+    mutant: Option<Mutant>,
+    /// Rows of which no record was made but the dead letter, and which refusals are theirs.
+    letters: BTreeSet<usize>,
+    refused: BTreeMap<RefusalId, usize>,
+    /// For a mutant: what is tried again later, and the tags of all rows.
+    aside: Vec<(u32, OwnedRecord, Tag)>,
+    tags: BTreeMap<usize, Tag>,
+}
+
+/// The sink's producers, lent for a call.
+struct Lent<'a> {
+    world: &'a mut World,
+    topics: &'a [String],
+    senders: &'a [u64],
+    isolating: &'a mut Option<u64>,
+    settings: Client,
+}
+
+impl Lent<'_> {
+    fn send(&mut self, id: u64, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        let Found { number, letter, bytes } = identify(record, &self.world.postgres.wal);
+        if bytes > self.settings.record {
+            return Err(NotTaken::Refused(refusal()));
+        }
+        let topic = self.topics[place.topic as usize].clone();
+        let message = Message { ticket, number, letter, bytes, record: OwnedRecord::of(record) };
+        let partition = (topic, u64::from(place.partition.unsigned_abs()));
+        self.world.cluster.hand_over(id, partition, message)
+    }
+}
+
+impl Clients for Lent<'_> {
+    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        self.send(self.senders[usize::from(place.lane)], place, record, ticket)
+    }
+
+    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        let settings = self.settings;
+        let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings));
+        self.send(id, place, record, ticket)
+    }
+
+    fn release(&mut self) {}
+
+    fn request_bytes(&self) -> u64 {
+        self.settings.batch
+    }
+}
+
+fn connect(cluster: &mut Cluster, Client { batch, report, later, .. }: Client) -> u64 {
+    cluster.connect((batch, report, later))
+}
+
+impl Lanes {
+    pub(crate) fn new(world: &mut World, settings: Client) -> Self {
+        let senders = (0..world.nature.lanes).map(|_| connect(&mut world.cluster, settings)).collect();
+        Self {
+            partitions: Partitions::default(),
+            numbers: BTreeMap::new(),
+            topics: Vec::new(),
+            senders,
+            isolating: None,
+            retired: Vec::new(),
+            settings,
+            fruitless: false,
+            mutant: world.nature.mutant,
+            letters: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            aside: Vec::new(),
+            tags: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> InFlight {
+        let mut in_flight = self.partitions.in_flight_by_state();
+        in_flight.records += self.aside.len() as u64;
+        in_flight
+    }
+
+    /// The row whose dead letter is refused, where no other record was made of it.
+    pub(crate) fn letter_of(&self, refusal: RefusalId) -> Option<usize> {
+        self.refused.get(&refusal).copied()
+    }
+
+    pub(crate) fn blocked(&self) -> Option<Failure> {
+        self.partitions.blocked().cloned()
+    }
+
+    /// Where a record goes; the number of its partition.
+    fn choose(&mut self, partition: &Partition, world: &mut World, now: Instant) -> u32 {
+        let Self { partitions, numbers, topics, senders, mutant, .. } = self;
+        let topic = topics.iter().position(|topic| *topic == partition.0).unwrap_or_else(|| {
+            topics.push(partition.0.clone());
+            topics.len() - 1
+        });
+        let numbers = numbers.entry(partition.clone()).or_insert_with(|| {
+            let lane = u8::try_from((topic as u64 + partition.1) % senders.len() as u64).unwrap();
+            let copies = if *mutant == Some(Mutant::TwoLanes) { senders.len() } else { 1 };
+            let place = |lane| Place {
+                topic: u32::try_from(topic).unwrap(),
+                partition: i32::try_from(partition.1).unwrap(),
+                lane,
+            };
+            let lane_of = |copy| (lane + u8::try_from(copy).unwrap()) % u8::try_from(senders.len()).unwrap();
+            (0..copies).map(|copy| partitions.add(place(lane_of(copy)), now)).collect()
+        });
+        if numbers.len() > 1 { world.dice.pick(numbers) } else { numbers[0] }
+    }
+
+    pub(crate) fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag, world: &mut World, now: Instant) -> Enqueue {
+        let in_flight = self.partitions.in_flight();
+        if in_flight.records > 0 && in_flight.bytes + record.held_bytes() as u64 > self.settings.room {
+            return Enqueue::Full;
+        }
+        if let Some(failure) = world.broker.refuses_topic(record.topic, world.now) {
+            return Enqueue::Blocked(failure);
+        }
+        if self.fruitless {
+            return Enqueue::Blocked(client_failure());
+        }
+        let found = identify(record, &world.postgres.wal);
+        self.tags.insert(found.number, tag);
+        if found.letter {
+            self.letters.insert(found.number);
+        }
+        let partition = world.broker.partition_of(found, &world.postgres.wal);
+        let at = self.choose(&partition, world, now);
+        let Self { partitions, topics, senders, isolating, settings, .. } = self;
+        partitions.enqueue(at, record, tag, now, &mut Lent { world, topics, senders, isolating, settings: *settings })
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        refusal: RefusalId,
+        resolution: Resolution<'_>,
+        world: &mut World,
+        now: Instant,
+    ) -> Enqueue {
+        let Some((at, _)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
+        let mut to = at;
+        if let Resolution::Instead(record, _) = resolution {
+            if let Some(failure) = world.broker.refuses_topic(record.topic, world.now) {
+                return Enqueue::Blocked(failure);
+            }
+            let found = identify(record, &world.postgres.wal);
+            let partition = world.broker.partition_of(found, &world.postgres.wal);
+            to = self.choose(&partition, world, now);
+        }
+        let Self { partitions, topics, senders, isolating, settings, .. } = self;
+        let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
+        partitions.resolve(refusal, resolution, to, now, lent)
+    }
+
+    /// What there is to report.
+    pub(crate) fn poll(&mut self, world: &mut World, now: Instant) -> Vec<Report> {
+        let mut reports = Vec::new();
+        let retired = self.retired.iter().map(|(id, _)| *id);
+        let all: Vec<u64> = self.senders.iter().copied().chain(self.isolating).chain(retired).collect();
+        for id in all {
+            let told = world.cluster.answers(id, world.now, &mut world.dice);
+            self.take(told, now, &mut reports);
+        }
+        self.renew(world, now, &mut reports);
+        self.again(world, now);
+        let Self { partitions, topics, senders, isolating, settings, .. } = self;
+        let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
+        partitions.turn(now, lent, &mut |report| reports.push(report));
+        partitions.take_events();
+        for report in &reports {
+            if let Report::Refused(one) = report {
+                let found = one.record.with_record(&mut HeaderRoom::default(), |it| identify(it, &world.postgres.wal));
+                if self.letters.contains(&found.number) {
+                    self.refused.insert(one.id, found.number);
+                }
+            }
+        }
+        reports
+    }
+
+    fn take(&mut self, told: Vec<Told>, now: Instant, reports: &mut Vec<Report>) {
+        for told in told {
+            match told {
+                Told::Delivered(ticket) => reports.push(Report::Delivered(self.partitions.delivered(ticket, now))),
+                Told::Failed((ticket, number), record, failure)
+                    if self.mutant == Some(Mutant::NotHeld) && failure.class == FailureClass::Row =>
+                {
+                    let at = self.partitions.partition_of(ticket);
+                    let tag = self.tags[&number];
+                    self.partitions.delivered(ticket, now);
+                    self.aside.push((at, record, tag));
+                }
+                Told::Failed((ticket, _), record, failure) => self.partitions.failed(ticket, record, failure),
+            }
+        }
+    }
+
+    /// For a mutant: what was refused is tried again.
+    fn again(&mut self, world: &mut World, now: Instant) {
+        if self.aside.is_empty() || !world.dice.one_in(5) {
+            return;
+        }
+        for (at, record, tag) in std::mem::take(&mut self.aside) {
+            let Self { partitions, topics, senders, isolating, settings, .. } = self;
+            let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
+            record.with_record(&mut HeaderRoom::default(), |record| partitions.enqueue(at, record, tag, now, lent));
+        }
+    }
+
+    /// Producers that have ended make room for new ones, and go once nothing of theirs is in flight.
+    fn renew(&mut self, world: &mut World, now: Instant, reports: &mut Vec<Report>) {
+        for lane in 0..self.senders.len() {
+            if !world.cluster.has_ended(self.senders[lane]) {
+                continue;
+            }
+            if self.fruitless || world.calm_since.is_none() && world.dice.one_in(30) {
+                self.fruitless = true;
+                reports.push(Report::Failed(client_failure()));
+                return;
+            }
+            let old = std::mem::replace(&mut self.senders[lane], connect(&mut world.cluster, self.settings));
+            self.retire(old, world, now, reports);
+            if self.mutant != Some(Mutant::Unproven) {
+                self.partitions.lane_renewed(u8::try_from(lane).unwrap());
+            }
+        }
+        if let Some(old) = self.isolating.take_if(|id| world.cluster.has_ended(*id)) {
+            self.retire(old, world, now, reports);
+            self.partitions.isolating_renewed();
+        }
+        let is_late = |(_, since): &mut (u64, Duration)| world.now.saturating_sub(*since) >= ANSWERED_WITHIN;
+        for (id, _) in self.retired.extract_if(.., is_late).collect::<Vec<_>>() {
+            let told = world.cluster.purge(id, true);
+            self.take(told, now, reports);
+        }
+        self.retired.retain(|(id, _)| !world.cluster.is_empty(*id));
+    }
+
+    fn retire(&mut self, old: u64, world: &mut World, now: Instant, reports: &mut Vec<Report>) {
+        let told = world.cluster.purge(old, false);
+        self.take(told, now, reports);
+        self.retired.push((old, world.now));
+    }
+
+    /// Nobody listens to its producers any more.
+    pub(crate) fn give_up(&mut self, world: &mut World) {
+        let retired = self.retired.drain(..).map(|(id, _)| id);
+        for id in self.senders.drain(..).chain(self.isolating.take()).chain(retired) {
+            world.cluster.give_up(id, &mut world.dice);
+        }
+    }
+
+    /// Everything that was taken is given up.
+    pub(crate) fn restart(&mut self, world: &mut World, now: Instant) {
+        let lanes = self.senders.len();
+        self.give_up(world);
+        self.senders = (0..lanes).map(|_| connect(&mut world.cluster, self.settings)).collect();
+        self.partitions.forget(now);
+        self.aside.clear();
+        self.tags.clear();
+        self.letters.clear();
+        self.fruitless = false;
+    }
+}
