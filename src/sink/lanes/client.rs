@@ -50,6 +50,15 @@ impl LaneSink {
     }
 }
 
+/// Waits for a question's answer, where there is no such thread.
+///
+/// # Errors
+/// The question's own, or the operating system's.
+pub(in crate::sink) fn block_on<T>(asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    runtime.map_err(|error| no_thread(&error))?.block_on(asking)
+}
+
 fn no_thread(error: &std::io::Error) -> Failure {
     Failure {
         class: FailureClass::Client,

@@ -14,8 +14,8 @@
 
 use super::{Chunk, Fit, Lane, Lanes, Stored, Taken, Verdict};
 use crate::sink::{
-    Delivered, Enqueue, Failure, HeaderRoom, InFlight, Origin, OwnedRecord, Record, RefusalId, Refused, Report,
-    Resolution, Tag,
+    Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, OwnedRecord, Record, RefusalId, Refused,
+    Report, Resolution, Tag,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ const KEPT_BYTES: usize = CHUNK_BYTES;
 /// What a record costs beyond its bytes: its places in chunk and lanes, and what a client keeps of it.
 pub const RECORD_OVERHEAD_BYTES: u64 = 256;
 
-/// How long a refused record waits that is to be tried again.
+/// How long a record waits that is to be tried again, refused or postponed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What is sent to the client's side.
@@ -117,9 +117,9 @@ pub struct Receiver {
     lanes: Lanes<Place>,
     refusals: HashMap<RefusalId, (Lane, Failure)>,
     refusal: u64,
-    /// Why the first record of a lane was refused that is tried again: until it is delivered, or gives way.
+    /// Why the first record of a lane was refused or postponed that is tried again: until it is delivered, or gives way.
     obstacles: BTreeMap<Lane, Failure>,
-    /// Lanes whose refused record is to be tried again, and when.
+    /// Lanes whose first record is to be tried again, and when.
     pauses: VecDeque<(Instant, Lane)>,
     runs: VecDeque<Run>,
     refused: Vec<Refused>,
@@ -160,6 +160,8 @@ pub enum Outcome {
     Refused(Failure),
     /// It is not known, or it was not sent: it is sent again.
     Unknown,
+    /// The destination has no room for it now, where that concerns its lane and not all: it is sent again after a pause.
+    Later(Failure),
 }
 
 /// Both sides; `bound`: bytes in flight at most.
@@ -326,7 +328,9 @@ impl Sender {
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
-        self.shared.back().trouble.clone()
+        let back = self.shared.back();
+        let obstacle = || back.obstacle.as_ref().filter(|failure| failure.class == FailureClass::Environment);
+        back.trouble.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
     }
 }
 
@@ -356,6 +360,7 @@ impl Receiver {
         let now = Instant::now();
         while let Some((_, lane)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
             self.lanes.resolve(lane, Verdict::Again);
+            self.lanes.resume(lane);
         }
     }
 
@@ -390,8 +395,7 @@ impl Receiver {
         let Some((lane, failure)) = self.refusals.remove(&id) else { return };
         let old = match decision {
             Decision::Retry => {
-                self.pauses.push_back((Instant::now() + RETRY_AFTER, lane));
-                self.obstacles.insert(lane, failure);
+                self.pause(lane, failure);
                 self.publish();
                 return;
             }
@@ -408,6 +412,12 @@ impl Receiver {
             self.give_back(old);
         }
         self.publish();
+    }
+
+    /// The lane's first record is tried again after a while.
+    fn pause(&mut self, lane: Lane, failure: Failure) {
+        self.pauses.push_back((Instant::now() + RETRY_AFTER, lane));
+        self.obstacles.insert(lane, failure);
     }
 
     fn lend(&mut self, chunk: Chunk) -> u32 {
@@ -494,6 +504,10 @@ impl Receiver {
                 self.refuse(lane, item, failure);
             }
             Outcome::Unknown => self.lanes.returned(lane),
+            Outcome::Later(failure) => {
+                self.lanes.postponed(lane);
+                self.pause(lane, failure.clone());
+            }
         }
         true
     }

@@ -11,6 +11,7 @@
 //!                         │ front, in order        │    │ refused
 //!                         └────────────────────────┘    ▼
 //!                              returned (unknown)     held ──▶ resolved: again, or gone
+//!                              postponed ──▶ resumed
 //! ```
 //!
 //! Invariants: the records of a lane are delivered in the order in which they were pushed; none is under way while an earlier one
@@ -26,6 +27,7 @@ pub mod socket;
 mod tests;
 
 pub use chunk::{Chunk, Stored};
+pub(super) use client::block_on;
 pub use client::{Admit, LaneSink};
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
 
@@ -120,6 +122,8 @@ struct State {
     records: u32,
     /// The first record is refused and not resolved.
     held: bool,
+    /// It waits until it is resumed.
+    postponed: bool,
     /// It is in `ready`.
     ready: bool,
 }
@@ -134,7 +138,8 @@ struct Slot<T> {
 
 impl<T: Copy> Default for Lanes<T> {
     fn default() -> Self {
-        let empty = State { first: NONE, last: NONE, under_way: 0, records: 0, held: false, ready: false };
+        let empty =
+            State { first: NONE, last: NONE, under_way: 0, records: 0, held: false, postponed: false, ready: false };
         Self {
             states: vec![empty; LANES].into_boxed_slice(),
             slots: Vec::new(),
@@ -248,6 +253,23 @@ impl<T: Copy> Lanes<T> {
         self.ready.push_front(lane);
     }
 
+    /// The destination has no room for those of the lane that are under way: they are first again, in order, and nothing of the lane
+    /// is taken until it is resumed.
+    ///
+    /// # Panics
+    /// None of the lane is under way.
+    pub fn postponed(&mut self, lane: Lane) {
+        self.give_back(lane);
+        self.state(lane).postponed = true;
+    }
+
+    /// Ends that. Nothing happens when the lane is not postponed.
+    pub fn resume(&mut self, lane: Lane) {
+        if std::mem::take(&mut self.state(lane).postponed) {
+            self.make_ready(lane);
+        }
+    }
+
     /// What becomes of the lane's refused record; gives back what was pushed, where that is not sent again. `None`, and nothing
     /// happens, when the lane is not held.
     pub fn resolve(&mut self, lane: Lane, verdict: Verdict<T>) -> Option<T> {
@@ -310,7 +332,7 @@ impl<T: Copy> Lanes<T> {
 
     fn make_ready(&mut self, lane: Lane) {
         let state = self.state(lane);
-        if state.first != NONE && state.under_way == 0 && !state.held && !state.ready {
+        if state.first != NONE && state.under_way == 0 && !state.held && !state.postponed && !state.ready {
             state.ready = true;
             self.ready.push_back(lane);
         }

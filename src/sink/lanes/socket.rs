@@ -66,16 +66,28 @@ impl Socket {
     pub async fn connect(peer: Peer<'_>) -> io::Result<Self> {
         let socket = TcpStream::connect((peer.host, peer.port)).await?;
         keep_alive(&socket, peer.unread_at_most)?;
-        let stream: Box<dyn Stream> = match peer.tls {
-            None => Box::new(socket),
-            Some(tls) => {
-                let config = client_config(tls).map_err(io::Error::other)?;
-                let name = ServerName::try_from(peer.host.to_owned()).map_err(io::Error::other)?;
-                Box::new(TlsConnector::from(Arc::new(config)).connect(name, socket).await?)
-            }
-        };
+        let socket = Self::over(Box::new(socket));
+        match peer.tls {
+            None => Ok(socket),
+            Some(tls) => socket.encrypt(peer.host, tls).await,
+        }
+    }
+
+    fn over(stream: Box<dyn Stream>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Ok(Self { reader, writer, input: Vec::new(), output: Vec::new(), written: 0, unflushed: false })
+        Self { reader, writer, input: Vec::new(), output: Vec::new(), written: 0, unflushed: false }
+    }
+
+    /// Encrypts the connection from here on, where nothing is to be written and nothing more comes unasked: for protocols that begin
+    /// without.
+    ///
+    /// # Errors
+    /// The peer is not whom its certificate should name; a file cannot be read.
+    pub async fn encrypt(self, host: &str, tls: &Tls) -> io::Result<Self> {
+        let config = client_config(tls).map_err(io::Error::other)?;
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let stream = self.reader.unsplit(self.writer);
+        Ok(Self::over(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)))
     }
 
     /// Writes some of what is to be written, or reads some of what has come, whichever is possible first. Nothing is lost when it

@@ -16,6 +16,7 @@ struct Queue {
     records: VecDeque<u64>,
     under_way: usize,
     held: bool,
+    postponed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -29,6 +30,9 @@ enum Act {
     Delivered(usize),
     Refused(usize),
     Returned(usize),
+    Postponed(usize),
+    /// The n-th lane that waits goes on.
+    Resume(usize),
     /// The n-th lane that is held is resolved.
     Resolve(usize, Way),
     Clear,
@@ -49,10 +53,18 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         5 => (0..5_usize).prop_map(Act::Delivered),
         2 => (0..5_usize).prop_map(Act::Refused),
         2 => (0..5_usize).prop_map(Act::Returned),
+        2 => (0..5_usize).prop_map(Act::Postponed),
+        2 => (0..5_usize).prop_map(Act::Resume),
         3 => ((0..5_usize), way).prop_map(|(at, way)| Act::Resolve(at, way)),
         1 => Just(Act::Clear),
     ];
     prop::collection::vec(act, 0..80)
+}
+
+impl Queue {
+    fn could_be_taken(&self) -> bool {
+        !self.held && !self.postponed && self.under_way == 0 && !self.records.is_empty()
+    }
 }
 
 impl Model {
@@ -70,7 +82,7 @@ impl Model {
     }
 
     fn could_take(&self) -> bool {
-        self.lanes.values().any(|queue| !queue.held && queue.under_way == 0 && !queue.records.is_empty())
+        self.lanes.values().any(Queue::could_be_taken)
     }
 
     /// What was taken has to be the front of lanes of which nothing was under way or held, in the order of all.
@@ -82,7 +94,7 @@ impl Model {
         for lane in lanes {
             let of_lane: Vec<u64> = batch.iter().filter(|taken| taken.lane == lane).map(|taken| taken.item).collect();
             let queue = self.queue(lane.0);
-            prop_assert!(!queue.held && queue.under_way == 0 && of_lane.len() <= of_a_lane as usize);
+            prop_assert!(queue.could_be_taken() && of_lane.len() <= of_a_lane as usize);
             let front: Vec<u64> = queue.records.iter().take(of_lane.len()).copied().collect();
             prop_assert_eq!(&of_lane, &front);
             queue.under_way = of_lane.len();
@@ -127,6 +139,18 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                 if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
                     lanes.returned(Lane::numbered(lane));
                     model.queue(lane).under_way = 0;
+                }
+            }
+            Act::Postponed(number) => {
+                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
+                    lanes.postponed(Lane::numbered(lane));
+                    *model.queue(lane) = Queue { under_way: 0, postponed: true, ..std::mem::take(model.queue(lane)) };
+                }
+            }
+            Act::Resume(number) => {
+                if let Some(lane) = model.nth(number, |queue| queue.postponed) {
+                    lanes.resume(Lane::numbered(lane));
+                    model.queue(lane).postponed = false;
                 }
             }
             Act::Resolve(number, way) => resolve(&mut lanes, &mut model, number, way)?,
@@ -304,4 +328,44 @@ async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
+    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let full = Failure { class: FailureClass::Environment, reason: "full", text: "no room".to_owned() };
+    let push = |sender: &mut Sender, topic: &str, number: u64| {
+        sender.push(&record(topic), Tag { token: Token::unpack(number), origin: Origin::default() });
+        sender.flush();
+    };
+    let topics = |receiver: &mut Receiver, outcome: &Outcome| {
+        let mut batch = Vec::new();
+        receiver.take(&mut batch, 1, |_| Fit::Takes);
+        let topics: Vec<String> =
+            batch.iter().map(|taken| receiver.record(taken.item).unwrap().topic().to_owned()).collect();
+        for taken in batch {
+            assert!(receiver.settle(taken, outcome));
+        }
+        receiver.publish();
+        topics
+    };
+    push(&mut sender, "full", 1);
+    push(&mut sender, "full", 2);
+    assert_eq!(receiver.next().await, Event::Work);
+    assert_eq!(topics(&mut receiver, &Outcome::Later(full)), ["full"]);
+    assert_eq!(sender.trouble().as_deref(), Some("no room"));
+    assert_eq!(sender.blocked().map(|failure| failure.reason), Some("full"));
+    push(&mut sender, "free", 3);
+    assert_eq!(receiver.next().await, Event::Work);
+    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["free"], "the lane without room waits");
+    assert_eq!(receiver.next().await, Event::Work);
+    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
+    assert_eq!((sender.trouble(), sender.blocked()), (None, None));
+    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
+    let mut delivered = Vec::new();
+    sender.poll(&mut |report| match report {
+        Report::Delivered(run) => delivered.push(run.token.pack()),
+        other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+    });
+    assert_eq!(delivered, [3, 1, 2]);
 }

@@ -9,6 +9,7 @@ use super::resp::{Token, Tokens, code, words};
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
 use crate::sink::destination::Wanted;
+use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
 
 /// What the server says.
@@ -46,7 +47,7 @@ fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     let streams = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
-    match super::block_on(gather(settings, streams)) {
+    match block_on(gather(settings, streams)) {
         Ok(facts) => findings(settings, &facts),
         Err(failure) => vec![unreachable(&failure)],
     }

@@ -10,7 +10,7 @@ use super::{check, judge};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
-use crate::sink::lanes::RECORD_OVERHEAD_BYTES;
+use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ impl ScratchStream {
 
     /// The number that a command about the stream replies with.
     fn number(&self, what: &'static str, command: &[u8]) -> Result<i64, ScratchError> {
-        let asked = super::block_on(async {
+        let asked = block_on(async {
             let mut link = Link::open(&self.settings).await?;
             link.call(&self.settings, &[command, self.stream.as_bytes()]).await
         });
@@ -117,9 +117,4 @@ impl Scratch for ScratchStream {
     fn remove(self: Box<Self>) -> Result<(), ScratchError> {
         self.number("remove stream", b"UNLINK").map(drop)
     }
-}
-
-/// No runtime for a question.
-pub(super) fn no_runtime(error: &std::io::Error) -> Failure {
-    Failure { class: FailureClass::Client, reason: "client", text: format!("cannot start a runtime: {error}") }
 }

@@ -227,7 +227,7 @@ mod tests {
         let shown = outcomes.iter().map(|outcome| match outcome {
             Outcome::Delivered => "+".to_owned(),
             Outcome::Unknown => "?".to_owned(),
-            Outcome::Refused(failure) => format!("{:?} {}", failure.class, failure.text),
+            Outcome::Refused(failure) | Outcome::Later(failure) => format!("{:?} {}", failure.class, failure.text),
         });
         (judged, shown.collect())
     }

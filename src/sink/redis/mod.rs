@@ -31,12 +31,6 @@ pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
     LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
 }
 
-/// Waits for a question's answer.
-fn block_on<T>(asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    runtime.map_err(|error| destination::no_runtime(&error))?.block_on(asking)
-}
-
 /// What no server would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
