@@ -8,6 +8,7 @@ use super::read::Reader;
 use crate::cli::BadRowArgs;
 use crate::given::{Given, SettingError, nearest};
 use crate::relay::{BadRows, Fate};
+use crate::route::Rule;
 use crate::tracker::Position;
 
 const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::DeadLetter), ("skip", Fate::Skip)];
@@ -15,12 +16,9 @@ const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::De
 /// What one row's fate may look like, for messages.
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
 
-/// What a topic may be called, for messages.
-const TOPIC: &str = "1 to 249 letters, digits, dots, underscores and hyphens";
-
 impl Reader<'_> {
-    /// Reads them; `slot` names the default dead-letter topic.
-    pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str) -> Result<BadRows, ConfigError> {
+    /// Reads them; `slot` names the default dead-letter topic, `addresses` is the rule for another.
+    pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
         let at = self.layers.many("bad-row-at", &args.bad_row_at).iter().map(row_at).collect::<Result<_, _>>()?;
         let topic = self.layers.one("dead-letter-topic", args.dead_letter_topic.as_deref())?;
         Ok(BadRows {
@@ -28,8 +26,8 @@ impl Reader<'_> {
             at,
             dead_letter_topic: match topic {
                 None => format!("{slot}.dead-letter"),
-                Some(given) if is_topic(&given.text) => given.text,
-                Some(given) => return Err(given.invalid(TOPIC, None).into()),
+                Some(given) if addresses.check(&given.text).is_ok() => given.text,
+                Some(given) => return Err(given.invalid(addresses.expected, None).into()),
             },
         })
     }
@@ -43,9 +41,4 @@ fn row_at(given: &Given) -> Result<(Position, Fate), SettingError> {
         let near = nearest(text, ["dead-letter", "skip"]).map(|fate| format!("{position}={fate}"));
         given.invalid(ROW_AT, near)
     })
-}
-
-fn is_topic(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=249).contains(&text.len()) && text.bytes().all(allowed) && !["..", "."].contains(&text)
 }

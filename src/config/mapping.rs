@@ -9,7 +9,7 @@ use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::table_name::is_name;
 use crate::outbox::{Mapping, OnUpdate, Timestamp};
-use crate::route::TopicSetting;
+use crate::route::{Rule, TopicSetting};
 
 const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
 
@@ -17,13 +17,14 @@ const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnU
 type Pair = (String, String);
 
 impl Reader<'_> {
-    /// Reads them.
-    pub(super) fn mapping(&self, args: &RunArgs) -> Result<Mapping, ConfigError> {
+    /// Reads them; `addresses`: the destination's rule.
+    pub(super) fn mapping(&self, args: &RunArgs, addresses: &'static Rule) -> Result<Mapping, ConfigError> {
         let RunArgs { rows, records, routing, .. } = args;
         self.columns(
             rows,
             Mapping {
                 topic: self.topic(routing)?,
+                addresses,
                 headers: self.pairs("header", &records.header)?.into_iter().map(|(pair, _)| pair).collect(),
                 envelope: self.envelope(records)?,
                 timestamp: self.timestamp(records)?,

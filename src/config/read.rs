@@ -69,8 +69,9 @@ impl Reader<'_> {
         let limits = self.limits(&args.operation)?;
         self.old_set_up(args.debezium.accept_differences.as_deref())?;
         let tables = self.tables(&args.table)?;
-        let bad_rows = self.bad_rows(&args.bad_rows, &slot)?;
         let destination = self.destination(&args.destination, limits.max_in_flight)?;
+        let addresses = destination.kind().topics;
+        let bad_rows = self.bad_rows(&args.bad_rows, &slot, addresses)?;
         let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), args, delivery)?;
         Ok(run::Request {
@@ -83,7 +84,7 @@ impl Reader<'_> {
             accept_slot_at: self.lsn("accept-slot-at", args.accept_slot_at.as_deref())?,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
             destination,
-            mapping: self.mapping(args)?,
+            mapping: self.mapping(args, addresses)?,
             bad_rows,
             delivery,
             on_stop: self

@@ -9,7 +9,7 @@ use super::*;
 use crate::lsn::Lsn;
 use crate::outbox::{Mapping, OnUpdate, Timestamp};
 use crate::relay::Fate;
-use crate::route::TopicSetting;
+use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::Delivery;
 use crate::tracker::Position;
 
@@ -126,6 +126,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
             route_column: Some("r".into()),
             headers_column: Some("h".into()),
             topic: TopicSetting::Template("{type|kebab}".into()),
+            addresses: &TOPICS,
             headers: vec![pair("a", "b"), pair("c", "d")],
             envelope: vec![pair("e", "f")],
             partition_column: Some("n".into()),
@@ -244,6 +245,20 @@ fn errors_of_the_source_name_the_place_that_is_wrong() {
     );
     let output = refused_in(&environment(&[("PGSSLMODE", "on")]), &["run"]);
     assert!(output.starts_with("error: PGSSLMODE: sslmode \"on\" is not valid"), "{output}");
+}
+
+#[test]
+#[cfg(feature = "redis")]
+fn an_address_is_held_to_its_destinations_rule() {
+    let topics = |to: &str, name: &str| refused(&["run", to, &format!("--dead-letter-topic={name}")]);
+    assert!(topics("--to=kafka://h", "a:b").contains("expected 1 to 249 letters"));
+    for (to, name) in [("--to=redis://h", "dead:letters {1}")] {
+        let config = run(&[to, &format!("--dead-letter-topic={name}"), "--topic=shop:{route}"]);
+        assert_eq!(config.bad_rows.dead_letter_topic, name);
+        let rule = config.mapping.addresses;
+        assert!(crate::route::Topic::new(&config.mapping.topic, rule).is_ok());
+        assert!(crate::route::Topic::new(&config.mapping.topic, &TOPICS).is_err());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Names of columns are exact; whether a table has them shows when its plan is made.
 
 use super::connect::Connect;
-use crate::route::TopicSetting;
+use crate::route::{Rule, TopicSetting};
 
 /// How rows become records. The default is what `walrelay run` does without flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +22,8 @@ pub struct Mapping {
     pub headers_column: Option<String>,
     /// Where a record goes.
     pub topic: TopicSetting,
+    /// What may come out of `topic`. The default is Kafka's.
+    pub addresses: &'static Rule,
     /// Further headers in this order: name, column. Names may repeat.
     pub headers: Vec<(String, String)>,
     /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.

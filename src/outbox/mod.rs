@@ -153,7 +153,7 @@ impl Outbox {
     /// # Errors
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
-        let topic = Topic::new(&mapping.topic)?;
+        let topic = Topic::new(&mapping.topic, mapping.addresses)?;
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
         let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);

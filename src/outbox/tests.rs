@@ -1,8 +1,8 @@
 use super::*;
 use crate::outbox::Timestamp;
 use crate::pgoutput::{Message, RelationColumn};
-use crate::route::TopicFault;
 use crate::route::TopicSetting;
+use crate::route::{TOPICS, TopicFault};
 use proptest::prelude::*;
 
 const BOOL: u32 = 16;
@@ -438,14 +438,17 @@ fn a_topic_that_no_broker_takes_is_a_bad_row_and_the_next_row_goes_on() {
     outbox.relation(&debezium().relation()).unwrap();
     let spaced = debezium().with("aggregatetype", Some("my order")).insert();
     let Err(RowError::Bad(bad)) = offer(&mut outbox, &spaced) else { panic!("a bad row") };
-    let expected = BadReason::InvalidTopic { topic: "outbox.event.my order".into(), fault: TopicFault::Character(' ') };
+    let expected = BadReason::InvalidTopic {
+        topic: "outbox.event.my order".into(),
+        fault: TopicFault::Character(' ', TOPICS.made_of),
+    };
     assert_eq!((bad.reason.label(), &bad.reason), ("invalid_topic", &expected));
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
     let raw = || Mapping { topic: TopicSetting::Template("{route}".into()), ..defaults() };
     let empty = debezium().with("aggregatetype", Some("")).bad(raw());
     assert!(matches!(empty.reason, BadReason::InvalidTopic { fault: TopicFault::Empty, .. }));
     let long = debezium().with("aggregatetype", Some(&"x".repeat(250))).bad(raw());
-    assert!(matches!(long.reason, BadReason::InvalidTopic { fault: TopicFault::TooLong(250), .. }));
+    assert!(matches!(long.reason, BadReason::InvalidTopic { fault: TopicFault::TooLong(250, 249), .. }));
     assert!(long.to_string().len() < 300, "values are shortened");
 }
 

@@ -6,20 +6,20 @@
 //! ```
 //!
 //! In: a template or a regular expression with its replacement, and per row the values of the names that it uses. Out: a
-//! name that [`valid_topic`] allows, or why there is none. Rows of one transaction mostly go to one topic, so a repeat
+//! name that the destination's [`Rule`] allows, or why there is none. Rows of one transaction mostly go to one topic, so a repeat
 //! of the last values costs a comparison and nothing else. Deliberately not here: what a column is, whether the topic
 //! exists.
 
 mod java;
+mod rule;
 mod template;
+
+pub use rule::{Rule, TOPICS, TopicFault};
 
 use java::JavaRegex;
 use regex::Regex;
 use std::fmt;
 use template::Template;
-
-/// The longest topic name, in bytes: file names on the broker carry it.
-const LONGEST_TOPIC_BYTES: usize = 249;
 
 /// A regular expression in Java's syntax, for whole texts in whatever case.
 ///
@@ -53,6 +53,7 @@ impl Default for TopicSetting {
 #[derive(Debug, Clone)]
 pub struct Topic {
     form: Form,
+    rule: &'static Rule,
 }
 
 #[derive(Debug, Clone)]
@@ -71,16 +72,16 @@ pub enum Name<'t> {
 }
 
 impl Topic {
-    /// Understands the setting.
+    /// Understands the setting; `rule`: what may come out.
     ///
     /// # Errors
     /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
-    pub fn new(setting: &TopicSetting) -> Result<Self, TopicError> {
+    pub fn new(setting: &TopicSetting, rule: &'static Rule) -> Result<Self, TopicError> {
         let form = match setting {
-            TopicSetting::Template(text) => Form::Template(Template::new(text)?),
+            TopicSetting::Template(text) => Form::Template(Template::new(text, rule)?),
             TopicSetting::Regex { regex, replacement } => Form::Regex(JavaRegex::new(regex, replacement)?),
         };
-        Ok(Self { form })
+        Ok(Self { form, rule })
     }
 
     /// The values that it needs, each once, in the order in which [`Topic::render`] asks for them.
@@ -100,7 +101,7 @@ impl Topic {
     }
 }
 
-/// The last topic, and the values that gave it. Holds only names that [`valid_topic`] allows.
+/// The last topic, and the values that gave it. Holds only names that the topic's [`Rule`] allows.
 #[derive(Debug, Clone, Default)]
 pub struct LastTopic {
     /// In the order of [`Topic::names`]; meaningful only while `name` is not empty.
@@ -139,7 +140,7 @@ impl LastTopic {
             self.values.push(text.to_owned());
         }
         topic.render(|name| self.values.get(name).map_or("", String::as_str), &mut self.name);
-        valid_topic(&self.name).map_err(|fault| NoTopic::Invalid { topic: std::mem::take(&mut self.name), fault })
+        topic.rule.check(&self.name).map_err(|fault| NoTopic::Invalid { topic: std::mem::take(&mut self.name), fault })
     }
 }
 
@@ -158,46 +159,6 @@ pub enum NoTopic {
         /// What is wrong with it.
         fault: TopicFault,
     },
-}
-
-/// Whether a broker takes `name` as a topic: `[a-zA-Z0-9._-]{1,249}`, but not `.` or `..`.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn valid_topic(name: &str) -> Result<(), TopicFault> {
-    match name {
-        "" => return Err(TopicFault::Empty),
-        "." | ".." => return Err(TopicFault::Dots),
-        _ => {}
-    }
-    if let Some(character) = name.chars().find(|&character| !allowed(character)) {
-        return Err(TopicFault::Character(character));
-    }
-    if name.len() > LONGEST_TOPIC_BYTES {
-        return Err(TopicFault::TooLong(name.len()));
-    }
-    Ok(())
-}
-
-const fn allowed(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-')
-}
-
-/// What is wrong with a topic name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TopicFault {
-    /// No character at all.
-    #[error("it is empty")]
-    Empty,
-    /// `.` or `..`.
-    #[error("a name of dots alone is not allowed")]
-    Dots,
-    /// A character that is not allowed.
-    #[error("{0:?} is not allowed in a topic (letters, digits, '.', '_' and '-' are)")]
-    Character(char),
-    /// Longer than 249 bytes.
-    #[error("it has {0} characters, 249 are allowed")]
-    TooLong(usize),
 }
 
 /// A `--topic`, `--topic-regex` or `--topic-replacement` that cannot be understood. Displayed over three lines, of which
@@ -260,9 +221,9 @@ pub enum TopicProblem {
         /// The filter that was meant, perhaps.
         nearest: Option<&'static str>,
     },
-    /// A literal that no topic may hold.
-    #[error("{0:?} is not allowed in a topic (letters, digits, '.', '_' and '-' are)")]
-    Character(char),
+    /// A literal that no topic may hold, and what it may be made of: [`Rule::made_of`].
+    #[error("{0:?} is not allowed in {1}")]
+    Character(char, &'static str),
     /// The regular expression is not well-formed, as the regex crate says with the place marked.
     #[error("{0}")]
     Regex(String),

@@ -3,7 +3,7 @@
 //! In: the text of `--topic`. Out: literals and values with filters. `{{` and `}}` write one brace; spaces around a name
 //! or a filter do not count. A literal that no topic may hold is refused here, before the first row.
 
-use super::{TopicError, TopicProblem, allowed};
+use super::{Rule, TopicError, TopicProblem};
 
 const FLAG: &str = "--topic";
 
@@ -48,8 +48,9 @@ impl Filter {
 }
 
 impl Template {
-    pub(super) fn new(text: &str) -> Result<Self, TopicError> {
-        let template = Parser { text, at: 0, template: Self { names: Vec::new(), parts: Vec::new() } }.parse()?;
+    pub(super) fn new(text: &str, rule: &'static Rule) -> Result<Self, TopicError> {
+        let template = Self { names: Vec::new(), parts: Vec::new() };
+        let template = Parser { text, rule, at: 0, template }.parse()?;
         if template.parts.is_empty() {
             return Err(TopicError::new(FLAG, text, 0, TopicProblem::Empty));
         }
@@ -93,6 +94,7 @@ impl Template {
 /// `at` is where the next character of `text` begins, in bytes.
 struct Parser<'t> {
     text: &'t str,
+    rule: &'static Rule,
     at: usize,
     template: Template,
 }
@@ -123,8 +125,8 @@ impl<'t> Parser<'t> {
     }
 
     fn literal(&mut self, character: char, bytes: usize) -> Result<(), TopicError> {
-        if !allowed(character) {
-            return Err(self.error(self.at, TopicProblem::Character(character)));
+        if !(self.rule.allows)(character) {
+            return Err(self.error(self.at, TopicProblem::Character(character, self.rule.made_of)));
         }
         self.template.push_literal(character);
         self.at += bytes;

@@ -2,11 +2,11 @@ use super::*;
 use proptest::prelude::*;
 
 fn template(text: &str) -> Result<Topic, TopicError> {
-    Topic::new(&TopicSetting::Template(text.to_owned()))
+    Topic::new(&TopicSetting::Template(text.to_owned()), &TOPICS)
 }
 
 fn regex(regex: &str, replacement: &str) -> Result<Topic, TopicError> {
-    Topic::new(&TopicSetting::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() })
+    Topic::new(&TopicSetting::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() }, &TOPICS)
 }
 
 fn rendered(topic: &Topic, values: &[&str]) -> String {
@@ -66,11 +66,11 @@ fn a_malformed_template_is_refused_at_its_place() {
 
 #[test]
 fn a_literal_that_no_topic_may_hold_is_refused_before_the_first_row() {
-    refused("a b", 1, &TopicProblem::Character(' '));
-    refused("outbox.${route}", 7, &TopicProblem::Character('$'));
-    refused("a.ü", 2, &TopicProblem::Character('ü'));
-    refused("a{{b", 1, &TopicProblem::Character('{'));
-    refused("{route}}}", 7, &TopicProblem::Character('}'));
+    refused("a b", 1, &TopicProblem::Character(' ', TOPICS.made_of));
+    refused("outbox.${route}", 7, &TopicProblem::Character('$', TOPICS.made_of));
+    refused("a.ü", 2, &TopicProblem::Character('ü', TOPICS.made_of));
+    refused("a{{b", 1, &TopicProblem::Character('{', TOPICS.made_of));
+    refused("{route}}}", 7, &TopicProblem::Character('}', TOPICS.made_of));
 }
 
 #[test]
@@ -170,14 +170,14 @@ fn a_regex_that_cannot_be_done_is_refused_with_the_place_marked() {
 #[test]
 fn topic_names_are_those_that_a_broker_allows() {
     for name in ["a", "A.b_c-9", "...", &"x".repeat(249)] {
-        assert_eq!(valid_topic(name), Ok(()), "{name}");
+        assert_eq!(TOPICS.check(name), Ok(()), "{name}");
     }
-    assert_eq!(valid_topic(""), Err(TopicFault::Empty));
-    assert_eq!(valid_topic("."), Err(TopicFault::Dots));
-    assert_eq!(valid_topic(".."), Err(TopicFault::Dots));
-    assert_eq!(valid_topic("a b"), Err(TopicFault::Character(' ')));
-    assert_eq!(valid_topic("ä"), Err(TopicFault::Character('ä')));
-    assert_eq!(valid_topic(&"x".repeat(250)), Err(TopicFault::TooLong(250)));
+    assert_eq!(TOPICS.check(""), Err(TopicFault::Empty));
+    assert_eq!(TOPICS.check("."), Err(TopicFault::Dots));
+    assert_eq!(TOPICS.check(".."), Err(TopicFault::Dots));
+    assert_eq!(TOPICS.check("a b"), Err(TopicFault::Character(' ', TOPICS.made_of)));
+    assert_eq!(TOPICS.check("ä"), Err(TopicFault::Character('ä', TOPICS.made_of)));
+    assert_eq!(TOPICS.check(&"x".repeat(250)), Err(TopicFault::TooLong(250, 249)));
 }
 
 #[test]

@@ -12,6 +12,7 @@
 use super::{Failure, Sink};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
+use crate::route::Rule;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct Kind {
     pub schemes: &'static [&'static str],
     /// An address as an example, for messages: `kafka://HOST:PORT`.
     pub example: &'static str,
+    /// What `--topic` may come to there.
+    pub topics: &'static Rule,
     /// What it can do.
     pub can: Can,
     /// Its properties, as `-X` names them. In variables and in the file `.`, `-` and `_` in them are one.

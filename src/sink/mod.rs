@@ -26,7 +26,7 @@ use std::time::Duration;
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// The topic, a name that Kafka allows: `[a-zA-Z0-9._-]{1,249}`.
+    /// The topic, or what the destination has in its place: a name that its kind's rule allows.
     pub topic: &'a str,
     /// `None` is a null key.
     pub key: Option<&'a [u8]>,

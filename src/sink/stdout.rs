@@ -6,6 +6,7 @@
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::finding::{Finding, Side};
 use crate::given::SettingError;
+use crate::route::TOPICS;
 use crate::wire::Hex;
 
 use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
@@ -19,6 +20,7 @@ pub const KIND: Kind = Kind {
     title: "standard output",
     schemes: &["stdout"],
     example: "stdout://",
+    topics: &TOPICS,
     can: Can { exactly_once: false, partitions: true, null_values: true, debezium: false },
     properties: &[],
     passes_others: false,

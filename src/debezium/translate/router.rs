@@ -175,7 +175,7 @@ impl Translator {
         }
         let setting =
             crate::route::TopicSetting::Regex { regex: regex_text.clone(), replacement: replacement_text.clone() };
-        if let Err(error) = route::Topic::new(&setting) {
+        if let Err(error) = route::Topic::new(&setting, &route::TOPICS) {
             let origin = regex.filter(|_| error.flag == "--topic-regex").map_or(origin, |regex| regex.origin);
             let text = error.problem.to_string();
             return self.note(

@@ -24,7 +24,7 @@ fn texts(names: &str) -> Relation {
 }
 
 fn planned(relation: &Relation, mapping: &Mapping) -> Result<Plan, PlanError> {
-    Plan::new(relation, mapping, &Topic::new(&mapping.topic).unwrap())
+    Plan::new(relation, mapping, &Topic::new(&mapping.topic, mapping.addresses).unwrap())
 }
 
 fn with_topic(template: &str) -> Mapping {

@@ -8,6 +8,7 @@ use super::settings::{Settings, SettingsError};
 use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
 use crate::finding::Finding;
 use crate::given::{SettingError, is_secret};
+use crate::route::TOPICS;
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
@@ -19,6 +20,7 @@ pub const KIND: Kind = Kind {
     title: "Kafka",
     schemes: &["kafka"],
     example: "kafka://HOST:PORT,HOST:PORT",
+    topics: &TOPICS,
     can: Can { exactly_once: true, partitions: true, null_values: true, debezium: true },
     properties: &[],
     passes_others: true,

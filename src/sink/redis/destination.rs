@@ -9,6 +9,7 @@ use super::settings::Settings;
 use super::{check, judge};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
+use crate::route::Rule;
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
@@ -20,6 +21,7 @@ pub const KIND: Kind = Kind {
     title: "Redis",
     schemes: &SCHEMES,
     example: EXAMPLE,
+    topics: &STREAMS,
     can: Can { exactly_once: false, partitions: false, null_values: true, debezium: false },
     properties: &PROPERTIES,
     passes_others: false,
@@ -28,6 +30,15 @@ pub const KIND: Kind = Kind {
     refusals: || judge::REFUSALS.to_vec(),
     reasons: || judge::REASONS.to_vec(),
     hint,
+};
+
+/// A stream's key may be any text.
+static STREAMS: Rule = Rule {
+    expected: "a text of at most 4096 bytes that is not empty",
+    made_of: "a stream's key (all others are)",
+    allows: |character| character != '\0',
+    longest_bytes: 4096,
+    also: |_| None,
 };
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
