@@ -11,7 +11,7 @@ use super::error::ConfigError;
 use super::layers::Layers;
 use super::read::Reader;
 use crate::cli::{DestinationArgs, RunArgs};
-use crate::given::{Given, Origin, SettingError, is_secret, nearest};
+use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};
 
@@ -160,11 +160,14 @@ fn typed(flag: &str) -> Result<(String, Given), SettingError> {
     if property.is_empty() {
         return Err(malformed());
     }
-    let origin = Origin::Flag(format!("-X {property}"));
-    let text = match value.strip_prefix('@') {
-        None => value.to_owned(),
-        Some(literal) if literal.starts_with('@') => literal.to_owned(),
-        Some(file) => read_value(file, &origin)?,
+    let flag = format!("-X {property}");
+    let (text, origin) = match value.strip_prefix('@') {
+        None => (value.to_owned(), Origin::Flag(flag)),
+        Some(literal) if literal.starts_with('@') => (literal.to_owned(), Origin::Flag(flag)),
+        Some(file) => {
+            let origin = Origin::FlagFile(Box::new(FlagFile { flag, file: file.into() }));
+            (read_value(file, &origin)?, origin)
+        }
     };
     Ok((property.to_owned(), Given { text, origin }))
 }

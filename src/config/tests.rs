@@ -248,17 +248,18 @@ fn errors_of_the_source_name_the_place_that_is_wrong() {
 }
 
 #[test]
-#[cfg(feature = "redis")]
+#[cfg(feature = "lanes")]
 fn an_address_is_held_to_its_destinations_rule() {
     let topics = |to: &str, name: &str| refused(&["run", to, &format!("--dead-letter-topic={name}")]);
     assert!(topics("--to=kafka://h", "a:b").contains("expected 1 to 249 letters"));
-    for (to, name) in [("--to=redis://h", "dead:letters {1}")] {
+    for (to, name) in [("--to=redis://h", "dead:letters {1}"), ("--to=nats://h", "dead:letters.Ä")] {
         let config = run(&[to, &format!("--dead-letter-topic={name}"), "--topic=shop:{route}"]);
         assert_eq!(config.bad_rows.dead_letter_topic, name);
         let rule = config.mapping.addresses;
         assert!(crate::route::Topic::new(&config.mapping.topic, rule).is_ok());
         assert!(crate::route::Topic::new(&config.mapping.topic, &TOPICS).is_err());
     }
+    assert!(topics("--to=nats://h", "dead..letters").contains("expected a subject"));
 }
 
 #[test]

@@ -36,7 +36,8 @@ impl Given {
 
 /// Whether a property's value may be a secret, or have one in it.
 pub fn is_secret(property: &str) -> bool {
-    ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"].iter().any(|part| property.contains(part))
+    let parts = ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"];
+    property == "token" || parts.iter().any(|part| property.contains(part))
 }
 
 /// Where a setting was given.
@@ -44,12 +45,23 @@ pub fn is_secret(property: &str) -> bool {
 pub enum Origin {
     /// On the command line, as `--slot`.
     Flag(String),
+    /// On the command line, which names the file that has it: `-X password=@FILE`.
+    FlagFile(Box<FlagFile>),
     /// In the environment, as `WALRELAY_SLOT`.
     Variable(String),
     /// In the file.
     Key(Box<Key>),
     /// In a file of another program (`--from-debezium`).
     Translated(Box<Key>),
+}
+
+/// A flag that names the file with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagFile {
+    /// As `-X password`.
+    pub flag: String,
+    /// The file.
+    pub file: PathBuf,
 }
 
 /// A key of the file.
@@ -67,6 +79,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) | Self::Variable(name) => f.write_str(name),
+            Self::FlagFile(given) => f.write_str(&given.flag),
             Self::Key(key) | Self::Translated(key) => {
                 write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line)
             }

@@ -9,6 +9,8 @@ use super::stdout;
 pub const KINDS: &[&Kind] = &[
     #[cfg(feature = "kafka")]
     &super::kafka::KIND,
+    #[cfg(feature = "nats")]
+    &super::nats::KIND,
     #[cfg(feature = "redis")]
     &super::redis::KIND,
     &stdout::KIND,

@@ -10,8 +10,10 @@ pub mod destination;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
-#[cfg(feature = "redis")]
+#[cfg(feature = "lanes")]
 pub mod lanes;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod null;
 mod owned;
 #[cfg(feature = "redis")]

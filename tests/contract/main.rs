@@ -6,12 +6,14 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "redis")]
 mod redis;
 mod script;
 
 /// One test for each promise.
-#[cfg(feature = "redis")]
+#[cfg(feature = "lanes")]
 macro_rules! contract {
     ($ground:ty) => {
         #[test]
@@ -45,5 +47,5 @@ macro_rules! contract {
         }
     };
 }
-#[cfg(feature = "redis")]
+#[cfg(feature = "lanes")]
 pub(crate) use contract;

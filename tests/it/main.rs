@@ -21,6 +21,10 @@ mod exactly_once;
 mod failover;
 mod fates;
 mod idle;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "nats")]
+mod nats_access;
 mod network;
 mod older_copy;
 mod other_server;

@@ -7,6 +7,7 @@
 
 mod bring;
 mod elasticmq;
+mod jetstream;
 mod nats;
 mod rabbitmq;
 mod resp;
@@ -25,6 +26,7 @@ use rustix::process::Signal;
 use crate::process::{self, Guarded, LastWill};
 use crate::{provision, run_dir};
 
+pub use jetstream::{Connection as JetStream, Stored};
 pub use resp::{Connection as RespConnection, Reply};
 
 /// How long a server may take to start or to stop, on a machine that has more to do.
@@ -249,6 +251,14 @@ impl Broker {
     /// It does not answer.
     pub fn resp(&self) -> Result<RespConnection> {
         RespConnection::open(self.port).with_context(|| format!("cannot reach {}", self.url()))
+    }
+
+    /// A connection to NATS. `login`: what CONNECT says of the user; null: nothing.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn jetstream(&self, login: &serde_json::Value) -> Result<JetStream> {
+        JetStream::open(self.port, login).with_context(|| format!("cannot reach {}", self.url()))
     }
 }
 

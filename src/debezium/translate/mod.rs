@@ -89,7 +89,7 @@ impl Translator {
             for (key, value) in keys.iter() {
                 let written = match &value.origin {
                     Origin::Translated(place) | Origin::Key(place) => place.name.clone(),
-                    Origin::Flag(_) | Origin::Variable(_) => key.to_owned(),
+                    Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) => key.to_owned(),
                 };
                 all.insert(written, value.clone());
                 all.insert(key.to_owned(), value.clone());

@@ -1,0 +1,168 @@
+//! What JetStream answers to a message.
+//!
+//! In: the answer's headers and data. Out: whether the message is stored, refused, or to be sent later. It does no I/O.
+//! Control flow follows the server's codes, never its descriptions.
+//! Specification: NATS, JetStream API (`PubAck`, `ApiError`), the server's errors.json.
+
+use super::proto::{Message, status};
+use crate::sink::lanes::Outcome;
+use crate::sink::{Failure, FailureClass};
+use serde::Deserialize;
+use std::borrow::Cow;
+
+/// Labels of failures, for metrics.
+pub(super) const CONNECTION: &str = "connection";
+pub(super) const NO_STREAM: &str = "no_stream";
+pub(super) const OTHER_STREAM: &str = "other_stream";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+pub(super) const HEADERS: &str = "headers";
+const TOO_LARGE: &str = "too_large";
+const SEALED: &str = "sealed";
+const FULL: &str = "full";
+const UNAVAILABLE: &str = "unavailable";
+const REFUSED: &str = "refused";
+const NO_ACK: &str = "no_ack";
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 7] = [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 11] = [
+    CONNECTION,
+    crate::sink::lanes::LOG_IN_LABEL,
+    NO_ACK,
+    FULL,
+    UNAVAILABLE,
+    NO_STREAM,
+    OTHER_STREAM,
+    NOT_PERMITTED,
+    TOO_LARGE,
+    SEALED,
+    REFUSED,
+];
+
+/// Nobody listens to the subject.
+const NO_RESPONDERS: u16 = 503;
+
+/// An answer of the API, as far as all of them have it.
+#[derive(Debug, Deserialize)]
+struct PubAck<'a> {
+    /// The stream that has it.
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
+    /// Its place there, from 1.
+    #[serde(default)]
+    seq: u64,
+    #[serde(borrow, default)]
+    error: Option<ApiError<'a>>,
+}
+
+/// What the API refuses something for.
+#[derive(Debug, Deserialize)]
+pub(super) struct ApiError<'a> {
+    /// As in HTTP.
+    #[serde(default)]
+    pub(super) code: u16,
+    #[serde(default)]
+    pub(super) err_code: u16,
+    #[serde(borrow, default)]
+    pub(super) description: Cow<'a, str>,
+}
+
+/// What the answer says of the message to `subject`; `None`: it is no answer of JetStream's.
+pub(super) fn judge(subject: &str, answer: Message<'_>) -> Option<Outcome> {
+    if status(answer.headers) == Some(NO_RESPONDERS) {
+        let text = format!("no stream of NATS takes subject {subject}");
+        return Some(Outcome::Refused(Failure { class: FailureClass::Topic, reason: NO_STREAM, text }));
+    }
+    let ack: PubAck<'_> = serde_json::from_slice(answer.data).ok()?;
+    match ack.error {
+        Some(error) => Some(of_error(subject, &error)),
+        None => (!ack.stream.is_empty() && ack.seq > 0).then_some(Outcome::Delivered),
+    }
+}
+
+fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
+    let ApiError { code, err_code, description } = error;
+    let text = format!("NATS refuses a message to {subject}: {description} ({err_code})");
+    let refused = |class, reason| Outcome::Refused(Failure { class, reason, text: text.clone() });
+    let later = |reason| Outcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
+    match (err_code, code) {
+        // The message, or its headers, are larger than the stream or the server takes.
+        (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
+        // A stream that discards new messages has no room: bytes, messages, or messages of the subject.
+        (10077, _) => later(FULL),
+        (10059, _) => refused(FailureClass::Topic, NO_STREAM),
+        (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
+        (10109, _) => refused(FailureClass::Topic, SEALED),
+        (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
+        // Resources, leaders, too many requests: they pass.
+        (_, 408 | 429 | 500..) => later(UNAVAILABLE),
+        (_, _) => refused(FailureClass::Row, REFUSED),
+    }
+}
+
+/// The server would close the connection over a message of this size.
+pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
+    let text =
+        format!("a message to {subject} has {bytes} bytes with its headers; the server takes {most} (max_payload)");
+    Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
+}
+
+/// The user may not publish to the subject.
+pub(super) fn not_permitted(subject: &str) -> Failure {
+    let text = format!("NATS does not let this user publish to {subject}");
+    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+}
+
+/// JetStream did not answer.
+pub(super) fn no_ack(subject: &str, seconds: u64) -> Failure {
+    let text = format!("JetStream has not acknowledged a message to {subject} within {seconds} s");
+    Failure { class: FailureClass::Environment, reason: NO_ACK, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn judged(headers: &[u8], data: &str) -> String {
+        match judge("a.b", Message { subject: b"", headers, data: data.as_bytes() }) {
+            None => "none".to_owned(),
+            Some(Outcome::Delivered) => "stored".to_owned(),
+            Some(Outcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
+            Some(Outcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
+            Some(Outcome::Unknown) => "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_an_acknowledgement_with_stream_and_place_counts() {
+        assert_eq!(judged(b"", r#"{"stream":"S","seq":7}"#), "stored");
+        assert_eq!(judged(b"", r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "stored");
+        for data in ["", "{}", "ok", r#"{"stream":"S"}"#, r#"{"stream":"","seq":7}"#, r#"{"stream":"S","seq":0}"#] {
+            assert_eq!(judged(b"", data), "none", "{data}");
+        }
+    }
+
+    #[test]
+    fn errors_are_told_apart_by_their_codes() {
+        assert_eq!(judged(b"NATS/1.0 503\r\n\r\n", ""), "refused Topic no_stream");
+        for (code, err_code, expected) in [
+            (400, 10054, "refused Row too_large"),
+            (400, 10097, "refused Row too_large"),
+            (503, 10077, "later Environment full"),
+            (404, 10059, "refused Topic no_stream"),
+            (400, 10060, "refused Topic other_stream"),
+            (400, 10109, "refused Topic sealed"),
+            (503, 10023, "later Environment unavailable"),
+            (429, 10167, "later Environment unavailable"),
+            (400, 10071, "refused Row refused"),
+        ] {
+            let data = format!(
+                r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d \u0041"}},"stream":"S","seq":0}}"#
+            );
+            assert_eq!(judged(b"", &data), expected);
+        }
+    }
+}

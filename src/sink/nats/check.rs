@@ -1,0 +1,356 @@
+//! What `walrelay check` looks at: the server, JetStream, and the streams that take the subjects of the latest rows.
+//!
+//! In: facts, gathered without changing anything. Out: findings. Judging is pure.
+
+use super::answer::ApiError;
+use super::destination::KIND;
+use super::link::{Answered, Info, Link};
+use super::proto::status;
+use super::settings::Settings;
+use crate::finding::{Finding, Side};
+use crate::sink::destination::Wanted;
+use crate::sink::lanes::block_on;
+use crate::sink::{Failure, FailureClass};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What headers may add to key and value, in bytes, where they are not known.
+const HEADER_ROOM: usize = 1024;
+
+/// What the server says.
+#[derive(Debug, Default)]
+struct Facts {
+    info: Info,
+    /// Why JetStream does not answer.
+    jetstream: Option<String>,
+    /// Nothing of the API may be asked.
+    forbidden: bool,
+    /// The streams that take each subject.
+    subjects: Vec<(String, Vec<String>)>,
+    streams: BTreeMap<String, Config>,
+}
+
+/// How a stream is configured, as far as it matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    retention: String,
+    storage: String,
+    discard: String,
+    num_replicas: u32,
+    /// -1: no limit.
+    max_msg_size: i64,
+    max_msgs: i64,
+    max_bytes: i64,
+    /// Nanoseconds; 0: no limit.
+    max_age: u64,
+    /// Nanoseconds.
+    duplicate_window: u64,
+    sealed: bool,
+    no_ack: bool,
+    mirror: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Names {
+    streams: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamInfo {
+    config: Config,
+}
+
+fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::ok(Side::Destination(KIND.name), check, finding)
+}
+
+fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::warn(Side::Destination(KIND.name), check, finding)
+}
+
+fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
+    Finding::fail(Side::Destination(KIND.name), check, finding)
+}
+
+/// Looks at the server, and judges it.
+pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
+    let subjects = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
+    match block_on(gather(settings, subjects)) {
+        Ok(facts) => findings(settings, &facts, wanted.largest_bytes),
+        Err(failure) => vec![unreachable(&failure)],
+    }
+}
+
+async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
+    let mut link = Link::open(settings, 0).await?;
+    let mut facts = Facts { info: link.info.clone(), ..Facts::default() };
+    match link.ask("$JS.API.INFO", "").await? {
+        Answered::Forbidden => facts.forbidden = true,
+        Answered::With(headers, data) => facts.jetstream = api_error(&headers, &data),
+    }
+    if facts.jetstream.is_some() {
+        return Ok(facts);
+    }
+    for subject in subjects {
+        let question = serde_json::json!({ "subject": subject }).to_string();
+        let Answered::With(headers, data) = link.ask("$JS.API.STREAM.NAMES", &question).await? else {
+            facts.forbidden = true;
+            return Ok(facts);
+        };
+        if api_error(&headers, &data).is_some() {
+            continue;
+        }
+        let names = serde_json::from_slice::<Names>(&data).unwrap_or_default().streams.unwrap_or_default();
+        for name in &names {
+            if !facts.streams.contains_key(name)
+                && let Answered::With(_, data) = link.ask(&format!("$JS.API.STREAM.INFO.{name}"), "").await?
+                && let Ok(StreamInfo { config }) = serde_json::from_slice(&data)
+            {
+                facts.streams.insert(name.clone(), config);
+            }
+        }
+        facts.subjects.push((subject.to_owned(), names));
+    }
+    Ok(facts)
+}
+
+/// The error that an answer of the API is; `None`: it is none.
+pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow, default)]
+        error: Option<ApiError<'a>>,
+    }
+    if let Some(status) = status(headers) {
+        return Some(format!("JetStream does not answer ({status})"));
+    }
+    match serde_json::from_slice::<Answer<'_>>(data) {
+        Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
+        Err(error) => Some(format!("its answer is not JetStream's: {error}")),
+    }
+}
+
+/// Nobody answers, or not us.
+fn unreachable(failure: &Failure) -> Finding {
+    let found = fail("connection", failure.text.clone());
+    match (failure.class, (KIND.hint)(failure)) {
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").mend(hint),
+        (_, _) => found
+            .why("nothing else could be looked at here")
+            .mend("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),
+    }
+}
+
+fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
+    let mut found = vec![ok("connection", format!("NATS {} answers", facts.info.version))];
+    if let Some(reason) = &facts.jetstream {
+        found.push(
+            fail("jetstream", format!("JetStream is not there: {reason}"))
+                .why("messages would be kept by nobody, and acknowledged by nobody")
+                .mend(
+                    "jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1",
+                ),
+        );
+        return found;
+    }
+    if facts.forbidden {
+        found.push(
+            warn("jetstream", "the user may not ask JetStream's API")
+                .why("whether streams take the subjects, and how they keep messages, could not be looked at")
+                .mend("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
+        );
+        return found;
+    }
+    found.push(ok("jetstream", "JetStream answers"));
+    found.extend(payload(facts, largest_bytes));
+    found.extend(facts.subjects.iter().map(|(subject, streams)| of_subject(settings, subject, streams)));
+    for (name, config) in &facts.streams {
+        found.extend(of_stream(facts, name, config, largest_bytes));
+    }
+    found
+}
+
+fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
+    let most = facts.info.max_payload;
+    let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
+    (most > 0).then(|| {
+        if largest_bytes + HEADER_ROOM > most {
+            fail("limits", text).why("larger rows are refused").mend("max_payload in the server's file")
+        } else {
+            ok("limits", text)
+        }
+    })
+}
+
+fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding {
+    let wanted = settings.stream.as_deref();
+    match streams {
+        [] => fail("stream", format!("no stream takes subject {subject}"))
+            .why("messages to it are refused, and their rows wait")
+            .mend(format!(
+                "nats stream add {} --subjects '{subject}' --storage file --defaults",
+                wanted.unwrap_or("NAME")
+            )),
+        [name, ..] if wanted.is_some_and(|wanted| wanted != name) => {
+            fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
+                .why("messages to it are refused, and their rows wait")
+                .mend(format!("-X stream={name}, or another --topic"))
+        }
+        [name, ..] => ok("stream", format!("stream {name} takes subject {subject}")),
+    }
+}
+
+fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -> Vec<Finding> {
+    let mut found = vec![durability(facts, name, config)];
+    if config.no_ack {
+        found.push(
+            fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
+                .why("no row would ever count as delivered")
+                .mend(format!("nats stream edit {name} --ack")),
+        );
+    }
+    if config.sealed || config.mirror.is_some() {
+        let why = "it takes no messages that are published";
+        found.push(fail("stream", format!("stream {name} is sealed or a mirror")).why(why).mend("another --topic"));
+    }
+    let most = usize::try_from(config.max_msg_size).ok().filter(|most| *most > 0);
+    if let Some(most) = most.filter(|most| largest_bytes + HEADER_ROOM > *most) {
+        found.push(
+            fail("limits", format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"))
+                .why("larger rows are refused")
+                .mend(format!("nats stream edit {name} --max-msg-size -1")),
+        );
+    }
+    let window = Duration::from_nanos(config.duplicate_window);
+    found.push(
+        ok("duplicates", format!("stream {name} drops repeats within {} s", window.as_secs()))
+            .why("a repeat that comes later, after a longer outage or stop, is stored again"),
+    );
+    found.extend(retention(name, config));
+    found
+}
+
+/// Whether what is acknowledged survives a crash.
+fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
+    let replicas = config.num_replicas;
+    if config.storage == "memory" {
+        return warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
+            .why("what it has acknowledged is lost when its servers restart")
+            .mend(format!("a stream with file storage: nats stream add {name} --storage file"));
+    }
+    let text = format!("stream {name} is kept in files, on {replicas} servers");
+    if replicas == 1 && facts.info.cluster.is_some() {
+        return warn("storage", text)
+            .why("what it has acknowledged is lost with that server's disk, and unavailable while it is down")
+            .mend(format!("nats stream edit {name} --replicas 3"));
+    }
+    if replicas == 1 {
+        return ok("storage", text)
+            .why("a power cut may lose what was not synced yet: sync_interval: always in its file");
+    }
+    ok("storage", text)
+}
+
+/// Whether messages go before they were read.
+fn retention(name: &str, config: &Config) -> Option<Finding> {
+    if config.retention == "interest" {
+        return Some(
+            warn(
+                "retention",
+                format!("stream {name} keeps messages only for consumers that exist (retention interest)"),
+            )
+            .why("a message that comes before its consumer was created is acknowledged and dropped"),
+        );
+    }
+    let limited = config.max_msgs > 0 || config.max_bytes > 0;
+    if limited && config.discard == "new" {
+        return Some(
+            ok("retention", format!("stream {name} refuses messages when it is full (discard new)"))
+                .why("rows wait until it has room"),
+        );
+    }
+    (limited || config.max_age > 0).then(|| {
+        ok("retention", format!("stream {name} removes its oldest messages at its limits"))
+            .why("whether they were read or not")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Level;
+    use crate::given::{Given, Origin};
+
+    const CONFIG: &str = r#"{"config":{"retention":"limits","storage":"file","discard":"old","num_replicas":1,"max_msg_size":-1,
+        "max_msgs":-1,"max_bytes":-1,"max_age":0,"duplicate_window":120000000000}}"#;
+
+    fn settings(stream: Option<&str>) -> Settings {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
+        let stream = stream.map(given);
+        let property = |name: &str| stream.as_ref().filter(|_| name == "stream");
+        Settings::read("nats", &given("h"), property, 1 << 20).unwrap()
+    }
+
+    fn facts(config: &str) -> Facts {
+        let StreamInfo { config } = serde_json::from_str(config).unwrap();
+        Facts {
+            info: Info { version: "2.15.2".to_owned(), max_payload: 1 << 20, ..Info::default() },
+            subjects: vec![("a.b".to_owned(), vec!["S".to_owned()])],
+            streams: BTreeMap::from([("S".to_owned(), config)]),
+            ..Facts::default()
+        }
+    }
+
+    fn judged(stream: Option<&str>, facts: &Facts, largest: usize) -> Vec<(Level, String)> {
+        let found = findings(&settings(stream), facts, largest);
+        found.into_iter().map(|found| (found.level, found.finding)).collect()
+    }
+
+    #[track_caller]
+    fn assert_found(found: &[(Level, String)], level: Level, text: &str) {
+        assert!(found.iter().any(|(at, said)| *at == level && said.contains(text)), "{level:?} {text}: {found:?}");
+    }
+
+    #[test]
+    fn a_stream_that_keeps_everything_is_fine() {
+        let found = judged(Some("S"), &facts(CONFIG), 1000);
+        assert!(found.iter().all(|(level, _)| *level == Level::Ok), "{found:?}");
+        assert_found(&found, Level::Ok, "NATS 2.15.2 answers");
+        assert_found(&found, Level::Ok, "within 120 s");
+    }
+
+    #[test]
+    fn what_may_lose_or_refuse_messages_is_told_apart() {
+        let told = |from: &str, to: &str, largest| judged(None, &facts(&CONFIG.replace(from, to)), largest);
+        assert_found(&told("\"file\"", "\"memory\"", 1), Level::Warn, "in memory");
+        assert_found(&told("\"limits\"", "\"interest\"", 1), Level::Warn, "interest");
+        assert_found(&told("\"max_msg_size\":-1", "\"max_msg_size\":2000", 1000), Level::Fail, "2000 bytes a message");
+        assert_found(&told("\"max_age\":0", "\"max_age\":0,\"sealed\":true", 1), Level::Fail, "sealed");
+        assert_found(&told("\"max_age\":0", "\"max_age\":0,\"no_ack\":true", 1), Level::Fail, "no_ack");
+        assert_found(&told("\"max_age\":0", "\"max_age\":0,\"mirror\":{\"name\":\"T\"}", 1), Level::Fail, "mirror");
+        assert_found(&told("\"max_age\":0", "\"max_age\":5", 1), Level::Ok, "removes its oldest");
+        let new =
+            CONFIG.replace("\"discard\":\"old\"", "\"discard\":\"new\"").replace("\"max_msgs\":-1", "\"max_msgs\":5");
+        assert_found(&judged(None, &facts(&new), 1), Level::Ok, "discard new");
+        assert_found(&judged(None, &facts(CONFIG), 1 << 20), Level::Fail, "max_payload");
+        let cluster = Facts { info: Info { cluster: Some("c".to_owned()), ..Info::default() }, ..facts(CONFIG) };
+        assert_found(&judged(None, &cluster, 1), Level::Warn, "on 1 servers");
+    }
+
+    #[test]
+    fn subjects_that_no_stream_or_another_one_takes_are_named() {
+        let none = Facts { subjects: vec![("a.b".to_owned(), Vec::new())], ..facts(CONFIG) };
+        assert_found(&judged(None, &none, 1), Level::Fail, "no stream takes subject a.b");
+        assert_found(&judged(Some("T"), &facts(CONFIG), 1), Level::Fail, "asks for another");
+        let absent = Facts { jetstream: api_error(b"NATS/1.0 503\r\n\r\n", b""), ..Facts::default() };
+        assert_found(&judged(None, &absent, 1), Level::Fail, "JetStream is not there");
+        let disabled = br#"{"error":{"code":503,"err_code":10039,"description":"not enabled for account"}}"#;
+        let disabled = Facts { jetstream: api_error(b"", disabled), ..Facts::default() };
+        assert_found(&judged(None, &disabled, 1), Level::Fail, "not enabled for account (10039, 503)");
+        assert_found(&judged(None, &Facts { forbidden: true, ..Facts::default() }, 1), Level::Warn, "may not ask");
+    }
+}

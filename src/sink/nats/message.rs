@@ -1,0 +1,214 @@
+//! A record as a message.
+//!
+//! In: records. Out: bytes of the client protocol. It does no I/O and judges no answer.
+//!
+//! Headers, in this order: `Nats-Msg-Id`, `Nats-Expected-Stream` where a stream is asked for, `key`, then the record's headers but its
+//! id. NATS knows no null: a header that is null is left out, a value that is null is an empty message. A header of the
+//! record's that would stand for one of the server's, or for the key, is written as `header-NAME`.
+//! Specification: NATS, "Client Protocol" (HPUB), ADR-4 (headers), JetStream's headers.
+
+use crate::sink::lanes::Stored;
+use crate::sink::{Header, Record};
+
+/// What the headers begin with.
+const VERSION: &[u8] = b"NATS/1.0\r\n";
+
+/// What the server drops repeats by.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+
+/// What the server compares with the stream that takes the message.
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+
+/// The header that holds the key.
+const KEY: &str = "key";
+
+/// What stands before the name of a header whose own name is taken.
+const TAKEN: &str = "header-";
+
+/// Names that begin so are the server's: it would act on them.
+const SERVERS: &str = "nats-";
+
+/// The header that each dead-letter record has.
+const DEAD_LETTER: &str = "walrelay-error";
+
+/// What the server drops repeats by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum MessageId {
+    /// The row's id.
+    #[default]
+    Id,
+    /// The subject and the row's id, as `SUBJECT:ID`: for tables that number their rows each by itself, in one stream.
+    SubjectAndId,
+}
+
+/// What each message of a connection is sent with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sending<'a> {
+    /// Where answers go: this and a number.
+    pub(super) inbox: &'a str,
+    /// The stream that has to take it; `None`: whichever does.
+    pub(super) stream: Option<&'a str>,
+    pub(super) id: MessageId,
+}
+
+/// What no server would take of a record's headers, for people; `None`: nothing.
+pub(super) fn fault(record: &Record<'_>) -> Option<String> {
+    if let Some(header) = record.headers.iter().find(|header| !is_name(header.name)) {
+        return Some(format!("{:?} cannot be the name of a header", header.name));
+    }
+    // Its text is for people: line breaks in it become spaces.
+    if record.headers.iter().any(|header| header.name == DEAD_LETTER) {
+        return None;
+    }
+    let broken = |value: Option<&[u8]>| value.is_some_and(|value| value.iter().any(|byte| is_break(*byte)));
+    if broken(record.key) {
+        return Some("the key holds a line break, and is to be a header".to_owned());
+    }
+    let header = record.headers.iter().find(|header| broken(header.value))?;
+    Some(format!("header {} holds a line break", header.name))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
+}
+
+fn is_break(byte: u8) -> bool {
+    matches!(byte, b'\r' | b'\n' | 0)
+}
+
+/// Writes the record's headers, with the line that they begin and the one that they end with.
+pub(super) fn headers(out: &mut Vec<u8>, sending: Sending<'_>, record: Stored<'_>) {
+    out.extend_from_slice(VERSION);
+    let mut rest = record.headers().peekable();
+    let id = rest.next_if(|header| header.name == "id").and_then(|header| header.value);
+    match (id, sending.id) {
+        (Some(id), MessageId::Id) => header(out, &[MESSAGE_ID], &[id]),
+        (Some(id), MessageId::SubjectAndId) => header(out, &[MESSAGE_ID], &[record.topic().as_bytes(), b":", id]),
+        (None, _) => {}
+    }
+    if let Some(stream) = sending.stream {
+        header(out, &[EXPECTED_STREAM], &[stream.as_bytes()]);
+    }
+    if let Some(key) = record.key() {
+        header(out, &[KEY], &[key]);
+    }
+    for Header { name, value } in rest {
+        match value {
+            Some(value) if is_taken(name) => header(out, &[TAKEN, name], &[value]),
+            Some(value) => header(out, &[name], &[value]),
+            None => {}
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn is_taken(name: &str) -> bool {
+    let begins = name.get(..SERVERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SERVERS));
+    begins || name.eq_ignore_ascii_case(KEY)
+}
+
+fn header(out: &mut Vec<u8>, name: &[&str], value: &[&[u8]]) {
+    for part in name {
+        out.extend_from_slice(part.as_bytes());
+    }
+    out.extend_from_slice(b": ");
+    let start = out.len();
+    for part in value {
+        out.extend_from_slice(part);
+    }
+    for byte in out.get_mut(start..).unwrap_or_default() {
+        if is_break(*byte) {
+            *byte = b' ';
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the message; `number`: what its answer's subject ends in.
+pub(super) fn publish(out: &mut Vec<u8>, sending: Sending<'_>, number: u64, record: Stored<'_>, headers: &[u8]) {
+    let value = record.value().unwrap_or_default();
+    out.extend_from_slice(b"HPUB ");
+    out.extend_from_slice(record.topic().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(sending.inbox.as_bytes());
+    decimal(out, number);
+    out.push(b' ');
+    decimal(out, headers.len() as u64);
+    out.push(b' ');
+    decimal(out, (headers.len() + value.len()) as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(headers);
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn decimal(out: &mut Vec<u8>, number: u64) {
+    let start = out.len();
+    let mut rest = number;
+    loop {
+        // The remainder is below ten.
+        out.push(b'0' + u8::try_from(rest % 10).unwrap_or(0));
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.get_mut(start..).unwrap_or_default().reverse();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::lanes::Chunk;
+    use crate::sink::{Origin, Tag, Token};
+
+    fn record<'a>(key: Option<&'a [u8]>, value: Option<&'a [u8]>, headers: &'a [Header<'a>]) -> Record<'a> {
+        Record { topic: "outbox.order", key, value, headers, timestamp_millis: 0, partition: None }
+    }
+
+    fn written(record: &Record<'_>, stream: Option<&str>, id: MessageId) -> String {
+        let mut chunk = Chunk::default();
+        chunk.push(record, Tag { token: Token::unpack(0), origin: Origin::default() });
+        let sending = Sending { inbox: "_INBOX.a.", stream, id };
+        let (mut head, mut out) = (Vec::new(), Vec::new());
+        headers(&mut head, sending, chunk.get(0).unwrap());
+        publish(&mut out, sending, 1070, chunk.get(0).unwrap(), &head);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_message_has_its_id_its_key_and_the_other_headers() {
+        let said = [
+            Header { name: "id", value: Some(b"7") },
+            Header { name: "eventType", value: Some(b"Placed") },
+            Header { name: "none", value: None },
+            Header { name: "Key", value: Some(b"x") },
+            Header { name: "NATS-Rollup", value: Some(b"all") },
+        ];
+        let text = written(&record(Some(b"k"), Some(b"{}"), &said), None, MessageId::Id);
+        let head = "NATS/1.0\r\nNats-Msg-Id: 7\r\nkey: k\r\neventType: Placed\r\nheader-Key: x\r\nheader-NATS-Rollup: all\r\n\r\n";
+        let length = head.len();
+        assert_eq!(text, format!("HPUB outbox.order _INBOX.a.1070 {length} {}\r\n{head}{{}}\r\n", length + 2));
+        let text = written(&record(None, None, &said[..1]), Some("OUTBOX"), MessageId::SubjectAndId);
+        assert!(text.contains("Nats-Msg-Id: outbox.order:7\r\nNats-Expected-Stream: OUTBOX\r\n\r\n\r\n"), "{text}");
+        assert!(written(&record(None, None, &[]), None, MessageId::Id).ends_with("NATS/1.0\r\n\r\n\r\n"));
+    }
+
+    #[test]
+    fn what_headers_cannot_hold_is_told_and_only_dead_letters_lose_their_line_breaks() {
+        let fault_of = |key: Option<&[u8]>, name, value: &[u8]| {
+            let headers = [Header { name, value: Some(value) }];
+            fault(&record(key, None, &headers))
+        };
+        assert_eq!(fault_of(Some(b"k"), "a", b"b"), None);
+        for (key, name, value) in
+            [("k\n", "a", "b"), ("k", "a", "b\r"), ("k", "a b", "c"), ("k", "a:", "c"), ("k", "", "")]
+        {
+            assert!(fault_of(Some(key.as_bytes()), name, value.as_bytes()).is_some(), "{key:?} {name:?} {value:?}");
+        }
+        let letter = [Header { name: DEAD_LETTER, value: Some(b"two\nlines") }];
+        assert_eq!(fault(&record(Some(b"\n"), None, &letter)), None);
+        let text = written(&record(Some(b"\n"), None, &letter), None, MessageId::Id);
+        assert!(text.contains("key:  \r\nwalrelay-error: two lines\r\n\r\n"), "{text:?}");
+    }
+}

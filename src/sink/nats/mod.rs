@@ -1,0 +1,38 @@
+//! Streams of NATS JetStream.
+//!
+//! In: records. Out: one message to the subject that is the record's topic, which counts once JetStream has acknowledged it. Many
+//! messages are under way at a time, of which no two have one key of one subject.
+//!
+//! Invariant: a later record of a key is never sent while an earlier one is refused and undecided, or its outcome unknown.
+//! Specification: NATS, "Client Protocol", JetStream.
+
+mod answer;
+mod check;
+mod destination;
+mod link;
+mod message;
+mod properties;
+mod proto;
+mod settings;
+mod signing;
+mod worker;
+
+pub use destination::KIND;
+pub use settings::Settings;
+
+use super::lanes::LaneSink;
+use super::{Failure, FailureClass, Record};
+
+/// A client, which begins to connect.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+    LaneSink::start("nats", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
+}
+
+/// What no server would take.
+fn admit(record: &Record<'_>) -> Result<(), Failure> {
+    let fault = message::fault(record);
+    fault.map_or(Ok(()), |text| Err(Failure { class: FailureClass::Row, reason: answer::HEADERS, text }))
+}

@@ -1,0 +1,73 @@
+//! What a NATS destination is asked for: where, as whom, and how messages are sent.
+//!
+//! Contacts nobody. Certificates, passwords and keys that stand in files are read at each connection, so that the files can
+//! change.
+
+use super::message::MessageId;
+use crate::secret::Secret;
+use crate::sink::lanes::socket::Tls;
+
+/// Servers and how to use them. `Debug` shows no secret.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// At least one; any of them will do.
+    pub(super) servers: Vec<Server>,
+    /// Nothing is sent without encryption.
+    pub(super) tls_wanted: bool,
+    /// Encryption begins before the server says anything.
+    pub(super) tls_first: bool,
+    /// How, where it is wanted or the server requires it.
+    pub(super) tls: Tls,
+    pub(super) login: LogIn,
+    /// What the subjects of answers begin with.
+    pub(super) inbox: String,
+    /// The stream that has to take every message; `None`: whichever does.
+    pub(super) stream: Option<String>,
+    pub(super) id: MessageId,
+    /// The client's name there.
+    pub(super) client: String,
+    /// Bytes.
+    pub(super) max_in_flight: usize,
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// As whom.
+#[derive(Debug, Clone)]
+pub(super) enum LogIn {
+    /// As nobody.
+    None,
+    /// A user, whose password may be empty.
+    Password(String, Secret),
+    /// A token that all clients share.
+    Token(Secret),
+    /// A key's seed.
+    Nkey(Secret),
+    /// A JWT with a key's seed.
+    Credentials(Secret),
+}
+
+impl Server {
+    /// `host:port`, for people.
+    pub(super) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl Settings {
+    /// `host:port` of each, for people.
+    pub fn address(&self) -> String {
+        self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// The same, under this client's name.
+    #[must_use]
+    pub fn named(self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self }
+    }
+}

@@ -1,0 +1,346 @@
+//! Records to NATS JetStream, by the binary: what messages hold, bad rows, refusals, outages, kills, clean stops.
+//!
+//! What is stored is read with a client of the test's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use postgres::Client;
+use rdkafka::ClientConfig;
+use serde_json::{Value, json};
+use walrelay_dev::brokers::{Broker, JetStream, Kind, Stored, shared};
+use walrelay_dev::postgres::shared_postgres;
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::{self, Relay};
+
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, wait_events, wait_log};
+
+/// A lane without Kafka.
+pub(crate) fn lane() -> Lane {
+    let postgres = shared_postgres().unwrap();
+    let name = postgres.create_unique_database("lane").unwrap();
+    let source = postgres.url(&name);
+    Lane { name, source, brokers: String::new(), client: ClientConfig::new() }.furnish(OUTBOX, "outbox")
+}
+
+/// A client of the test's own, as nobody.
+fn client(broker: &Broker) -> JetStream {
+    broker.jetstream(&Value::Null).unwrap()
+}
+
+/// A lane with a stream of its name that takes its subjects.
+fn with_stream(broker: &Broker, more: &Value) -> Lane {
+    let lane = lane();
+    let subjects = format!("{}.>", lane.name);
+    client(broker).create_stream(&lane.name, &[&subjects], more).unwrap();
+    lane
+}
+
+pub(crate) fn arguments(lane: &Lane, to: &str, more: &[&str]) -> Vec<String> {
+    let topic = lane.topic("{route}");
+    let place = ["run", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+    let destination = ["--to", to, "--topic", &topic, "--shutdown-timeout=50s"];
+    place.iter().chain(&destination).chain(more).map(|&argument| argument.to_owned()).collect()
+}
+
+fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
+    Relay::start(&binary(), &arguments(lane, &broker.url(), more), &[] as &[(&str, &str)]).unwrap()
+}
+
+/// What the lane's stream holds for a route.
+fn messages(broker: &Broker, lane: &Lane, route: &str) -> Vec<Stored> {
+    let stored = client(broker).messages(&lane.name).unwrap();
+    stored.into_iter().filter(|message| message.subject == lane.topic(route)).collect()
+}
+
+fn ids(broker: &Broker, lane: &Lane) -> Vec<String> {
+    let id = |message: &Stored| message.header("Nats-Msg-Id").unwrap().to_owned();
+    messages(broker, lane, "order").iter().map(id).collect()
+}
+
+/// Rows `first` to `last` of seven keys, ten a transaction.
+fn insert(client: &mut Client, first: u32, last: u32) {
+    for start in (first..=last).step_by(10) {
+        let end = last.min(start + 9);
+        let sql = format!(
+            "INSERT INTO outbox SELECT n::text, 'order', 'k' || n % 7, 'Placed', '{{}}' FROM generate_series({start}, {end}) AS n"
+        );
+        client.batch_execute(&sql).unwrap();
+    }
+}
+
+/// Every row of 1 to `last` is there, and those of a key in their order where they appear first. How many repeats there are.
+#[track_caller]
+fn assert_complete(broker: &Broker, lane: &Lane, last: u32) -> usize {
+    let stored: Vec<u32> = ids(broker, lane).iter().map(|id| id.parse().unwrap()).collect();
+    let mut seen = BTreeSet::new();
+    let mut latest = BTreeMap::new();
+    for id in &stored {
+        if seen.insert(*id) {
+            let before = latest.insert(id % 7, *id).unwrap_or(0);
+            assert!(before < *id, "{id} of its key came after {before}");
+        }
+    }
+    let missing: Vec<u32> = (1..=last).filter(|id| !seen.contains(id)).collect();
+    assert!(missing.is_empty() && seen.len() == last as usize, "missing: {missing:?}");
+    stored.len() - seen.len()
+}
+
+fn wait_count(broker: &Broker, lane: &Lane, more_than: u64) {
+    wait_until(LONG, "messages to arrive", || Ok(client(broker).count(&lane.name)? > more_than)).unwrap();
+}
+
+#[test]
+fn a_message_holds_id_key_headers_and_value() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = with_stream(broker, &json!({}));
+    lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 'Placed', '{\"total\": 1.50}'), ('b', 'order', NULL, NULL, NULL)");
+    let _relay = start(&lane, broker, &["--header", "Nats-Rollup=aggregatetype"]);
+    lane.wait_confirmed();
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let found = messages(broker, &lane, "order");
+    let whole =
+        [pair("Nats-Msg-Id", "a"), pair("key", "k"), pair("eventType", "Placed"), pair("header-Nats-Rollup", "order")];
+    assert_eq!((found[0].headers.as_slice(), found[0].data.as_slice()), (&whole[..], &b"{\"total\": 1.50}"[..]));
+    let bare = [pair("Nats-Msg-Id", "b"), pair("header-Nats-Rollup", "order")];
+    assert_eq!((found[1].headers.as_slice(), found[1].data.as_slice(), found.len()), (&bare[..], &b""[..], 2));
+}
+
+#[test]
+fn a_graceful_shutdown_repeats_nothing() {
+    let broker = shared(Kind::Nats).unwrap();
+    // What is stored twice is seen: nothing is dropped for its id.
+    let lane = with_stream(broker, &json!({ "duplicate_window": 100_000_000 }));
+    let mut writer = lane.connect();
+    insert(&mut writer, 1, 700);
+    let mut relay = start(&lane, broker, &[]);
+    wait_count(broker, &lane, 0);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    insert(&mut writer, 701, 800);
+    relay.start_again().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(broker, &lane, 800), 0);
+}
+
+#[test]
+fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
+    let broker = shared(Kind::Nats).unwrap();
+    let rows = "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', 'no subject', 'k', 't', '{}'), ('3', 'order', 'k', 't', '{}')";
+    let stopped = with_stream(broker, &json!({}));
+    stopped.sql(rows);
+    let (code, log) = ended(&mut start(&stopped, broker, &[]));
+    assert!(code == 2 && hint(&log).contains("id 2 ") && log.contains("a subject ("), "{log}");
+    assert_eq!(ids(broker, &stopped), ["1"]);
+
+    let skipped = with_stream(broker, &json!({}));
+    skipped.sql(rows);
+    let _relay = start(&skipped, broker, &["--on-bad-row", "skip"]);
+    skipped.wait_confirmed();
+    assert_eq!(ids(broker, &skipped), ["1", "3"]);
+
+    let lettered = with_stream(broker, &json!({}));
+    lettered.sql(rows);
+    let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
+    lettered.wait_confirmed();
+    assert_eq!(ids(broker, &lettered), ["1", "3"]);
+    let letters = messages(broker, &lettered, "dead-letter");
+    assert_eq!((letters.len(), letters[0].header("Nats-Msg-Id"), letters[0].header("key")), (1, Some("2"), Some("k")));
+    assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox"));
+}
+
+/// One row that the stream, or the server, refuses for its size, between two of its key.
+fn with_large_row(broker: &Broker, limits: &Value, bytes: u32) -> Lane {
+    let lane = with_stream(broker, limits);
+    lane.sql(&format!(
+        "INSERT INTO outbox SELECT n::text, 'order', 'k', 't', to_jsonb(repeat('x', CASE n WHEN 2 THEN {bytes} ELSE 9 END)) \
+         FROM generate_series(1, 3) AS n"
+    ));
+    lane
+}
+
+#[test]
+fn a_row_that_is_too_large_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
+    let broker = shared(Kind::Nats).unwrap();
+    for (limits, bytes, said) in
+        [(json!({ "max_msg_size": 4000 }), 5000, "(10054)"), (json!({}), 1_200_000, "(max_payload)")]
+    {
+        let stopped = with_large_row(broker, &limits, bytes);
+        let (code, log) = ended(&mut start(&stopped, broker, &[]));
+        assert!(code == 2 && hint(&log).contains("id 2 ") && log.contains(said), "{log}");
+        assert_eq!(ids(broker, &stopped), ["1"], "nothing of the key passes it");
+
+        let skipped = with_large_row(broker, &limits, bytes);
+        let _relay = start(&skipped, broker, &["--on-bad-row", "skip"]);
+        skipped.wait_confirmed();
+        assert_eq!(ids(broker, &skipped), ["1", "3"]);
+
+        let lettered = with_large_row(broker, &limits, bytes);
+        let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
+        lettered.wait_confirmed();
+        assert_eq!(ids(broker, &lettered), ["1", "3"]);
+        let letters = messages(broker, &lettered, "dead-letter");
+        assert_eq!((letters.len(), letters[0].header("Nats-Msg-Id")), (1, Some("2")));
+        assert!(letters[0].header("walrelay-payload-bytes").is_some(), "{letters:?}");
+    }
+}
+
+#[test]
+fn a_subject_that_no_stream_takes_waits_for_one_and_other_subjects_do_not() {
+    let (lane, broker) = (lane(), shared(Kind::Nats).unwrap());
+    let others = format!("{}_others", lane.name);
+    client(broker).create_stream(&others, &[&lane.topic("other")], &json!({})).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', 'order', 'k', 't', '{}'), ('3', 'other', 'k', 't', '{}')");
+    let relay = start(&lane, broker, &[]);
+    wait_log(&relay, &format!("no stream of NATS takes subject {}", lane.topic("order")));
+    assert_eq!(client(broker).count(&others).unwrap(), 1);
+    client(broker).create_stream(&lane.name, &[&lane.topic("order")], &json!({})).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &lane), ["1", "2"]);
+    assert_eq!(client(broker).count(&others).unwrap(), 1);
+}
+
+#[test]
+fn a_stream_of_another_name_than_asked_for_takes_nothing() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = with_stream(broker, &json!({}));
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let mut relay = start(&lane, broker, &["-X", "stream=another"]);
+    wait_log(&relay, "(10060)");
+    assert_eq!(client(broker).count(&lane.name).unwrap(), 0);
+    relay.terminate(LONG).unwrap();
+    let _right = start(&lane, broker, &["-X", &format!("stream={}", lane.name)]);
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &lane), ["1"]);
+}
+
+#[test]
+fn a_stream_that_is_full_is_waited_for_and_another_one_is_not() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = lane();
+    let others = format!("{}_others", lane.name);
+    client(broker).create_stream(&others, &[&lane.topic("other")], &json!({})).unwrap();
+    let limits = json!({ "max_msgs": 5, "discard": "new", "retention": "limits" });
+    client(broker).create_stream(&lane.name, &[&lane.topic("order")], &limits).unwrap();
+    let mut writer = lane.connect();
+    insert(&mut writer, 1, 20);
+    let relay = start(&lane, broker, &[]);
+    wait_log(&relay, "(10077)");
+    assert_eq!(client(broker).count(&lane.name).unwrap(), 5);
+    lane.sql("INSERT INTO outbox VALUES ('other', 'other', 'k', 't', '{}')");
+    wait_until(LONG, "the other stream's row", || Ok(client(broker).count(&others)? == 1)).unwrap();
+    client(broker).update_stream(&lane.name, &json!({ "max_msgs": -1 })).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(broker, &lane, 20), 0);
+    drop(relay);
+}
+
+#[test]
+fn a_server_that_is_unavailable_or_hangs_is_waited_for() {
+    let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
+    let lane = with_stream(&broker, &json!({}));
+    let mut writer = lane.connect();
+    let relay = start(&lane, &broker, &["--disconnect-after=2s"]);
+    insert(&mut writer, 1, 20);
+    lane.wait_confirmed();
+    broker.stop().unwrap();
+    insert(&mut writer, 21, 40);
+    wait_log(&relay, "cannot be reached");
+    broker.start_again().unwrap();
+    lane.wait_confirmed();
+    broker.suspend().unwrap();
+    insert(&mut writer, 41, 60);
+    let told = |text: &str| Ok(relay.status()?["last_error"].as_str().is_some_and(|error| error.contains(text)));
+    wait_until(LONG, "a message that is not acknowledged", || told("has not acknowledged a message")).unwrap();
+    wait_until(LONG, "a server that does not answer", || told("no answer for 20 s")).unwrap();
+    broker.resume().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&broker, &lane, 60), 0);
+}
+
+#[test]
+fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped() {
+    let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
+    let lane = with_stream(&broker, &json!({}));
+    let mut relay = start(&lane, &broker, &[]);
+    let mut writer = lane.connect();
+    let mut last = 0;
+    for round in 0..8 {
+        insert(&mut writer, last + 1, last + 300);
+        last += 300;
+        wait_count(&broker, &lane, u64::from(last - 300));
+        if round % 2 == 0 {
+            relay.kill9().unwrap();
+            relay.start_again().unwrap();
+        } else {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        }
+    }
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&broker, &lane, last), 0);
+}
+
+/// Ids that two subjects share in one stream.
+#[test]
+fn rows_of_two_subjects_with_one_id_are_both_stored_where_the_subject_counts() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = with_stream(broker, &json!({}));
+    lane.sql(
+        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; \
+              INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('1', 'other', 'k', 't', '{}')",
+    );
+    let relay = start(&lane, broker, &["-X", "msg-id=subject"]);
+    wait_events(&relay, 2);
+    lane.wait_confirmed();
+    let subjects: Vec<String> =
+        client(broker).messages(&lane.name).unwrap().into_iter().map(|message| message.subject).collect();
+    assert_eq!(subjects, [lane.topic("order"), lane.topic("other")]);
+}
+
+#[test]
+fn check_names_what_is_wrong_with_the_server_and_its_streams() {
+    let broker = Broker::start(Kind::Nats, &["max_payload: 4KB"]).unwrap();
+    let lane = lane();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let check = |more: &[&str]| {
+        let arguments =
+            [arguments(&lane, &broker.url(), &["--json"]), more.iter().map(|&more| more.to_owned()).collect()];
+        let mut arguments = arguments.concat();
+        "check".clone_into(&mut arguments[0]);
+        arguments.retain(|argument| !argument.starts_with("--shutdown-timeout"));
+        String::from_utf8(relay::run(&binary(), &arguments).unwrap().stdout).unwrap()
+    };
+    let found = check(&[]);
+    assert!(found.contains("no stream takes subject") && found.contains("nats stream add NAME --subjects"), "{found}");
+    let (name, topic) = (lane.name.as_str(), lane.topic("order"));
+    client(&broker).create_stream(name, &[&topic], &json!({ "storage": "memory" })).unwrap();
+    let found = check(&["-X", "stream=another"]);
+    assert!(found.contains("is kept in memory") && found.contains("drops repeats within 120 s"), "{found}");
+    assert!(found.contains("and -X stream asks for another"), "{found}");
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', to_jsonb(repeat('x', 5000)))");
+    let found = check(&[]);
+    assert!(found.contains("max_payload is 4096 bytes"), "{found}");
+    let without =
+        Broker::start(Kind::Nats, &["accounts { app { users = [{ user: app, password: secret }] } }"]).unwrap();
+    let to = without.url().replace("://", "://app:secret@");
+    let found = check(&["--to", &to]);
+    assert!(found.contains("JetStream is not there") && !found.contains("secret@"), "{found}");
+}
+
+#[test]
+fn a_refused_log_in_and_what_nats_does_not_have_end_the_start() {
+    let (lane, broker) = (lane(), shared(Kind::Nats).unwrap());
+    let secured = Broker::start(Kind::Nats, &["authorization { user: app, password: secret }"]).unwrap();
+    let url = secured.url().replace("://", "://app:hush@");
+    let (code, log) = ended(&mut start(&lane, broker, &["--to", &url]));
+    assert!(code == 2 && log.contains("Authorization Violation") && !log.contains("hush"), "{log}");
+    for more in [
+        &["--delivery", "exactly-once"][..],
+        &["--tombstone-on-empty-payload"],
+        &["-X", "streem=a"],
+        &["-X", "stream=a.b"],
+        &["--dead-letter-topic", "dead letters"],
+    ] {
+        let (code, log) = ended(&mut start(&lane, broker, more));
+        assert_eq!(code, 64, "{log}");
+    }
+}
