@@ -137,8 +137,8 @@ deb: ## Build the Debian package (needs cargo-deb)
 	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/release/package-files/walrelay.$$shell; done
 	$(CARGO) deb --no-build --strip --package walrelay $(ARGS)
 
-book: ## Make the manual as a searchable book, into target/book (brings mdbook through cargo)
-	@dev/book $(ARGS)
+book: ## Make the manual as a searchable book, into target/book, and check its links (brings mdbook through cargo)
+	@dev/book
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS=30
 	@dev/prerequisites build
