@@ -11,8 +11,11 @@
 //!  └───────────┘             one thread owns everything in this row; no queue, lock or task per row
 //! ```
 //!
-//! Data flows left to right through pure functions; positions flow back right to left. There is no store of our own: the
-//! slot's `confirmed_flush_lsn` is the only memory.
+//! Data flows left to right through pure functions. Positions flow back right to left. walrelay stores state only in the slot's
+//! `confirmed_flush_lsn`.
+//!
+//! `docs/internals.md` follows one row and one position, hop by hop. `CONTRIBUTING.md` says where to change what: a default, a
+//! setting, a header, an exit code.
 //!
 //! # Invariants
 //!
@@ -24,26 +27,26 @@
 //! | 4 | one delivery report per enqueued record | `assert!` in [`tracker`] |
 //! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`config`] refuses otherwise |
 //! | 6 | a length from the wire never drives an allocation or a loop unchecked | [`wire`] is the one reader; fuzzing |
-//! | 7 | what network, server, table or user can cause is an `Err`, our own mistakes are asserts | review |
+//! | 7 | what network, server, table or user can cause is an `Err`; a mistake of this program is an assert | review |
 //!
 //! # The modules, in the order of the data
 //!
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
-//! | [`finding`] | - | what `check` saw, and what mends it | parses text |
-//! | [`given`] | texts of settings | the same with where they were given, units, the nearest word | knows a setting |
-//! | [`secret`] | where a secret stands | what it is now | shows it |
+//! | [`finding`] | - | what `check` saw, and what fixes it | parses text |
+//! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
+//! | [`secret`] | where a secret is stored | its present value | shows it |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
 //! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
-//! | [`tracker`], [`resume`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, when, and what is in hand already | reads a clock |
+//! | [`tracker`], [`resume`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, when, and what is already received | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `republish`, `prune`, `bench`, `teardown` | - |
-//! | [`debezium`] | an old set-up's files | the same as settings, and what has no counterpart | contacts anything |
+//! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart | contacts anything |
 //! | [`cli`], [`config`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 
 pub mod cli;
