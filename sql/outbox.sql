@@ -1,7 +1,7 @@
--- The outbox table, in the shape that Debezium's outbox event router reads as it comes.
+-- The outbox table, with the columns that Debezium's outbox event router reads by default.
 --
 -- Who runs it: the owner of the application's tables, as a migration of the application.
--- Rights: CREATE on the schema. Repeatable: an existing table is left as it is.
+-- Rights: CREATE on the schema. Repeatable: an existing table is not changed.
 --
 -- The application inserts a row in the transaction that changes its own tables. walrelay publishes each committed row:
 --
@@ -10,16 +10,15 @@
 --   value   payload
 --   headers id, eventType = type
 --
--- id is a uuid, not a serial: it identifies the event for consumers that drop repeats, also after rows were moved or
--- inserted again, and no sequence has to be read first. On PostgreSQL 18 and later uuidv7() as the default keeps the
--- index small and local; an application may as well bring its own ids.
+-- id: a uuid, not a serial. Consumers drop repeats by it, also after rows were moved or inserted again. No sequence is read
+-- first. On PostgreSQL 18 and later, uuidv7() as the default keeps the index small. An application may set its own ids.
 --
--- payload as json keeps what was written, byte for byte, and is checked to be JSON. As text it is not checked. As jsonb
--- it is published in Postgres' own form (keys reordered, duplicates gone, blanks changed), and it costs more: each row is
--- turned back into text when it is published. Choose jsonb only where the table is also searched by payload. Avro,
--- Protobuf and the like go into bytea and are published as they are.
+-- payload: json keeps what was written, byte for byte, and Postgres checks that it is JSON. text is not checked. jsonb is
+-- published in Postgres' own form: keys reordered, duplicates removed, blanks changed. jsonb costs more, since Postgres
+-- writes each row as text again. Choose it only if you also search the table by payload. Use bytea for Avro, Protobuf and
+-- other bytes: they are published unchanged.
 --
--- created_at is not published. It says which rows are old enough to be deleted.
+-- created_at: not published. It says which rows are old enough to be deleted.
 
 CREATE TABLE IF NOT EXISTS public.outbox (
     id            uuid         NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,

@@ -1,7 +1,7 @@
--- The consumer's memory of events: each event has its effect once, though it may be delivered more than once.
+-- The consumer's table of processed events: each event has its effect once, though it may be delivered more than once.
 --
 -- Who runs it: the owner of the consumer's database, which need not be the producer's. Rights: CREATE on the schema.
--- Repeatable: an existing table is left as it is.
+-- Repeatable: an existing table is not changed.
 --
 -- For each record, with the record's header "id", in the transaction that does the work:
 --
@@ -14,14 +14,14 @@
 --   COMMIT;
 --   -- Only now commit the offset to Kafka.
 --
--- If the work fails, the transaction is rolled back and the event counts as not seen. If the same event is handled twice
--- at the same time, the second INSERT waits for the first transaction: 0 rows after its commit, 1 row after its rollback.
--- Work outside the database (a mail, a call) is not undone by a rollback, and may happen twice.
+-- If the work fails, the transaction is rolled back, and the event counts as not processed. If the same event is processed
+-- twice at the same time, the second INSERT waits for the first transaction: 0 rows after its commit, 1 row after its
+-- rollback. A rollback does not undo work outside the database (a mail, a call), so that work may happen twice.
 --
--- event_id is text because that is what the header carries, whatever type the outbox's id has.
+-- event_id is text, because the header carries text, whatever type the outbox's id has.
 --
--- Pruning, now and then. Keep events for longer than a record can come again: the topic's retention, if consumers may be
--- set back to its beginning.
+-- Delete old events from time to time. Keep each for longer than its record can come again: the topic's retention, if
+-- consumers may be reset to its beginning.
 --
 --   DELETE FROM public.processed_events WHERE processed_at < now() - interval '14 days';
 

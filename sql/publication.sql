@@ -1,14 +1,13 @@
--- The publication: which table's inserts leave the database.
+-- The publication: the table whose inserts Postgres sends to walrelay.
 --
 -- Who runs it: the owner of the outbox table. Rights: CREATE on the database (GRANT CREATE ON DATABASE ... TO ...).
--- Repeatable: the table is added if it is not in it yet; nothing is taken away. Names to change: walrelay, public.outbox.
--- `walrelay setup --apply --table public.outbox` makes publication and slot.
+-- Repeatable: the table is added if the publication lacks it. Nothing is removed. Names to change: walrelay, public.outbox.
+-- `walrelay setup --apply --table public.outbox` creates publication and slot.
 --
--- publish = 'insert': deleting old rows of an outbox is normal and need not be sent. It is set only for a publication that
--- is made here.
+-- publish = 'insert': deletes of old rows need not be sent. It is set only for a publication that is created here.
 --
--- A partitioned outbox: name its root. All partitions are in the publication then, also those that are added later.
--- walrelay reads it with and without publish_via_partition_root.
+-- A partitioned outbox: name its root. The publication then has all partitions, also those that are added later. walrelay
+-- reads it with and without publish_via_partition_root.
 
 DO $$
 BEGIN

@@ -1,19 +1,19 @@
 -- The role that walrelay connects as: what `walrelay run` and `walrelay status` need, and no right on any table.
 --
 -- Who runs it: a superuser, in the outbox's database. Repeatable. Name to change: walrelay. `walrelay setup --apply --role
--- walrelay` does the same. Publication and slot are made by the table's owner (`walrelay setup --apply`), not by this role.
+-- walrelay` does the same. The table's owner creates publication and slot (`walrelay setup --apply`), not this role.
 --
--- Managed services have their own way to REPLICATION. On Amazon RDS and Aurora, in place of it:
+-- Managed services grant REPLICATION in their own way. On Amazon RDS and Aurora, use instead:
 --   ALTER ROLE walrelay LOGIN; GRANT rds_replication TO walrelay;
 --
--- REPLICATION  opens the replication connection, and makes and drops slots. It reads what a publication publishes without
---              any right on the tables, and it can read every slot's stream: give it to nothing else.
--- CONNECT      is everyone's unless it was revoked.
--- pg_read_all_stats  shows which process holds a slot back, and for how long. walrelay runs without it.
+-- REPLICATION  opens the replication connection, and creates and drops slots. It reads what a publication publishes
+--              without any right on the tables. It can read every slot's stream: give it to no other role.
+-- CONNECT      is granted to everyone unless it was revoked.
+-- pg_read_all_stats  shows which process keeps a slot from moving, and for how long. walrelay runs without it.
 --
--- A password is not set here: \password walrelay in psql keeps it out of files and logs.
--- pg_hba.conf: the replication connection names the database, so the line for that database applies; the keyword
--- "replication" in the database column does not match it.
+-- No password is set here. \password walrelay in psql keeps it out of files and logs.
+-- pg_hba.conf: the replication connection names the database, so the line for that database applies. The keyword
+-- "replication" in the database column does not match.
 
 DO $$
 BEGIN

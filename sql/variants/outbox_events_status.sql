@@ -1,10 +1,10 @@
--- An outbox table as polling workers have it: headers, a status, a count of attempts.
+-- An outbox table that polling workers use: headers, a status, a count of attempts.
 --
 -- Who runs it: the owner of the application's tables. Rights: CREATE on the schema.
--- Repeatable: an existing table is left as it is, also one of another shape.
+-- Repeatable: an existing table is not changed, also if it has other columns.
 --
 -- Columns are found by name: topic outbox.event.<aggregate_type>, key aggregate_id, eventType from event_type, value from
--- payload, one header for each member of headers (a traceparent, say). status, published_at and retry_count belong to the
+-- payload, one header for each member of headers (such as traceparent). status, published_at and retry_count belong to the
 -- worker that polled: walrelay neither reads nor writes them, and a new application does not need them.
 
 CREATE TABLE IF NOT EXISTS public.outbox_events (

@@ -1,10 +1,10 @@
--- An outbox table with event_data and a version of the event's shape.
+-- An outbox table with event_data and a version of the event.
 --
 -- Who runs it: the owner of the application's tables. Rights: CREATE on the schema.
--- Repeatable: an existing table is left as it is, also one of another shape.
+-- Repeatable: an existing table is not changed, also if it has other columns.
 --
 -- Columns are found by name: topic outbox.event.<aggregate_type>, key aggregate_id, eventType from event_type, value from
--- event_data. event_version travels along with:  --header eventVersion=event_version
+-- event_data. To publish event_version, too:  --header eventVersion=event_version
 
 CREATE TABLE IF NOT EXISTS public.outbox_events (
     id             uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,

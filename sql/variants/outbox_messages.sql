@@ -1,11 +1,11 @@
 -- An outbox table without an aggregate's type: the event's type is the topic.
 --
 -- Who runs it: the owner of the application's tables. Rights: CREATE on the schema.
--- Repeatable: an existing table is left as it is, also one of another shape.
+-- Repeatable: an existing table is not changed, also if it has other columns.
 --
 -- Columns are found by name: topic outbox.event.<event_type>, key aggregate_id, eventType from event_type, value from
--- payload. Events of different types are in different topics then, and have no order among each other; one topic for all
--- keeps it:  --topic orders
+-- payload. Events of different types are in different topics, and have no order. One topic for all keeps the order:
+-- --topic orders
 
 CREATE TABLE IF NOT EXISTS public.outbox_messages (
     id           uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY,
