@@ -1,9 +1,10 @@
-"""Makes the links of the book work that lead to files outside of docs/, and sees that every link leads somewhere.
+"""Makes the links of the book work that lead to files outside of docs/. Checks that every link leads somewhere, and that every
+file of the repository exists which a page names.
 
-In: the folder that mdbook wrote. Out: the same with a folder `files`, which has a copy of each such file as text, and a list
-for each folder that a page links to. Contacts nothing: links with a scheme are left as they are.
+In: the folder that mdbook wrote, and the pages. Out: the same folder with a folder `files`, which has a copy of each such file
+as text, and a list for each folder that a page links to. Contacts nothing: links with a scheme are not changed.
 
-Called by dev/book. Prints each link that leads nowhere, and ends with 1 if there is one.
+Called by dev/book, from the top of the repository. Prints each dead link and each missing file, and ends with 1 if there is one.
 """
 
 import html
@@ -15,6 +16,7 @@ import sys
 
 HREF = re.compile(r'(href|src)="([^"]+)"')
 ID = re.compile(r'\bid="([^"]+)"')
+PATH = re.compile(r"`((?:src|tests|dev|docs|sql|docker|packaging|benches)/[A-Za-z0-9_./-]*)(?:::\w+)?`")
 
 INLINE = {".svg", ".png"}
 """What a browser shows by itself. Anything else is copied under a name that ends with .txt, so that each server sends it as text."""
@@ -89,15 +91,28 @@ def dead_links(book: pathlib.Path) -> list[str]:
     return dead
 
 
+def missing_files() -> list[str]:
+    """Files and folders that a page names in backticks, and that do not exist. `NAME` is a placeholder."""
+    pages = [pathlib.Path(name) for name in ("README.md", "CONTRIBUTING.md")] + sorted(pathlib.Path("docs").rglob("*.md"))
+    missing = []
+    for page in pages:
+        prose = "".join(page.read_text().split("```")[::2])
+        for named in PATH.findall(prose):
+            exists = pathlib.Path(named).exists() or pathlib.Path(named + ".rs").exists()
+            if not exists and "NAME" not in named:
+                missing.append(f"{page}: {named}")
+    return missing
+
+
 def main() -> None:
     book = pathlib.Path(sys.argv[1])
     for page in sorted(book.rglob("*.html")):
         if "files" not in page.relative_to(book).parts:
             rewrite(page, book)
-    dead = dead_links(book)
-    for link in dead:
-        print(f"dead link: {link}", file=sys.stderr)
-    if dead:
+    wrong = [f"dead link: {link}" for link in dead_links(book)] + [f"no such file: {name}" for name in missing_files()]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if wrong:
         sys.exit(1)
 
 
