@@ -36,7 +36,7 @@ impl Notifier {
         let way = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()).and_then(|name| match reach(&name) {
             Ok(way) => Some(way),
             Err(error) => {
-                tracing::warn!(socket = ?name, %error, "the service manager is not told: NOTIFY_SOCKET cannot be used");
+                tracing::warn!(socket = ?name, %error, "cannot notify the service manager through NOTIFY_SOCKET");
                 None
             }
         });

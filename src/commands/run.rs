@@ -166,7 +166,7 @@ fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
         }
         Reach::Refused(failure) => Err(Error::Sink { failure, kind }),
         Reach::Silent(failure) => {
-            tracing::warn!(reason = %failure, "waiting for {}: rows are not read past what fits in memory", kind.title);
+            tracing::warn!(reason = %failure, "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
             Ok(())
         }
     }
@@ -189,7 +189,7 @@ fn on_lost(target: &Target) -> OnLost {
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
 fn hold(error: &Error, metrics: &Metrics) {
     let (text, hint) = (chain(error), error.hint());
-    tracing::error!(error = text, hint, "stopped: an operator must act; a signal ends the process");
+    tracing::error!(error = text, hint, "stopped: operator action required, see hint; SIGTERM exits");
     metrics.stopped(text, hint);
 }
 
@@ -233,7 +233,7 @@ impl Control {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
             Err(Error::Bind(error)) if self.config.dry_run => {
-                tracing::info!(%error, "no HTTP for this dry run");
+                tracing::info!(%error, "HTTP not served during this dry run");
                 None
             }
             bound => bound?,
@@ -288,7 +288,7 @@ impl Control {
                     if stop.swap(true, Ordering::Relaxed) {
                         return Err(Error::Killed { signal: number });
                     }
-                    tracing::info!(signal = number, "stopping: finishing what is in hand; a second signal stops at once");
+                    tracing::info!(signal = number, "stopping: waiting for acknowledgements of what was sent; a second signal stops at once");
                     metrics.set_state(State::Stopping);
                     notifier.stopping(stop_within);
                     stop_by = tokio::time::Instant::now().checked_add(stop_within);
@@ -361,7 +361,7 @@ impl Control {
             }
             match setup::once(source, publication, slot, tables, &stop) {
                 Err(CommandError::Run(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
-                    tracing::warn!(%error, "set-up waits for Postgres");
+                    tracing::warn!(%error, "Postgres unavailable; waiting with the setup");
                     thread::sleep(SETUP_RETRY);
                 }
                 Err(CommandError::Interrupted) => {}
@@ -420,7 +420,7 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
             match figures(&source, &slot, metrics.server()) {
                 Ok(found) => {
                     if std::mem::take(&mut failing) {
-                        tracing::info!(slot, "the slot can be looked at again");
+                        tracing::info!(slot, "slot query succeeds again");
                     }
                     metrics.slot_figures(found);
                 }
@@ -429,7 +429,7 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
                         tracing::warn!(
                             slot,
                             error = chain(&error),
-                            "the slot cannot be looked at: its figures are unknown until that works again"
+                            "slot query failed; slot metrics are missing until it succeeds"
                         );
                     }
                     metrics.slot_look_failed();

@@ -179,7 +179,7 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>, free: Arc<Semaphore>
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an HTTP connection");
+                tracing::warn!(%error, "HTTP connection not accepted");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -278,7 +278,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
         if confirmed > self.tracker.flush_lsn() && self.tracker.flush_lsn() > Lsn::ZERO {
-            tracing::info!(ours = %self.tracker.flush_lsn(), slot = %confirmed, "the slot is ahead of us: another relay has worked");
+            tracing::info!(ours = %self.tracker.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }
         self.tracker.raise(confirmed);
         self.resume.raise(confirmed);
@@ -573,7 +573,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 return;
             }
             if let Some((was, _, true)) = before {
-                tracing::info!(was, "no longer blocked");
+                tracing::info!(was, "publishing resumed");
             }
             return;
         };

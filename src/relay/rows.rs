@@ -245,7 +245,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.passed_rows += 1;
         if self.passed_rows <= TOLD_BAD_ROWS || self.passed_rows.is_power_of_two() {
             let (so_far, id) = (self.passed_rows, row.id.as_deref());
-            tracing::warn!(table = row.table, id, %position, reason = %row.reason, fate, so_far, "a row was not published");
+            tracing::warn!(table = row.table, id, %position, reason = %row.reason, fate, so_far, "row not published");
         }
     }
 
@@ -414,7 +414,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let table = self.outbox.plan(relation).map_or("?", Plan::table);
             tracing::warn!(
                 table,
-                "an outbox row was updated: updates publish nothing (walrelay_ignored_total counts them; --on-update)"
+                "outbox row updated; updates publish nothing (walrelay_ignored_total counts them, --on-update changes it)"
             );
         }
     }

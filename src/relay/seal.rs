@@ -160,7 +160,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.tracker.raise(lsn);
                     self.resume.raise(lsn);
                 }
-                tracing::info!(published = %self.flush_lsn(), "exactly once: goes on behind what was committed");
+                tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
                 self.group.owned = true;
                 Ok(true)
             }

@@ -468,7 +468,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let was_told = before.is_some_and(|blocked| blocked.told);
         let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
         if told && !was_told {
-            tracing::warn!(reason = %failure, "blocked: waiting, nothing is lost");
+            tracing::warn!(reason = %failure, "publishing blocked; no data lost; Postgres retains WAL");
         }
         Blocked { failure, since, told }
     }
@@ -507,14 +507,14 @@ fn take_notice(body: &[u8]) -> Turn<Step> {
     if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
         return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
     }
-    tracing::warn!(%notice, "word from the walsender");
+    tracing::warn!(%notice, "Postgres notice");
     Ok(Step::Done)
 }
 
 /// What was told as blocked goes on.
 fn unblocked(was: Option<&Blocked>) {
     if let Some(blocked) = was.filter(|blocked| blocked.told) {
-        tracing::info!(was = %blocked.failure, "no longer blocked");
+        tracing::info!(was = %blocked.failure, "publishing resumed");
     }
 }
 

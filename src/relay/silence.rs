@@ -22,7 +22,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (name, in_flight) = (self.metrics.destination(), self.in_flight());
         if silent {
             let text = format!("{name} has acknowledged nothing for {} s", SILENT_AFTER.as_secs());
-            tracing::warn!(in_flight, "{text}: waiting, nothing is lost");
+            tracing::warn!(in_flight, "{text}; no data lost, retrying");
             self.metrics.last_error(Some(text));
         } else {
             tracing::info!("{name} acknowledges again");

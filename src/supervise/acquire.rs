@@ -234,7 +234,7 @@ fn follow_timeline(
     };
     tracing::warn!(
         from = before, to = now, %switch_point, confirmed = %positions.start(),
-        "the server is on another timeline: a standby was promoted; what was committed on the old one beyond the switch point is not on this one"
+        "Postgres failed over: this server is on a newer timeline; commits that the old primary made after switch_point are missing here"
     );
     positions.timeline_left_at(switch_point)?;
     Ok(switch_point)
@@ -276,10 +276,7 @@ fn look_at_publication(
         Err(error) => (false, Some(error)),
     };
     for table in outbox.take_gone() {
-        tracing::warn!(
-            table,
-            "its rows are not published: --table does not name it, and the publication has it no more"
-        );
+        tracing::warn!(table, "table skipped: it is no longer in the publication, and --table does not name it");
     }
     if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
@@ -389,7 +386,7 @@ fn start(
             return Err(RunError::Unmappable(Box::new(error.clone())).into());
         }
         if waits == 0 {
-            tracing::info!(slot, %error, "the slot is in use: standing by");
+            tracing::info!(slot, %error, "slot in use; waiting as standby");
             metrics.set_state(State::WaitingForSlot);
         }
         waits += 1;

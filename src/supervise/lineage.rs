@@ -57,7 +57,7 @@ fn compare(target: &Target, last: &Sighting, now: &Sighting, witness: Witness) -
         tracing::warn!(
             slot = target.slot,
             %read, %confirmed,
-            "--accept-slot-at: reading on from there; rows committed in between may never have been published"
+            "--accept-slot-at: resuming there; rows committed in between may never have been published"
         );
         return Ok(());
     }
@@ -75,7 +75,7 @@ fn check_marker(connection: &mut Connection, target: &Target, now: &Sighting) ->
     tracing::warn!(
         slot,
         confirmed = %now.confirmed.unwrap_or_default(),
-        "--accept-slot-at: reading on from there; the setup marker no longer says since when the slot carries every row"
+        "--accept-slot-at: resuming there; the setup marker no longer says since when the slot carries every row"
     );
     // Nobody could tell from the slot, once it has been read, that this marker was another one's: prune would trust it.
     let text = marker::set(marker::removed(mark.comment.as_deref(), slot).as_deref(), slot);

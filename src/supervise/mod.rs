@@ -267,7 +267,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// As [`Supervisor::finish`], where something else is the reason to end.
     fn finish_anyway(&mut self, stream: ReplicationStream) {
         if let Err(error) = self.finish(stream) {
-            tracing::warn!(%error, "while stopping");
+            tracing::warn!(%error, "error during shutdown");
         }
     }
 
@@ -293,10 +293,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 error = text,
                 retry_in = ?pause,
                 gives_up_after = ?backoff::CREDENTIALS_WITHIN,
-                "Postgres and this relay do not take each other's credentials any more: they are read again at each attempt"
+                "Postgres authentication failed; retrying with credentials that are read again at each attempt"
             );
         } else {
-            tracing::warn!(error = text, retry_in = ?pause, "no connection to Postgres");
+            tracing::warn!(error = text, retry_in = ?pause, "Postgres connection failed; retrying");
         }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
@@ -309,7 +309,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         tracing::warn!(
             in_flight = waiting,
             trouble = self.relay.sink_mut().trouble(),
-            "nothing acknowledged for long: the replication connection is closed, the slot keeps its place"
+            "no acknowledgement for --disconnect-after; disconnected from Postgres, slot kept"
         );
         self.metrics.set_state(State::Blocked);
         if !self.relay.awaits_sink() {
@@ -327,7 +327,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         tracing::warn!(
             reason = failure.reason,
             error = failure.text,
-            "a record was not delivered: starting over from the confirmed position"
+            "delivery failed; restarting from the confirmed LSN, records may repeat"
         );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
@@ -340,14 +340,12 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     fn start_over_for(&mut self, why: Why) -> Result<(), RunError> {
         match why {
             Why::WholeFirst => {
-                tracing::info!(
-                    "what comes before the transaction of a row that cannot be published is committed first"
-                );
+                tracing::info!("committing what precedes the transaction of a row that cannot be published");
                 self.relay.start_over().map_err(RunError::Sink)
             }
             Why::OutOfTime(age) => {
                 let text = format!("a transaction was open for {} s and was given up", age.as_secs());
-                tracing::warn!("{text}: starting over from the confirmed position, nothing is lost");
+                tracing::warn!("{text}: restarting from the confirmed LSN, no data lost");
                 self.metrics.last_error(Some(text));
                 self.start_over_later()
             }

@@ -98,7 +98,7 @@ fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
     Load::bulk(&mut pair.load.connect(), "order-after", 0..50);
     let report = pair.load.assert_complete(&relay);
     println!("repeated {} of {}", report.repeated, report.committed);
-    assert!(relay.log().contains("on another timeline"), "{}", relay.log());
+    assert!(relay.log().contains("on a newer timeline"), "{}", relay.log());
     assert_eq!(relay.exited().unwrap(), None);
     // Nothing was delivered that the standby does not have, so nothing of what the relay knows was in doubt.
     assert_eq!(report.repeated, 0, "{}", relay.log());
@@ -145,7 +145,7 @@ fn rows_of_a_lagging_standby_arrive_and_what_it_lacks_is_said() {
     found.sort_unstable();
     found.dedup();
     assert_eq!(found.len(), 600);
-    let warning = relay.log().lines().find(|line| line.contains("on another timeline")).map(str::to_owned);
+    let warning = relay.log().lines().find(|line| line.contains("on a newer timeline")).map(str::to_owned);
     assert!(warning.is_some_and(|line| line.contains("WARN") && line.contains("switch_point")), "{}", relay.log());
     assert_eq!(relay.exited().unwrap(), None);
 }

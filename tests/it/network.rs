@@ -135,7 +135,7 @@ fn half_of_a_transaction_is_sent_and_postgres_restarts_meanwhile() {
     let mut relay = load.lane.relay(&["--disconnect-after=2s", "--max-in-flight=1MiB"]);
     wait_events(&relay, 5000);
     kafka.suspend().unwrap();
-    wait_log(&relay, "the replication connection is closed");
+    wait_log(&relay, "disconnected from Postgres, slot kept");
     postgres.kill().unwrap();
     postgres.start_again().unwrap();
     kafka.resume().unwrap();

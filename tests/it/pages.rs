@@ -106,7 +106,7 @@ fn a_running_relay_tells_what_it_does() {
 fn counters_of_trouble_begin_with_0_and_not_with_the_first_trouble() {
     let lane = Lane::debezium();
     let relay = lane.relay(&["--source", "postgres://postgres@127.0.0.1:1/x"]);
-    wait_log(&relay, "no connection to Postgres");
+    wait_log(&relay, "Postgres connection failed; retrying");
     let metrics = relay.get("/metrics").unwrap().body;
     for (name, label, values) in [
         ("walrelay_bad_rows_total", "reason", &["invalid_topic", "updated", "above_max_row", "too_large"][..]),

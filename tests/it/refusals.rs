@@ -255,7 +255,7 @@ fn a_server_without_free_slots_is_told_and_an_occupied_walsender_is_waited_for()
     let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
     let mut first = lane.streaming(&[]);
     let mut second = lane.relay(&[]);
-    wait_log(&second, "no connection to Postgres");
+    wait_log(&second, "Postgres connection failed; retrying");
     assert_eq!(first.terminate(LONG).unwrap().code, 0);
     second.wait_streaming(LONG).unwrap();
     assert_eq!(second.terminate(LONG).unwrap().code, 0);

@@ -233,10 +233,10 @@ fn a_look_at_the_slot_that_fails_is_said_once_and_counted() {
     };
     failures(2.0);
     let said = |words: &str| relay.log().lines().filter(|line| line.contains(words)).count();
-    assert_eq!(said("the slot cannot be looked at"), 1, "{}", relay.log());
+    assert_eq!(said("slot query failed"), 1, "{}", relay.log());
     assert_eq!(relay.get("/readyz").unwrap().status, 200, "the stream goes on");
     it.write("pgpass", "*:*:*:*:second\n");
-    wait_log(&relay, "the slot can be looked at again");
+    wait_log(&relay, "slot query succeeds again");
     wait_until(LONG, "the slot's figures", || Ok(relay.metric("walrelay_slot_active")? > 0.0)).unwrap();
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }

@@ -88,7 +88,7 @@ fn a_slot_that_is_invalidated_under_way_is_a_loud_stop_with_what_was_lost() {
     wait_events(&relay, 10);
     kafka.suspend().unwrap();
     Load::bulk(&mut client, "order-held", 0..10);
-    wait_log(&relay, "the replication connection is closed");
+    wait_log(&relay, "disconnected from Postgres, slot kept");
     client.batch_execute("CREATE TABLE busy (text text)").unwrap();
     let sql = "SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = $1";
     wait_until(LONG, "the slot to be lost", || {
@@ -119,7 +119,7 @@ fn a_relay_that_left_half_way_returns_behind_what_another_finished_and_the_slot_
     wait_events(&first, 1000);
     tap.refuse(true);
     tap.cut();
-    wait_log(&first, "no connection to Postgres");
+    wait_log(&first, "Postgres connection failed; retrying");
     let before = first.metric("walrelay_events_total").unwrap();
     let mut second = load.lane.streaming(&[]);
     load.lane.wait_confirmed();
@@ -152,7 +152,7 @@ fn a_slot_that_was_created_again_while_the_relay_had_left_it_is_a_loud_stop() {
     wait_events(&relay, 10);
     kafka.suspend().unwrap();
     Load::bulk(&mut client, "order-held", 0..10);
-    wait_log(&relay, "the replication connection is closed");
+    wait_log(&relay, "disconnected from Postgres, slot kept");
     load.lane.drop_slot(&load.lane.name);
     Load::bulk(&mut client, "order-lost", 0..5);
     load.lane.make_slot();
@@ -175,14 +175,14 @@ fn a_slot_that_was_created_again_while_postgres_was_out_of_reach_is_a_loud_stop_
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let mut first = lane.streaming(&["--source", &source]);
     let mut second = lane.relay(&["--source", &source]);
-    wait_log(&second, "standing by");
+    wait_log(&second, "waiting as standby");
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     wait_events(&first, 1);
     lane.wait_confirmed();
     tap.refuse(true);
     tap.cut();
     for relay in [&first, &second] {
-        wait_log(relay, "no connection to Postgres");
+        wait_log(relay, "Postgres connection failed; retrying");
     }
     lane.drop_slot(&lane.name);
     lane.sql("INSERT INTO outbox VALUES ('lost', 'order', 'k', 't', '1')");
@@ -201,7 +201,7 @@ fn relays_that_take_turns_on_a_quiet_slot_go_on() {
     let lane = Lane::debezium();
     let (mut one, mut other) = (lane.streaming(&[]), lane.relay(&[]));
     for round in 0..6 {
-        wait_log(&other, "standing by");
+        wait_log(&other, "waiting as standby");
         // Moves the place where decoding would begin.
         lane.sql("SELECT pg_log_standby_snapshot()");
         lane.wait_confirmed();

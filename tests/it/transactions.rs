@@ -33,7 +33,7 @@ fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
     insert(&lane, 1, 500);
     lane.wait_confirmed();
     let mut second = lane.relay(&[EXACTLY_ONCE]);
-    wait_log(&second, "standing by");
+    wait_log(&second, "waiting as standby");
     first.signal(Signal::STOP).unwrap();
     // These wait in the socket of the one that sleeps.
     insert(&lane, 501, 700);
@@ -44,7 +44,7 @@ fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
     each_once(&lane.records("order"), 700);
     first.signal(Signal::CONT).unwrap();
     wait_log(&first, "fenced");
-    wait_log(&first, "standing by");
+    wait_log(&first, "waiting as standby");
     insert(&lane, 701, 1000);
     each_once(&lane.records("order"), 1000);
     assert!(!second.log().contains("fenced"), "the one that stands by takes nothing back: {}", second.log());
@@ -74,7 +74,7 @@ fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
     lane.wait_confirmed();
     relay.kill9().unwrap();
     relay.start_again().unwrap();
-    wait_log(&relay, "exactly once: goes on");
+    wait_log(&relay, "exactly once: resuming");
     assert!(!relay.log().contains("ending it"), "nothing is open: {}", relay.log());
     let stranger = strangers_transaction(&lane, &lane.topic("order"));
     relay.kill9().unwrap();
@@ -163,7 +163,7 @@ fn errors_of_transactions_whether_retriable_abortable_or_fatal_are_recovered_fro
     let last = check_recovers(&lane, &mock, 50);
     let log = relay.log();
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{log}");
-    assert!(log.matches("starting over").count() >= 5, "the errors came through: {log}");
+    assert!(log.matches("restarting from the confirmed LSN").count() >= 5, "the errors came through: {log}");
     assert!(log.contains("Topic authorization failed"), "what the purged records went down with is told: {log}");
     assert!(!log.contains("Purged in queue"), "{log}");
     // A new process reads how far the last one has come.

@@ -103,7 +103,7 @@ pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &Atom
     let left = bench.scratch.remove();
     bench.progress.end();
     for step in left {
-        tracing::warn!(step, "could not be removed: do it by hand");
+        tracing::warn!(step, "cannot be removed; remove it by hand");
     }
     let report = measured?;
     if request.json {

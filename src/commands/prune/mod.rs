@@ -105,10 +105,10 @@ pub fn prune(
                 if error.recovery() == pg::Recovery::Reconnect
                     || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) =>
             {
-                tracing::warn!(%error, "this round was not finished");
+                tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
             (Err(error @ CommandError::NotConfirmed { .. }), Some(_)) => {
-                tracing::warn!(%error, "this round was not finished");
+                tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
             (Err(error), _) => return Err(error),
             (Ok(()), None) => return Ok(()),

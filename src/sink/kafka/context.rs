@@ -101,7 +101,7 @@ impl Context {
             return;
         }
         if let Some(trouble) = self.lock().take() {
-            tracing::info!(was = trouble.text, "Kafka answers again");
+            tracing::info!(was = trouble.text, "Kafka recovered");
         }
     }
 
@@ -151,9 +151,9 @@ impl ClientContext for Context {
         let reason = self.words(code, reason);
         let mut trouble = self.lock();
         if trouble.is_none() {
-            tracing::warn!(reason, "trouble with Kafka");
+            tracing::warn!(reason, "Kafka client error");
         } else {
-            tracing::debug!(reason, "trouble with Kafka goes on");
+            tracing::debug!(reason, "Kafka client error persists");
         }
         // "All brokers are down" follows the reason for it, and says less.
         if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {

@@ -146,7 +146,7 @@ impl ClientContext for Listener {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "trouble with Kafka");
+        tracing::debug!(%error, reason, "Kafka client error");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }
 

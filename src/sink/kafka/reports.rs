@@ -165,7 +165,7 @@ impl KafkaSink {
                         topic,
                         partition,
                         records,
-                        "broker rejected a batch: searching for the record; its partition waits, others do not"
+                        "broker rejected a batch; searching for the record, only its partition waits"
                     );
                 }
                 Event::SmallerBatches { bytes, .. } => {
@@ -178,7 +178,7 @@ impl KafkaSink {
                 }
                 Event::Isolated { place } => {
                     if self.told.remove(&place) {
-                        tracing::info!(topic, partition, "the partition takes batches again");
+                        tracing::info!(topic, partition, "partition accepts batches again");
                     }
                 }
             }

@@ -307,7 +307,7 @@ impl KafkaSink {
         if self.transactions.as_ref().is_some_and(Transactions::is_open)
             && let Err(error) = self.producer.abort_transaction(ABANDON_WITHIN)
         {
-            tracing::warn!(%error, "the open Kafka transaction could not be aborted: consumers wait until it times out");
+            tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }
     }
 }
