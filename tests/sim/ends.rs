@@ -219,7 +219,8 @@ impl Sink for SimSink {
     }
 
     fn abandon(&mut self) {
-        self.shared.with(|world| world.broker.abandon(self.producer));
+        let producer = self.producer;
+        self.shared.with(|World { broker, dice, .. }| broker.abandon(producer, dice));
     }
 
     fn trouble(&self) -> Option<String> {

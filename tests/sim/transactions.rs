@@ -100,9 +100,14 @@ impl Broker {
         Ok(true)
     }
 
-    /// The last word of a process that ends in good order.
-    pub(crate) fn abandon(&mut self, producer: usize) {
-        self.producers[producer].transaction.iter_mut().for_each(|it| it.open.clear());
+    /// The last word of a process that ends in good order: what is open is aborted, with the progress that is in it; but not once its
+    /// commit has left.
+    pub(crate) fn abandon(&mut self, producer: usize, dice: &mut Dice) {
+        let Some(transaction) = &mut self.producers[producer].transaction else { return };
+        if transaction.asked.is_none() || dice.one_in(2) {
+            transaction.open.clear();
+            transaction.asked = None;
+        }
     }
 
     /// Whether it may take records.
