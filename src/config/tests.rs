@@ -405,6 +405,18 @@ fn help_and_version_exit_with_0() {
 }
 
 #[test]
+fn short_help_fits_two_screens_and_leads_to_the_rest() {
+    for command in ["run", "check"] {
+        let asked = |flag| parse_in(&environment(&[]), &[command, flag]).unwrap_err().to_string();
+        let (brief, whole) = (asked("-h"), asked("--help"));
+        assert!(brief.lines().count() <= 60, "{brief}");
+        assert!(brief.contains("--source <URI>") && !brief.contains("--coalesce"), "{brief}");
+        assert!(brief.contains(&format!("walrelay {command} --help")), "{brief}");
+        assert!(whole.contains("--coalesce"), "{whole}");
+    }
+}
+
+#[test]
 fn help_states_the_defaults() {
     let help = parse_in(&environment(&[]), &["run", "--help"]).unwrap_err().to_string();
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -6,6 +6,8 @@
 //!
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 
+mod brief;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -685,7 +687,11 @@ pub enum Refused {
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Typed, Refused> {
     let arguments = arguments.into_iter().collect::<Vec<_>>();
     let parsed = Cli::try_parse_from(&arguments).map(|cli| cli.command);
-    parsed.map_err(|error| refusal(&error, command_in(&arguments).as_deref()))
+    parsed.map_err(|error| {
+        let is_brief = error.kind() == ErrorKind::DisplayHelp && arguments.iter().any(|argument| argument == "-h");
+        let brief = is_brief.then(|| brief::brief(Cli::command()).try_get_matches_from(&arguments).err()).flatten();
+        refusal(&brief.unwrap_or(error), command_in(&arguments).as_deref())
+    })
 }
 
 /// The command that was typed, if it is one.
