@@ -5,6 +5,7 @@
 //!
 //! Each is durable as a careful operator would have it: what it acknowledged survives SIGKILL.
 
+mod amqp;
 mod bring;
 mod elasticmq;
 mod jetstream;
@@ -21,11 +22,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{self, Guarded, LastWill};
 use crate::{provision, run_dir};
 
+pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
 pub use jetstream::{Connection as JetStream, Stored};
 pub use resp::{Connection as RespConnection, Reply};
 
@@ -102,6 +104,16 @@ trait Program: Debug + Send + Sync {
 
     /// Whether it serves requests.
     fn answers(&self, folder: &Path, port: u16) -> bool;
+
+    /// What controls it while it runs, where it has such a program.
+    fn control(&self, _folder: &Path) -> Option<Command> {
+        None
+    }
+
+    /// The process that serves, where that is not the one that was started.
+    fn server(&self, _folder: &Path) -> Option<i32> {
+        None
+    }
 
     /// What is left to end when its process has ended.
     fn ended(&self, _folder: &Path) {}
@@ -201,7 +213,7 @@ impl Broker {
     /// # Errors
     /// The signal may not be sent.
     pub fn suspend(&mut self) -> Result<()> {
-        self.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::STOP))
+        self.signal(Signal::STOP)
     }
 
     /// Ends what [`Broker::suspend`] began.
@@ -209,7 +221,28 @@ impl Broker {
     /// # Errors
     /// The signal may not be sent.
     pub fn resume(&mut self) -> Result<()> {
-        self.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::CONT))
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Result<()> {
+        let Some(process) = self.process.as_mut() else { return Ok(()) };
+        match self.program.server(&self.folder).and_then(Pid::from_raw) {
+            Some(server) => Ok(kill_process(server, signal)?),
+            None => process.signal(signal),
+        }
+    }
+
+    /// Tells it something by the program that controls it.
+    ///
+    /// # Errors
+    /// It has none, or that fails; the message carries what it says.
+    pub fn control(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = self.program.control(&self.folder).context("nothing controls it")?;
+        let output = command.args(arguments).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        anyhow::ensure!(output.status.success(), "{arguments:?}: {said}");
+        Ok(said)
     }
 
     /// Starts it on the same data and the same port; nothing happens when it is up.
@@ -259,6 +292,14 @@ impl Broker {
     /// It does not answer.
     pub fn jetstream(&self, login: &serde_json::Value) -> Result<JetStream> {
         JetStream::open(self.port, login).with_context(|| format!("cannot reach {}", self.url()))
+    }
+
+    /// A connection to RabbitMQ.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn amqp(&self) -> Result<AmqpConnection> {
+        AmqpConnection::open(self.port).with_context(|| format!("cannot reach {}", self.url()))
     }
 }
 

@@ -103,6 +103,15 @@ impl Program for RabbitMq {
         greeted().unwrap_or(false)
     }
 
+    fn control(&self, folder: &Path) -> Option<Command> {
+        Some(self.prepared(&self.sbin.join("rabbitmqctl"), folder))
+    }
+
+    /// The shell that starts Erlang stays in front of it.
+    fn server(&self, folder: &Path) -> Option<i32> {
+        fs::read_to_string(folder.join("rabbit.pid")).ok()?.trim().parse().ok()
+    }
+
     fn ended(&self, folder: &Path) {
         let mut epmd = self.prepared(&self.erlang.join("bin/epmd"), folder);
         drop(epmd.arg("-kill").stdout(Stdio::null()).stderr(Stdio::null()).status());
