@@ -186,7 +186,8 @@ fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
 
 fn visible_secret(kind: &Kind, flag: &str, (property, value): &(String, Given)) -> Option<String> {
     let from_file = flag.split_once("=@").is_some_and(|(_, file)| !file.starts_with('@'));
-    (is_secret(property) && !from_file).then(|| {
+    // A command that prints one is none.
+    (is_secret(property) && !property.ends_with("-command") && !from_file).then(|| {
         let variable = format!("{}{}", Layers::prefix(kind), property.to_ascii_uppercase().replace(['.', '-'], "_"));
         format!("{}: its value shows in ps: use -X {property}=@FILE or the variable {variable}", value.origin)
     })

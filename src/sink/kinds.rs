@@ -11,6 +11,8 @@ pub const KINDS: &[&Kind] = &[
     &super::kafka::KIND,
     #[cfg(feature = "nats")]
     &super::nats::KIND,
+    #[cfg(feature = "rabbitmq")]
+    &super::rabbitmq::KIND,
     #[cfg(feature = "redis")]
     &super::redis::KIND,
     &stdout::KIND,

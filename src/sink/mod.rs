@@ -16,6 +16,8 @@ pub mod lanes;
 pub mod nats;
 pub mod null;
 mod owned;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod elsewhere;
 mod lane;
 mod load;
 mod own;
@@ -31,6 +33,8 @@ mod other_server;
 mod pages;
 mod promotion;
 mod prune;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod reconnects;
 mod records;
 #[cfg(feature = "redis")]

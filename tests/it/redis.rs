@@ -2,37 +2,18 @@
 //!
 //! What is stored is read with a client of the test's own.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use postgres::Client;
-use rdkafka::ClientConfig;
 use walrelay_dev::brokers::{Broker, Kind, Reply, shared};
-use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
-use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::relay::Relay;
 
-use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, wait_log};
+use crate::elsewhere::{self, insert, lane};
+use crate::lane::{LONG, Lane, ended, hint, wait_log};
 
 /// The fields of an entry, in their order.
 type Entry = Vec<(String, String)>;
 
-/// A lane without Kafka.
-fn lane() -> Lane {
-    let postgres = shared_postgres().unwrap();
-    let name = postgres.create_unique_database("lane").unwrap();
-    let source = postgres.url(&name);
-    Lane { name, source, brokers: String::new(), client: ClientConfig::new() }.furnish(OUTBOX, "outbox")
-}
-
-fn arguments(lane: &Lane, broker: &Broker, more: &[&str]) -> Vec<String> {
-    let (url, topic) = (broker.url(), lane.topic("{route}"));
-    let place = ["run", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
-    let destination = ["--to", &url, "--topic", &topic, "--shutdown-timeout=50s"];
-    place.iter().chain(&destination).chain(more).map(|&argument| argument.to_owned()).collect()
-}
-
 fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
-    Relay::start(&binary(), &arguments(lane, broker, more), &[] as &[(&str, &str)]).unwrap()
+    elsewhere::start(lane, &broker.url(), more)
 }
 
 fn call(broker: &Broker, words: &[&str]) -> Reply {
@@ -58,32 +39,10 @@ fn ids(broker: &Broker, stream: &str) -> Vec<String> {
     entries(broker, stream).iter().map(|entry| field(entry, "id").to_owned()).collect()
 }
 
-/// Rows `first` to `last` of seven keys, ten a transaction.
-fn insert(client: &mut Client, first: u32, last: u32) {
-    for start in (first..=last).step_by(10) {
-        let end = last.min(start + 9);
-        let sql = format!(
-            "INSERT INTO outbox SELECT n::text, 'order', 'k' || n % 7, 'Placed', '{{}}' FROM generate_series({start}, {end}) AS n"
-        );
-        client.batch_execute(&sql).unwrap();
-    }
-}
-
-/// Every row of 1 to `last` is there, and those of a key in their order where they appear first. How many repeats there are.
+/// As [`elsewhere::assert_complete`].
 #[track_caller]
 fn assert_complete(broker: &Broker, lane: &Lane, last: u32) -> usize {
-    let stored: Vec<u32> = ids(broker, &lane.topic("order")).iter().map(|id| id.parse().unwrap()).collect();
-    let mut seen = BTreeSet::new();
-    let mut latest = BTreeMap::new();
-    for id in &stored {
-        if seen.insert(*id) {
-            let before = latest.insert(id % 7, *id).unwrap_or(0);
-            assert!(before < *id, "{id} of its key came after {before}");
-        }
-    }
-    let missing: Vec<u32> = (1..=last).filter(|id| !seen.contains(id)).collect();
-    assert!(missing.is_empty() && seen.len() == last as usize, "missing: {missing:?}");
-    stored.len() - seen.len()
+    elsewhere::assert_complete(&ids(broker, &lane.topic("order")), last)
 }
 
 #[test]
@@ -220,14 +179,7 @@ fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     let lane = lane();
     let broker = Broker::start(Kind::Valkey, &["appendfsync everysec", "user app on >secret ~other* +@all"]).unwrap();
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
-    let check = |to: &str| {
-        let topic = lane.topic("{route}");
-        let arguments =
-            ["check", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--to", to];
-        let more = ["--topic", &topic, "--json"];
-        let output = relay::run(&binary(), &[&arguments[..], &more].concat()).unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let check = |to: &str| elsewhere::check(&lane, to, &[]);
     let found = check(&broker.url());
     assert!(found.contains("appendfsync is everysec") && found.contains("-X wait=0,1000"), "{found}");
     assert!(found.contains("is created by its first record"), "{found}");

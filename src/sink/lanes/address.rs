@@ -4,7 +4,8 @@
 //! Contacts nobody. No error here shows a password.
 
 use super::socket::Tls;
-use crate::given::{Given, SettingError};
+use crate::given::{Given, Origin, SettingError};
+use crate::secret::Secret;
 use std::path::PathBuf;
 
 /// What stands behind `scheme://`.
@@ -94,6 +95,16 @@ pub fn needs(given: Option<&Given>, other: &'static str) -> SettingError {
     match given {
         Some(given) => SettingError::Needs { origin: given.origin.clone(), other },
         None => SettingError::Usage { message: format!("{other} is missing"), hint: format!("give {other}") },
+    }
+}
+
+/// A secret. What stands in a file is read again each time.
+pub fn secret(given: &Given) -> Secret {
+    match &given.origin {
+        Origin::FlagFile(from) => Secret::File(from.file.clone()),
+        Origin::Flag(_) | Origin::Variable(_) | Origin::Key(_) | Origin::Translated(_) => {
+            Secret::Text(given.text.clone().into())
+        }
     }
 }
 

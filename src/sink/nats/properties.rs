@@ -7,7 +7,7 @@ use super::settings::{LogIn, Server, Settings};
 use crate::given::{Given, Origin, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;
-use crate::sink::lanes::address::{Address, needs, switch, tls};
+use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
 
 /// Every property.
 pub(super) const PROPERTIES: [&str; 12] = [
@@ -123,16 +123,6 @@ fn login<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Log
         (Some(("nkey", file)), None) => Some(LogIn::Nkey(file_of(file))),
         (Some((_, file)), None) => Some(LogIn::Credentials(file_of(file))),
     })
-}
-
-/// A secret that stands in a file is read again at each connection.
-fn secret(given: &Given) -> Secret {
-    match &given.origin {
-        Origin::FlagFile(from) => Secret::File(from.file.clone()),
-        Origin::Flag(_) | Origin::Variable(_) | Origin::Key(_) | Origin::Translated(_) => {
-            Secret::Text(given.text.clone().into())
-        }
-    }
 }
 
 /// A property that names a file; `@` in front of it is the same.

@@ -1,0 +1,115 @@
+//! RabbitMQ as settings name it.
+//!
+//! In: `--to amqp://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a queue for measurements.
+
+use super::properties::{EXAMPLE, PROPERTIES, ROUTING_KEYS, SCHEMES};
+use super::session::{ASKING, Refusal, Session};
+use super::settings::Settings;
+use super::{check, judge, method};
+use crate::finding::Finding;
+use crate::given::{Given, SettingError};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
+use crate::sink::{Failure, Sink};
+use std::sync::Arc;
+
+/// RabbitMQ.
+pub const KIND: Kind = Kind {
+    name: "rabbitmq",
+    title: "RabbitMQ",
+    schemes: &SCHEMES,
+    example: EXAMPLE,
+    topics: &ROUTING_KEYS,
+    can: Can { exactly_once: false, partitions: false, null_values: false, debezium: false },
+    properties: &PROPERTIES,
+    passes_others: false,
+    record_overhead_bytes: RECORD_OVERHEAD_BYTES,
+    read,
+    refusals: || judge::REFUSALS.to_vec(),
+    reasons: || judge::REASONS.to_vec(),
+    hint: judge::hint,
+};
+
+fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let Some(address) = asked.addresses.first() else {
+        let message = format!("--to {}:// names no server", asked.scheme);
+        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
+    };
+    let property = |name: &str| -> Option<&Given> { asked.property(name) };
+    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
+}
+
+impl Destination for Settings {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        Self::address(self)
+    }
+
+    fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        let sink = super::open(self.clone().named(client));
+        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text })?))
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let queue = ScratchQueue { settings: self.clone().named(client), queue: topic.to_owned() };
+        queue.asked("create queue", async |session| {
+            let Self { exchange, .. } = &queue.settings;
+            if session.ask(|out| method::queue_declare(out, ASKING, topic, true)).await?.is_ok() {
+                return Ok(Err("there is a queue of that name".to_owned()));
+            }
+            let declared = session.ask(|out| method::queue_declare(out, ASKING, topic, false)).await?;
+            let bound = match declared {
+                Ok(()) if !exchange.is_empty() => {
+                    session.ask(|out| method::queue_bind(out, ASKING, topic, exchange, topic)).await?
+                }
+                declared => declared,
+            };
+            if bound.is_err() {
+                // What was declared goes with it; whoever may not declare has nothing to delete.
+                drop(session.ask(|out| method::queue_delete(out, ASKING, topic)).await?);
+            }
+            Ok(bound.map_err(|refusal| refusal.text))
+        })?;
+        Ok(Box::new(queue))
+    }
+}
+
+/// A quorum queue, bound by its name.
+struct ScratchQueue {
+    settings: Settings,
+    queue: String,
+}
+
+impl ScratchQueue {
+    /// Asks on a connection of its own.
+    fn asked(
+        &self,
+        what: &'static str,
+        ask: impl AsyncFnOnce(&mut Session) -> Result<Result<(), String>, Failure>,
+    ) -> Result<(), ScratchError> {
+        let failed = |reason: String| ScratchError { what, topic: self.queue.clone(), reason };
+        let answer = block_on(async {
+            let mut session = Session::open(&self.settings, 0).await?;
+            let answer = ask(&mut session).await;
+            session.leave().await;
+            answer
+        });
+        answer.map_err(|failure| failed(failure.text))?.map_err(failed)
+    }
+}
+
+impl Scratch for ScratchQueue {
+    fn remove(self: Box<Self>) -> Result<(), ScratchError> {
+        self.asked("remove queue", async |session| {
+            let deleted = session.ask(|out| method::queue_delete(out, ASKING, &self.queue)).await?;
+            Ok(deleted.map_err(|refusal: Refusal| refusal.text))
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! What a server's codes say: about a record, its exchange, or the broker.
+//!
+//! In: reply codes. Out: failures. It does no I/O. Control flow follows codes, never texts.
+//! Specification: AMQP 0-9-1, section 1.2 (reply codes).
+
+use super::method::Closing;
+use super::settings::Settings;
+use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::{Failure, FailureClass};
+
+/// Labels of failures, for metrics.
+pub(super) const CONNECTION: &str = "connection";
+const ALARM: &str = "alarm";
+const NOT_TAKEN: &str = "not_taken";
+pub(super) const UNROUTABLE: &str = "unroutable";
+pub(super) const NO_EXCHANGE: &str = "no_exchange";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+const REFUSED: &str = "refused";
+const ROUTING_KEY: &str = "routing_key";
+const HEADERS: &str = "headers";
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 6] = [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 8] =
+    [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED];
+
+const CONTENT_TOO_LARGE: u16 = 311;
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+const NOT_ALLOWED: u16 = 530;
+
+/// What closed a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// One of the records on it.
+    Record(FailureClass, &'static str),
+    /// What all records have in common.
+    Exchange,
+    /// Nothing that a record has to do with.
+    Broker,
+}
+
+pub(super) fn fault(code: u16) -> Fault {
+    match code {
+        NOT_FOUND => Fault::Exchange,
+        ACCESS_REFUSED => Fault::Record(FailureClass::Topic, NOT_PERMITTED),
+        CONTENT_TOO_LARGE | PRECONDITION_FAILED => Fault::Record(FailureClass::Row, REFUSED),
+        _ => Fault::Broker,
+    }
+}
+
+fn shown(closing: Closing<'_>) -> String {
+    format!("{} ({})", String::from_utf8_lossy(closing.text), closing.code)
+}
+
+/// A connection cannot be had, or is lost.
+pub(super) fn broken(server: &str, reason: &str) -> Failure {
+    let text = format!("RabbitMQ at {server} cannot be reached: {reason}");
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// The server closes the connection.
+pub(super) fn closed(server: &str, closing: Closing<'_>) -> Failure {
+    let (class, reason) = match closing.code {
+        ACCESS_REFUSED | NOT_ALLOWED => (FailureClass::LogIn, LOG_IN_LABEL),
+        _ => (FailureClass::Environment, CONNECTION),
+    };
+    let text = format!("RabbitMQ at {server} closes the connection: {}", shown(closing));
+    Failure { class, reason, text }
+}
+
+/// Who we are cannot be proved.
+pub(super) fn no_login(server: &str, reason: &str) -> Failure {
+    let text = format!("cannot authenticate to RabbitMQ at {server}: {reason}");
+    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
+}
+
+/// What is declared is refused.
+pub(super) fn not_declared(server: &str, what: &str, closing: Closing<'_>) -> Failure {
+    let reason = match fault(closing.code) {
+        Fault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
+        Fault::Exchange => NO_EXCHANGE,
+        Fault::Record(..) | Fault::Broker => REFUSED,
+    };
+    let text = format!("RabbitMQ at {server} does not declare {what}: {}", shown(closing));
+    Failure { class: FailureClass::Environment, reason, text }
+}
+
+/// A channel was closed for a reason that no record has to do with.
+pub(super) fn channel_closed(server: &str, closing: Closing<'_>) -> Failure {
+    let text = format!("RabbitMQ at {server} closes a channel: {}", shown(closing));
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// The server takes nothing for now.
+pub(super) fn alarm(server: &str, reason: &[u8]) -> Failure {
+    let text = format!("RabbitMQ at {server} blocks publishers: {}", String::from_utf8_lossy(reason));
+    Failure { class: FailureClass::Environment, reason: ALARM, text }
+}
+
+/// A queue did not take a message.
+pub(super) fn not_taken(settings: &Settings, key: &str) -> Failure {
+    let exchange = settings.exchange_shown();
+    let text = format!("a queue of exchange {exchange} does not take messages with routing key {key} (nack)");
+    Failure { class: FailureClass::Environment, reason: NOT_TAKEN, text }
+}
+
+/// No queue takes a message.
+pub(super) fn unroutable(settings: &Settings, key: &[u8], closing: Closing<'_>) -> Failure {
+    let (exchange, key) = (settings.exchange_shown(), String::from_utf8_lossy(key));
+    let text = format!("no queue takes messages of exchange {exchange} with routing key {key}: {}", shown(closing));
+    Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
+}
+
+/// The exchange is missing.
+pub(super) fn no_exchange(closing: Closing<'_>) -> Failure {
+    let text = format!("RabbitMQ refuses messages: {}", shown(closing));
+    Failure { class: FailureClass::Topic, reason: NO_EXCHANGE, text }
+}
+
+/// The channel was closed over this record.
+pub(super) fn refused(key: &str, class: FailureClass, reason: &'static str, closing: Closing<'_>) -> Failure {
+    let text = format!("RabbitMQ refuses a message with routing key {key}: {}", shown(closing));
+    Failure { class, reason, text }
+}
+
+/// A record that can be no message.
+pub(super) fn bad(reason: &'static str, text: String) -> Failure {
+    Failure { class: FailureClass::Row, reason, text }
+}
+
+/// A routing key that is too long, or none.
+pub(super) fn bad_key(bytes: usize) -> Failure {
+    bad(ROUTING_KEY, format!("a routing key has 1 to 255 bytes, this one {bytes}"))
+}
+
+/// Headers that cannot be written.
+pub(super) fn bad_headers(text: String) -> Failure {
+    bad(HEADERS, text)
+}
+
+/// What fixes a failure for which an operator must act.
+pub(super) fn hint(failure: &Failure) -> Option<String> {
+    let hint = match failure.reason {
+        _ if failure.class == FailureClass::LogIn => {
+            "check the user, the vhost (%2f is /) and its permissions in --to, and the password (WALRELAY_RABBITMQ_PASSWORD, -X password=@FILE)"
+        }
+        UNROUTABLE => {
+            "rabbitmqadmin declare binding source=EXCHANGE destination=QUEUE routing_key=KEY (# takes all); for a new queue first: \
+             rabbitmqadmin declare queue name=QUEUE durable=true arguments='{\"x-queue-type\":\"quorum\"}'"
+        }
+        NO_EXCHANGE => {
+            "rabbitmqadmin declare exchange name=EXCHANGE type=topic durable=true, or -X declare=true, or give another -X exchange"
+        }
+        NOT_PERMITTED => {
+            "rabbitmqctl set_permissions -p VHOST USER '' EXCHANGE '' (configure, write, read), and set_topic_permissions where they are used"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closing(code: u16) -> Closing<'static> {
+        Closing { code, text: b"why" }
+    }
+
+    #[test]
+    fn codes_say_whose_fault_it_is() {
+        assert_eq!(fault(404), Fault::Exchange);
+        assert_eq!(fault(403), Fault::Record(FailureClass::Topic, NOT_PERMITTED));
+        assert_eq!(fault(406), Fault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(311), Fault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(506), Fault::Broker);
+        assert_eq!(closed("h:1", closing(530)).class, FailureClass::LogIn);
+        assert_eq!(closed("h:1", closing(320)).reason, CONNECTION);
+        assert_eq!(closed("h:1", closing(320)).text, "RabbitMQ at h:1 closes the connection: why (320)");
+    }
+
+    #[test]
+    fn what_an_operator_can_fix_has_a_command() {
+        for failure in [no_exchange(closing(404)), refused("k", FailureClass::Topic, NOT_PERMITTED, closing(403))] {
+            assert!(hint(&failure).is_some_and(|hint| hint.contains("rabbitmq")), "{failure:?}");
+        }
+        assert_eq!(hint(&alarm("h:1", b"low on memory")), None);
+    }
+}

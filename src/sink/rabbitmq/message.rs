@@ -1,0 +1,284 @@
+//! A record as a message: the method that publishes it, its properties, its body.
+//!
+//! In: a record. Out: frames. Back: what of a returned message tells which record it was. It does no I/O.
+//!
+//! Properties: `content_type`, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`, `type`, `app_id`. The key is
+//! the header `key`, other headers keep their names. A header with one of the names that mean something else here is written as
+//! `header:NAME`. What is longer than a property may be is a header instead.
+//! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
+
+use super::method;
+use super::wire::{FRAME_OVERHEAD, Garbled, SHORT, Sort, Values, Writing};
+use crate::sink::Header;
+use crate::sink::lanes::Stored;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+const BASIC: u16 = 60;
+const APPLICATION: &[u8] = b"walrelay";
+
+/// Which properties there are, in the order in which they are written.
+const CONTENT_TYPE: u16 = 1 << 15;
+const CONTENT_ENCODING: u16 = 1 << 14;
+const HEADERS: u16 = 1 << 13;
+const DELIVERY_MODE: u16 = 1 << 12;
+const PRIORITY: u16 = 1 << 11;
+const CORRELATION_ID: u16 = 1 << 10;
+const REPLY_TO: u16 = 1 << 9;
+const EXPIRATION: u16 = 1 << 8;
+const MESSAGE_ID: u16 = 1 << 7;
+const TIMESTAMP: u16 = 1 << 6;
+const TYPE: u16 = 1 << 5;
+const APP_ID: u16 = 1 << 3;
+
+/// Kept on disk.
+const PERSISTENT: u8 = 2;
+
+/// Names of headers that say something else here, or would be obeyed by the server.
+const RESERVED: [&str; 5] = ["key", "id", "type", "CC", "BCC"];
+
+/// The longest name of a header, in bytes.
+pub(super) const LONGEST_NAME: usize = SHORT;
+
+/// Which of the messages under way a returned one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Print(u64);
+
+impl Print {
+    fn of(key: &[u8], id: Option<&[u8]>, body_bytes: u64) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (key, id, body_bytes).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    #[cfg(test)]
+    pub(super) fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// The properties do not fit into a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooManyHeaders {
+    /// Bytes that they take.
+    pub(super) bytes: usize,
+}
+
+/// What of a record's headers is told apart: those that every record begins with.
+struct Parts<'a> {
+    id: Option<&'a [u8]>,
+    kind: Option<&'a [u8]>,
+    /// How many headers those are.
+    headers: usize,
+}
+
+fn parts(record: Stored<'_>) -> Parts<'_> {
+    let mut headers = record.headers().peekable();
+    let id = headers.next_if(|header| header.name == "id");
+    let kind = headers.next_if(|header| header.name == "eventType");
+    Parts {
+        id: id.and_then(|header| header.value),
+        kind: kind.and_then(|header| header.value),
+        headers: usize::from(id.is_some()) + usize::from(kind.is_some()),
+    }
+}
+
+/// Whether it can be a property.
+fn fits(text: &&[u8]) -> bool {
+    text.len() <= SHORT
+}
+
+/// Appends the frames of a message; nothing where it cannot be one. `frame_bytes`: the most a frame may have.
+pub(super) fn publish(
+    out: &mut Vec<u8>,
+    channel: u16,
+    exchange: &str,
+    record: Stored<'_>,
+    frame_bytes: usize,
+) -> Result<Print, TooManyHeaders> {
+    let start = out.len();
+    method::publish(out, channel, exchange, record.topic());
+    let Parts { id, kind, headers } = parts(record);
+    let body = record.value().unwrap_or_default();
+    let (message_id, kind_property) = (id.filter(fits), kind.filter(fits));
+    let header = Writing::begin(out, Sort::Header, channel).u16(BASIC).u16(0).u64(body.len() as u64);
+    let flags = HEADERS | DELIVERY_MODE | TIMESTAMP | APP_ID;
+    let flags = flags | message_id.map_or(0, |_| MESSAGE_ID) | kind_property.map_or(0, |_| TYPE);
+    let mut header = header.u16(flags).table(|mut table| {
+        let whole =
+            [("key", record.key()), ("id", id.filter(|id| !fits(id))), ("type", kind.filter(|kind| !fits(kind)))];
+        for (name, value) in whole {
+            if value.is_some() {
+                table = table.entry(name.as_bytes(), value);
+            }
+        }
+        for Header { name, value } in record.headers().skip(headers) {
+            table = if RESERVED.contains(&name) {
+                table.entry(&[b"header:", name.as_bytes()].concat(), value)
+            } else {
+                table.entry(name.as_bytes(), value)
+            };
+        }
+        table
+    });
+    header = header.u8(PERSISTENT);
+    if let Some(id) = message_id {
+        header = header.short(id);
+    }
+    header = header.u64(u64::try_from(record.timestamp_millis() / 1000).unwrap_or_default());
+    if let Some(kind) = kind_property {
+        header = header.short(kind);
+    }
+    let bytes = header.short(APPLICATION).end();
+    if bytes > frame_bytes {
+        out.truncate(start);
+        return Err(TooManyHeaders { bytes });
+    }
+    for part in body.chunks(frame_bytes.saturating_sub(FRAME_OVERHEAD).max(1)) {
+        Writing::begin(out, Sort::Body, channel).raw(part).end();
+    }
+    Ok(Print::of(record.topic().as_bytes(), message_id, body.len() as u64))
+}
+
+/// A message that comes back: its routing key, then this header, then a body of so many bytes.
+pub(super) fn returned(key: &[u8], header: &[u8]) -> Result<(Print, u64), Garbled> {
+    let mut values = Values::of(header);
+    values.u16()?;
+    values.u16()?;
+    let body_bytes = values.u64()?;
+    let flags = values.u16()?;
+    // The last bit says that more of them follow.
+    if flags & 1 == 1 {
+        return Err(Garbled);
+    }
+    for text in [CONTENT_TYPE, CONTENT_ENCODING] {
+        if flags & text != 0 {
+            values.short()?;
+        }
+    }
+    if flags & HEADERS != 0 {
+        values.table(&mut |_, _| {})?;
+    }
+    for number in [DELIVERY_MODE, PRIORITY] {
+        if flags & number != 0 {
+            values.u8()?;
+        }
+    }
+    for text in [CORRELATION_ID, REPLY_TO, EXPIRATION] {
+        if flags & text != 0 {
+            values.short()?;
+        }
+    }
+    let id = if flags & MESSAGE_ID == 0 { None } else { Some(values.short()?) };
+    Ok((Print::of(key, id, body_bytes), body_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::lanes::Chunk;
+    use crate::sink::rabbitmq::wire::frame;
+    use crate::sink::{Origin, Record, Tag, Token};
+    use proptest::prelude::*;
+
+    const ROOM: usize = 4096;
+
+    const HEADERS: &[Header<'_>] = &[
+        Header { name: "id", value: Some(b"7") },
+        Header { name: "eventType", value: Some(b"Placed") },
+        Header { name: "trace", value: Some(b"t") },
+        Header { name: "none", value: None },
+        Header { name: "CC", value: Some(b"other") },
+    ];
+
+    const RECORD: Record<'_> = Record {
+        topic: "orders",
+        key: Some(b"k"),
+        value: Some(b"{}"),
+        headers: HEADERS,
+        timestamp_millis: 7_999,
+        partition: None,
+    };
+
+    fn chunk(record: &Record<'_>) -> Chunk {
+        let mut chunk = Chunk::default();
+        chunk.push(record, Tag { token: Token::unpack(0), origin: Origin::default() });
+        chunk
+    }
+
+    /// The payloads of a message's frames, by their sorts.
+    fn frames(record: &Record<'_>, room: usize) -> (Print, Vec<(Sort, Vec<u8>)>) {
+        let (chunk, mut out, mut found) = (chunk(record), Vec::new(), Vec::new());
+        let print = publish(&mut out, 3, "outbox", chunk.get(0).unwrap(), room).unwrap();
+        let mut rest = out.as_slice();
+        while let Some((whole, length)) = frame(rest, room).unwrap() {
+            assert_eq!(whole.channel, 3);
+            found.push((whole.sort, whole.payload.to_vec()));
+            rest = &rest[length..];
+        }
+        (print, found)
+    }
+
+    #[test]
+    fn a_message_has_its_parts_as_properties_and_headers() {
+        let (_, frames) = frames(&RECORD, ROOM);
+        let method = [&[0, 60, 0, 40, 0, 0, 6][..], b"outbox\x06orders\x01"].concat();
+        assert_eq!((frames[0].clone(), frames[2].clone()), ((Sort::Method, method), (Sort::Body, b"{}".to_vec())));
+        let mut header = Values::of(&frames[1].1);
+        assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
+        assert_eq!(header.u16(), Ok(ALL));
+        let mut entries = Vec::new();
+        header.table(&mut |name, value| entries.push((name.to_vec(), value.to_vec()))).unwrap();
+        let expected = [("key", "k"), ("trace", "t"), ("header:CC", "other")];
+        assert_eq!(entries, expected.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())));
+        assert_eq!((header.u8(), header.short(), header.u64()), (Ok(2), Ok(&b"7"[..]), Ok(7)));
+        assert_eq!((header.short(), header.short()), (Ok(&b"Placed"[..]), Ok(&b"walrelay"[..])));
+    }
+
+    const ALL: u16 = HEADERS_FLAG | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP | TYPE | APP_ID;
+    const HEADERS_FLAG: u16 = super::HEADERS;
+
+    #[test]
+    fn what_is_longer_than_a_property_is_a_header() {
+        let long = [b'x'; 256];
+        let headers = [Header { name: "id", value: Some(&long) }, Header { name: "eventType", value: Some(&long) }];
+        let (_, frames) = frames(&Record { headers: &headers, key: None, ..RECORD }, ROOM);
+        let mut header = Values::of(&frames[1].1);
+        assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
+        assert_eq!(header.u16(), Ok(HEADERS_FLAG | DELIVERY_MODE | TIMESTAMP | APP_ID));
+        let mut entries = Vec::new();
+        header.table(&mut |name, value| entries.push((name.to_vec(), value.len()))).unwrap();
+        assert_eq!(entries, [(b"id".to_vec(), 256), (b"type".to_vec(), 256)]);
+    }
+
+    #[test]
+    fn headers_that_fill_a_frame_are_no_message_and_leave_nothing() {
+        let large = vec![b'x'; ROOM];
+        let headers = [Header { name: "h", value: Some(&large) }];
+        let (chunk, mut out) = (chunk(&Record { headers: &headers, ..RECORD }), vec![1, 2]);
+        let refused = publish(&mut out, 1, "outbox", chunk.get(0).unwrap(), ROOM);
+        assert!(refused.is_err_and(|error| error.bytes > ROOM));
+        assert_eq!(out, [1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_that_comes_back_is_known_again(
+            id in prop::option::of("[a-z]{0,300}"),
+            body in prop::collection::vec(any::<u8>(), 0..9000),
+            room in 1000..ROOM,
+        ) {
+            let headers: Vec<Header<'_>> =
+                id.iter().map(|id| Header { name: "id", value: Some(id.as_bytes()) }).collect();
+            let record = Record { headers: &headers, value: Some(&body), ..RECORD };
+            let (print, frames) = frames(&record, room);
+            prop_assert_eq!(returned(b"orders", &frames[1].1), Ok((print, body.len() as u64)));
+            let parts: Vec<u8> = frames[2..].iter().flat_map(|(_, part)| part.clone()).collect();
+            prop_assert_eq!(parts, body);
+        }
+
+        #[test]
+        fn a_garbled_header_is_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _known = returned(b"k", &bytes).is_ok();
+        }
+    }
+}

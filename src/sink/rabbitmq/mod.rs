@@ -1,0 +1,47 @@
+//! RabbitMQ, by AMQP 0-9-1.
+//!
+//! In: records. Out: one message for each, published to an exchange with the record's topic as routing key. A record counts as delivered
+//! when the broker has confirmed its message and has not returned it. At most one message of a key is under way.
+//!
+//! Invariant: a later record of a key is never published while an earlier one is refused and undecided, or its outcome unknown.
+//! Specification: AMQP 0-9-1; RabbitMQ, "Consumer Acknowledgements and Publisher Confirms".
+
+mod channel;
+mod check;
+mod destination;
+mod judge;
+mod message;
+mod method;
+mod properties;
+mod session;
+mod settings;
+mod window;
+mod wire;
+mod worker;
+
+pub use destination::KIND;
+pub use settings::Settings;
+
+use super::lanes::LaneSink;
+use super::{Failure, Record};
+
+/// A client, which begins to connect.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+    let bound = settings.max_in_flight;
+    LaneSink::start("rabbitmq", bound, admit, async move |receiver| worker::run(settings, receiver).await)
+}
+
+/// What no broker would take.
+fn admit(record: &Record<'_>) -> Result<(), Failure> {
+    let bytes = record.topic.len();
+    if bytes == 0 || bytes > wire::SHORT {
+        return Err(judge::bad_key(bytes));
+    }
+    match record.headers.iter().find(|header| header.name.len() > message::LONGEST_NAME) {
+        Some(header) => Err(judge::bad_headers(format!("a header's name of {} bytes", header.name.len()))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,219 @@
+//! A RabbitMQ destination's address and properties, as users write them.
+//!
+//! In: `amqp://user:password@host:port,host:port/vhost` and `-X` properties. Out: [`Settings`]. No error here shows a password.
+//! Specification: RabbitMQ, "URI Specification".
+
+use super::settings::{Login, Settings};
+use super::wire::SHORT;
+use crate::given::units::duration;
+use crate::given::{Given, SettingError};
+use crate::route::Rule;
+use crate::secret::{Secret, SecretCommand};
+use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
+use std::time::Duration;
+
+/// Every property.
+pub(super) const PROPERTIES: [&str; 12] = [
+    "exchange",
+    "declare",
+    "queue",
+    "username",
+    "password",
+    PASSWORD_COMMAND,
+    "vhost",
+    "auth",
+    "heartbeat",
+    "tls.ca",
+    "tls.certificate",
+    "tls.key",
+];
+
+const PASSWORD_COMMAND: &str = "password-command";
+
+/// A routing key may be any text of so many bytes.
+pub(super) static ROUTING_KEYS: Rule = Rule {
+    expected: "a text of 1 to 255 bytes",
+    made_of: "a routing key (all others are)",
+    allows: |character| character != '\0',
+    longest_bytes: SHORT,
+    also: |_| None,
+};
+
+/// What stands before `://`, without and with encryption.
+pub(super) const SCHEMES: [&str; 2] = ["amqp", "amqps"];
+
+/// An address as an example.
+pub(super) const EXAMPLE: &str = "amqp://USER@HOST:PORT/VHOST";
+
+const PORTS: (u16, u16) = (5672, 5671);
+const EXCHANGE: &str = "outbox";
+const VHOST: &str = "/";
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// What a server has as it is installed; it takes them from its own machine alone.
+const GUEST: &str = "guest";
+
+impl Settings {
+    /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
+    ///
+    /// # Errors
+    /// The first that is not valid.
+    pub fn read<'a>(
+        scheme: &str,
+        address: &Given,
+        property: impl Fn(&str) -> Option<&'a Given>,
+        max_in_flight: usize,
+    ) -> Result<Self, SettingError> {
+        let is_encrypted = scheme == "amqps";
+        let default_port = if is_encrypted { PORTS.1 } else { PORTS.0 };
+        let Address { user, password, hosts, path } = Address::of(address, default_port, EXAMPLE)?;
+        let name = |name: &str| property(name).map(name_of).transpose();
+        let login = login(&property, user, password)?;
+        if let Some(given) = property("auth").filter(|_| matches!(login, Login::External) && !is_encrypted) {
+            return Err(given.invalid("plain, or external with amqps:// and tls.certificate", None));
+        }
+        let declare = property("declare").map(switch).transpose()?.unwrap_or_default();
+        Ok(Self {
+            hosts,
+            vhost: name("vhost")?.or(path).unwrap_or_else(|| VHOST.to_owned()),
+            tls: is_encrypted.then(|| tls(&property)).transpose()?,
+            login,
+            exchange: name("exchange")?.unwrap_or_else(|| EXCHANGE.to_owned()),
+            queue: name("queue")?.filter(|queue| !queue.is_empty()),
+            declare,
+            heartbeat: property("heartbeat").map(heartbeat).transpose()?.unwrap_or(HEARTBEAT),
+            client: "walrelay".to_owned(),
+            max_in_flight,
+        })
+    }
+}
+
+fn login<'a>(
+    property: &impl Fn(&str) -> Option<&'a Given>,
+    user: Option<String>,
+    password: Option<String>,
+) -> Result<Login, SettingError> {
+    let mechanism = property("auth").map_or("plain", |given| given.text.as_str());
+    match (mechanism, property("auth")) {
+        ("plain", _) | (_, None) => {}
+        ("external", _) if property("tls.certificate").is_none() => {
+            return Err(needs(property("auth"), "tls.certificate"));
+        }
+        ("external", _) => return Ok(Login::External),
+        (_, Some(given)) => return Err(given.invalid("plain or external", None)),
+    }
+    let password = match (property(PASSWORD_COMMAND), property("password")) {
+        (Some(command), Some(other)) => {
+            let (first, second) = (command.origin.clone(), other.origin.clone());
+            return Err(SettingError::Exclusive { first, second });
+        }
+        (Some(command), None) => {
+            let parsed = SecretCommand::parse(&command.text);
+            Secret::Command(parsed.map_err(|error| command.invalid(format!("a command line: {error}"), None))?)
+        }
+        (None, Some(given)) => secret(given),
+        (None, None) => Secret::Text(password.unwrap_or_else(|| GUEST.to_owned()).into()),
+    };
+    let user = property("username").map(|given| given.text.clone()).or(user).unwrap_or_else(|| GUEST.to_owned());
+    Ok(Login::Plain { user, password })
+}
+
+fn name_of(given: &Given) -> Result<String, SettingError> {
+    if given.text.len() > SHORT {
+        return Err(given.invalid("a name of at most 255 bytes", None));
+    }
+    Ok(given.text.clone())
+}
+
+fn heartbeat(given: &Given) -> Result<Duration, SettingError> {
+    let expected = "a time of whole seconds from 1s to 10m";
+    match duration(&given.text) {
+        Ok(time) if time.subsec_nanos() == 0 && (1..=600).contains(&time.as_secs()) => Ok(time),
+        Ok(_) => Err(given.invalid(expected, None)),
+        Err(error) => Err(given.invalid(expected, error.suggestion)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::{FlagFile, Origin};
+    use secrecy::ExposeSecret as _;
+    use std::path::PathBuf;
+
+    fn given(text: &str) -> Given {
+        Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) }
+    }
+
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        let properties: Vec<(String, Given)> =
+            properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
+        let property = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, given)| given);
+        Settings::read(scheme, &given(address), property, 1 << 20)
+    }
+
+    fn user_and_password(settings: &Settings) -> (String, String) {
+        match &settings.login {
+            Login::Plain { user, password } => (user.clone(), password.read().unwrap().expose_secret().to_owned()),
+            Login::External => panic!("{settings:?}"),
+        }
+    }
+
+    #[test]
+    fn an_address_names_hosts_user_and_vhost() {
+        let plain = read("amqp", "h", &[]).unwrap();
+        assert_eq!(
+            (plain.address().as_str(), plain.vhost.as_str(), plain.exchange.as_str()),
+            ("h:5672", "/", "outbox")
+        );
+        assert_eq!(user_and_password(&plain), ("guest".to_owned(), "guest".to_owned()));
+        assert!(plain.tls.is_none() && !plain.declare && plain.queue.is_none());
+        let whole = read("amqps", "app:p%40ss@a:1,b,[::1]:3/%2fshop", &[("tls.ca", "/ca.pem")]).unwrap();
+        assert_eq!((whole.address().as_str(), whole.vhost.as_str()), ("a:1,b:5671,::1:3", "/shop"));
+        assert_eq!(user_and_password(&whole), ("app".to_owned(), "p@ss".to_owned()));
+        assert_eq!(whole.tls.unwrap().authorities, Some(PathBuf::from("/ca.pem")));
+        let own = [("username", "v"), ("password", "q"), ("vhost", "w"), ("exchange", ""), ("heartbeat", "30s")];
+        let own = read("amqp", "u:p@h/x", &own).unwrap();
+        assert_eq!(user_and_password(&own), ("v".to_owned(), "q".to_owned()));
+        assert_eq!((own.vhost.as_str(), own.exchange_shown(), own.heartbeat.as_secs()), ("w", "(default)", 30));
+    }
+
+    #[test]
+    fn a_password_is_read_where_it_stands_each_time() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let from = FlagFile { flag: "-X password".to_owned(), file: file.path().to_owned() };
+        let password = Given { text: "old".to_owned(), origin: Origin::FlagFile(Box::new(from)) };
+        let property = |name: &str| (name == "password").then_some(&password);
+        let settings = Settings::read("amqp", &given("h"), property, 1).unwrap();
+        std::fs::write(file.path(), "new\n").unwrap();
+        assert_eq!(user_and_password(&settings).1, "new");
+        let command = read("amqp", "h", &[("password-command", "echo token")]).unwrap();
+        assert_eq!(user_and_password(&command).1, "token");
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused_and_no_password_shown() {
+        let long = "x".repeat(256);
+        for (address, properties) in [
+            ("", vec![]),
+            ("h:port", vec![]),
+            ("a,,b", vec![]),
+            ("h", vec![("declare", "yes")]),
+            ("h", vec![("heartbeat", "0s")]),
+            ("h", vec![("heartbeat", "1500ms")]),
+            ("h", vec![("exchange", long.as_str())]),
+            ("h", vec![("auth", "kerberos")]),
+            ("h", vec![("auth", "external")]),
+            ("h", vec![("auth", "external"), ("tls.certificate", "c"), ("tls.key", "k")]),
+            ("h", vec![("password", "p"), ("password-command", "c")]),
+            ("h", vec![("password-command", "'")]),
+        ] {
+            assert!(read("amqp", address, &properties).is_err(), "{address} {properties:?}");
+        }
+        let external = [("auth", "external"), ("tls.certificate", "c"), ("tls.key", "k")];
+        assert!(matches!(read("amqps", "h", &external).unwrap().login, Login::External));
+        let error = read("amqp", "u:hush@h:port", &[]).unwrap_err();
+        let settings = read("amqp", "u:hush@h", &[]).unwrap();
+        assert!(!format!("{error} {error:?} {settings:?}").contains("hush"));
+    }
+}

@@ -1,0 +1,101 @@
+//! RabbitMQ: quorum queues behind a topic exchange, one for each address.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use walrelay::given::{Given, Origin};
+use walrelay::sink::Sink;
+use walrelay::sink::rabbitmq::{self, Settings};
+use walrelay_dev::brokers::{AmqpConnection, AmqpMessage, Broker, Kind, shared};
+use walrelay_dev::postgres::unique_name;
+use walrelay_dev::tap::Tap;
+
+use crate::script::Ground;
+
+/// An alarm is the whole broker's, which costs seconds to start: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What the script sends to.
+const ADDRESSES: [&str; 11] =
+    ["taken", "other", "full", "large", "blocked", "refused", "free", "dead", "held", "order0", "order1"];
+
+/// A broker, an exchange of one's own, and a queue for each address.
+struct Rabbit {
+    broker: &'static Broker,
+    tap: Tap,
+    exchange: String,
+    client: Mutex<AmqpConnection>,
+    /// What was taken out of each queue.
+    taken: Mutex<BTreeMap<String, Vec<String>>>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Rabbit {
+    fn new() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let broker = shared(Kind::RabbitMq).unwrap();
+        let exchange = unique_name("contract");
+        let mut client = broker.amqp().unwrap();
+        client.exchange(&exchange, "topic").unwrap();
+        let ground = Self {
+            tap: Tap::start(format!("127.0.0.1:{}", broker.port())).unwrap(),
+            broker,
+            client: Mutex::new(client),
+            taken: Mutex::default(),
+            exchange,
+            _turn: turn,
+        };
+        ground.make_room();
+        for address in ADDRESSES.into_iter().chain(["restart"]) {
+            ground.client.lock().unwrap().queue(&ground.queue(address), &[("x-queue-type", "quorum")]).unwrap();
+            ground.allow(address);
+        }
+        ground
+    }
+
+    fn queue(&self, address: &str) -> String {
+        format!("{}.{address}", self.exchange)
+    }
+}
+
+impl Ground for Rabbit {
+    fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
+        let exchange = given(&self.exchange);
+        let property = |name: &str| (name == "exchange").then_some(&exchange);
+        let address = given(&self.tap.address());
+        Box::new(rabbitmq::open(Settings::read("amqp", &address, property, max_in_flight).unwrap()).unwrap())
+    }
+
+    fn stored(&self, address: &str) -> Vec<String> {
+        let messages = self.client.lock().unwrap().drain(&self.queue(address)).unwrap();
+        let mut taken = self.taken.lock().unwrap();
+        let of_address = taken.entry(address.to_owned()).or_default();
+        of_address.extend(messages.iter().map(AmqpMessage::text));
+        of_address.clone()
+    }
+
+    /// No queue takes them.
+    fn refuse(&self, address: &str) {
+        self.client.lock().unwrap().unbind(&self.queue(address), &self.exchange, address).unwrap();
+    }
+
+    fn allow(&self, address: &str) {
+        self.client.lock().unwrap().bind(&self.queue(address), &self.exchange, address).unwrap();
+    }
+
+    /// An alarm: the broker takes nothing from those who publish.
+    fn fill(&self) {
+        self.broker.control(&["set_vm_memory_high_watermark", "absolute", "1MB"]).unwrap();
+    }
+
+    fn make_room(&self) {
+        self.broker.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]).unwrap();
+    }
+
+    fn cut(&self) {
+        self.tap.cut();
+    }
+}
+
+crate::contract!(Rabbit);

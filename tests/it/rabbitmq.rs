@@ -1,0 +1,381 @@
+//! Records to RabbitMQ's queues, by the binary: what messages hold, unroutable rows, refusals, alarms, outages, kills, graceful stops.
+//!
+//! What is stored is read with a client of the test's own.
+
+use std::fs;
+
+use walrelay_dev::brokers::{AmqpMessage, Broker, Kind, shared};
+use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::Relay;
+use walrelay_dev::run_dir::free_port;
+use walrelay_dev::secure::Authority;
+use walrelay_dev::tap::Tap;
+
+use crate::elsewhere::{self, assert_complete, insert, lane};
+use crate::lane::{LONG, Lane, ended, hint, wait_log};
+
+const QUORUM: &[(&str, &str)] = &[("x-queue-type", "quorum")];
+
+fn broker() -> &'static Broker {
+    shared(Kind::RabbitMq).unwrap()
+}
+
+/// An exchange and a queue, both with the lane's name.
+fn declare(broker: &Broker, lane: &Lane, arguments: &[(&str, &str)], key: &str) {
+    let mut client = broker.amqp().unwrap();
+    client.exchange(&lane.name, "topic").unwrap();
+    client.queue(&lane.name, arguments).unwrap();
+    client.bind(&lane.name, &lane.name, key).unwrap();
+}
+
+/// A lane whose queue takes everything.
+fn bound(broker: &Broker) -> Lane {
+    let lane = lane();
+    declare(broker, &lane, QUORUM, "#");
+    lane
+}
+
+fn start_to(lane: &Lane, url: &str, more: &[&str]) -> Relay {
+    let exchange = format!("exchange={}", lane.name);
+    elsewhere::start(lane, url, &[&["-X", &exchange, "-X", "heartbeat=1s"], more].concat())
+}
+
+fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
+    start_to(lane, &broker.url(), more)
+}
+
+/// Takes out what is there.
+fn messages(broker: &Broker, lane: &Lane) -> Vec<AmqpMessage> {
+    broker.amqp().unwrap().drain(&lane.name).unwrap()
+}
+
+fn ids(broker: &Broker, lane: &Lane) -> Vec<String> {
+    messages(broker, lane).iter().map(|message| message.property("message_id").to_owned()).collect()
+}
+
+#[test]
+fn a_message_holds_id_type_key_timestamp_headers_and_payload() {
+    let lane = bound(broker());
+    lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 'Placed', '{\"total\": 1.50}'), ('b', 'order', NULL, NULL, NULL)");
+    let _relay = start(&lane, broker(), &["--header", "id=aggregatetype"]);
+    lane.wait_confirmed();
+    let messages = messages(broker(), &lane);
+    let (whole, bare) = (&messages[0], &messages[1]);
+    let place = (whole.exchange.as_str(), whole.key.clone(), whole.text());
+    assert_eq!(place, (lane.name.as_str(), lane.topic("order"), "{\"total\": 1.50}".to_owned()));
+    let said = ["message_id", "type", "app_id", "delivery_mode"].map(|name| whole.property(name));
+    assert_eq!(said, ["a", "Placed", "walrelay", "2"]);
+    assert!(whole.property("timestamp").parse::<u64>().unwrap() > 1_700_000_000);
+    let header = |message: &AmqpMessage, name: &str| message.headers.get(name).cloned().flatten();
+    assert_eq!((header(whole, "key").as_deref(), header(whole, "header:id").as_deref()), (Some("k"), Some("order")));
+    assert_eq!((bare.property("message_id"), bare.property("type"), bare.text()), ("b", "", String::new()));
+    assert_eq!(header(bare, "key"), None);
+}
+
+#[test]
+fn keys_keep_their_order_and_a_graceful_shutdown_repeats_nothing() {
+    let lane = bound(broker());
+    let mut client = lane.connect();
+    insert(&mut client, 1, 1400);
+    let mut relay = start(&lane, broker(), &[]);
+    wait_until(LONG, "some messages", || Ok(relay.metric("walrelay_events_total").unwrap_or(0.0) > 0.0)).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    insert(&mut client, 1401, 1500);
+    relay.start_again().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(broker(), &lane), 1500), 0);
+}
+
+#[test]
+fn an_unroutable_row_waits_for_a_binding_and_other_keys_do_not() {
+    let lane = lane();
+    declare(broker(), &lane, QUORUM, &lane.topic("order"));
+    lane.sql(
+        "INSERT INTO outbox VALUES ('1', 'parcel', 'p', 't', '{}'), ('2', 'parcel', 'p', 't', '{}'), ('3', 'order', 'o', 't', '{}')",
+    );
+    let relay = start(&lane, broker(), &[]);
+    wait_log(&relay, "no queue takes messages");
+    let mut taken = Vec::new();
+    let other = wait_until(LONG, "the row of another key", || {
+        taken.extend(ids(broker(), &lane));
+        Ok(taken == ["3"])
+    });
+    other.unwrap();
+    broker().amqp().unwrap().bind(&lane.name, &lane.name, &lane.topic("parcel")).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(ids(broker(), &lane), ["1", "2"]);
+}
+
+#[test]
+fn a_missing_exchange_blocks_until_it_is_declared() {
+    let lane = lane();
+    let mut client = lane.connect();
+    insert(&mut client, 1, 100);
+    let relay = start(&lane, broker(), &[]);
+    wait_log(&relay, "no exchange");
+    declare(broker(), &lane, QUORUM, "#");
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(broker(), &lane), 100), 0);
+    // While it runs as well.
+    let said = || relay.log().matches("no exchange").count();
+    let before = said();
+    broker().amqp().unwrap().delete_exchange(&lane.name).unwrap();
+    insert(&mut client, 101, 200);
+    wait_until(LONG, "it to say so again", || Ok(said() > before)).unwrap();
+    declare(broker(), &lane, QUORUM, "#");
+    lane.wait_confirmed();
+    assert_eq!(ids(broker(), &lane).len(), 100);
+}
+
+#[test]
+fn what_is_missing_is_declared_where_that_is_asked_for() {
+    let lane = lane();
+    let mut client = lane.connect();
+    insert(&mut client, 1, 10);
+    let named = format!("queue={}", lane.name);
+    let mut relay = start(&lane, broker(), &["-X", "declare=true", "-X", &named]);
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(broker(), &lane), 10), 0);
+    // Again, where both are there.
+    relay.terminate(LONG).unwrap();
+    relay.start_again().unwrap();
+    insert(&mut client, 11, 11);
+    lane.wait_confirmed();
+    assert_eq!(ids(broker(), &lane), ["11"]);
+}
+
+#[test]
+fn a_queue_that_is_full_is_waited_for_and_passes_no_later_row() {
+    let lane = lane();
+    declare(broker(), &lane, &[("x-max-length", "3"), ("x-overflow", "reject-publish")], "#");
+    let mut client = lane.connect();
+    insert(&mut client, 1, 70);
+    let relay = start(&lane, broker(), &[]);
+    wait_log(&relay, "(nack)");
+    let mut taken = Vec::new();
+    let all = wait_until(LONG, "all rows", || {
+        taken.extend(ids(broker(), &lane));
+        Ok(taken.len() >= 70)
+    });
+    all.unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&taken, 70), 0);
+}
+
+#[test]
+fn a_row_above_the_brokers_limit_stops_is_skipped_or_goes_to_dead_letters_without_its_payload() {
+    let broker = Broker::start(Kind::RabbitMq, &["max_message_size = 100000"]).unwrap();
+    let rows = "INSERT INTO outbox SELECT n::text, 'order', 'k', 't', jsonb_build_object('x', repeat('x', n % 2 * 200000)) \
+                FROM generate_series(0, 2) AS n";
+    let stopped = bound(&broker);
+    stopped.sql(rows);
+    let (code, log) = ended(&mut start(&stopped, &broker, &[]));
+    assert!(code == 2 && hint(&log).contains("id 1 "), "{log}");
+    assert_eq!(ids(&broker, &stopped), ["0"]);
+
+    let skipped = bound(&broker);
+    skipped.sql(rows);
+    let _relay = start(&skipped, &broker, &["--on-bad-row", "skip"]);
+    skipped.wait_confirmed();
+    assert_eq!(ids(&broker, &skipped), ["0", "2"]);
+
+    let lettered = bound(&broker);
+    lettered.sql(rows);
+    let _relay = start(&lettered, &broker, &["--on-bad-row", "dead-letter"]);
+    lettered.wait_confirmed();
+    let messages = messages(&broker, &lettered);
+    let letters: Vec<&AmqpMessage> = messages.iter().filter(|message| message.key.ends_with(".dead-letter")).collect();
+    assert_eq!((messages.len(), letters.len(), letters[0].property("message_id")), (3, 1, "1"));
+    assert!(letters[0].body.is_empty(), "{letters:?}");
+    assert!(letters[0].headers.contains_key("walrelay-payload-bytes"), "{letters:?}");
+}
+
+#[test]
+fn an_alarm_a_broker_that_hangs_and_an_outage_are_waited_out() {
+    let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
+    let lane = bound(&broker);
+    let relay = start(&lane, &broker, &[]);
+    let mut client = lane.connect();
+    insert(&mut client, 1, 20);
+    lane.wait_confirmed();
+    broker.control(&["set_vm_memory_high_watermark", "0"]).unwrap();
+    insert(&mut client, 21, 40);
+    wait_log(&relay, "blocks publishers");
+    let found = elsewhere::check(&lane, &broker.url(), &["-X", &format!("exchange={}", lane.name)]);
+    assert!(found.contains("the broker blocks publishers"), "{found}");
+    broker.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(&broker, &lane), 40), 0, "an alarm costs no connection");
+
+    broker.suspend().unwrap();
+    insert(&mut client, 41, 60);
+    wait_log(&relay, "no heartbeat");
+    broker.resume().unwrap();
+    lane.wait_confirmed();
+    broker.stop().unwrap();
+    insert(&mut client, 61, 80);
+    wait_log(&relay, "refused");
+    broker.start_again().unwrap();
+    lane.wait_confirmed();
+    let later = ids(&broker, &lane).into_iter().map(|id| (id.parse::<u32>().unwrap() - 40).to_string());
+    assert_complete(&later.collect::<Vec<_>>(), 40);
+}
+
+#[test]
+fn kills_of_relay_and_broker_lose_nothing_and_swap_no_rows_of_a_key() {
+    let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
+    let lane = bound(&broker);
+    // A quorum queue that a crash meets within its first seconds never gets a leader again: rabbitmq-server issue 15725.
+    broker.stop().unwrap();
+    broker.start_again().unwrap();
+    let mut relay = start(&lane, &broker, &[]);
+    let mut writer = lane.connect();
+    let mut last = 0;
+    for round in 0..4 {
+        let events = || relay.metric("walrelay_events_total").unwrap_or_default();
+        let before = events();
+        insert(&mut writer, last + 1, last + 300);
+        last += 300;
+        wait_until(LONG, "messages to arrive", || Ok(events() > before)).unwrap();
+        if round % 2 == 0 {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        } else {
+            relay.kill9().unwrap();
+            relay.start_again().unwrap();
+        }
+    }
+    lane.wait_confirmed();
+    assert_complete(&ids(&broker, &lane), last);
+}
+
+#[test]
+fn lost_connections_lose_nothing_and_swap_no_rows_of_a_key() {
+    let lane = bound(broker());
+    let tap = Tap::start(format!("127.0.0.1:{}", broker().port())).unwrap();
+    let relay = start_to(&lane, &format!("amqp://{}", tap.address()), &[]);
+    let mut writer = lane.connect();
+    for round in 0..6 {
+        let events = f64::from(round) * 200.0;
+        insert(&mut writer, round * 300 + 1, round * 300 + 300);
+        let some = || Ok(relay.metric("walrelay_events_total").unwrap_or(0.0) > events);
+        wait_until(LONG, "messages to arrive", some).unwrap();
+        tap.cut();
+    }
+    lane.wait_confirmed();
+    assert_complete(&ids(broker(), &lane), 1800);
+    assert!(tap.accepted() > 6, "{}", relay.log());
+}
+
+#[test]
+fn a_password_that_changes_is_read_again() {
+    let lane = bound(broker());
+    let user = lane.name.as_str();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "first\n").unwrap();
+    broker().control(&["add_user", user, "first"]).unwrap();
+    broker().control(&["set_permissions", user, ".*", ".*", ".*"]).unwrap();
+    let (name, password) = (format!("username={user}"), format!("password=@{}", file.path().display()));
+    let tap = Tap::start(format!("127.0.0.1:{}", broker().port())).unwrap();
+    let url = format!("amqp://{}", tap.address());
+    let relay = start_to(&lane, &url, &["-X", &name, "-X", &password]);
+    let mut client = lane.connect();
+    insert(&mut client, 1, 10);
+    lane.wait_confirmed();
+    broker().control(&["change_password", user, "second"]).unwrap();
+    tap.cut();
+    insert(&mut client, 11, 20);
+    wait_log(&relay, "ACCESS_REFUSED");
+    fs::write(file.path(), "second\n").unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(broker(), &lane), 20), 0);
+    assert!(!relay.log().contains("first"), "{}", relay.log());
+}
+
+#[test]
+fn a_connection_is_encrypted_and_authenticated_by_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let authority = Authority::new("authority").unwrap();
+    fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
+    authority.issue("server", &["localhost", "127.0.0.1"]).unwrap().write(folder.path(), "server").unwrap();
+    authority.issue("shop", &[]).unwrap().write(folder.path(), "client").unwrap();
+    let port = free_port().unwrap();
+    let lines = [
+        format!("listeners.ssl.1 = 127.0.0.1:{port}"),
+        format!("ssl_options.cacertfile = {}", file("ca.pem")),
+        format!("ssl_options.certfile = {}", file("server.crt")),
+        format!("ssl_options.keyfile = {}", file("server.key")),
+        "ssl_options.verify = verify_peer".to_owned(),
+        "ssl_options.fail_if_no_peer_cert = true".to_owned(),
+        "ssl_cert_login_from = common_name".to_owned(),
+        "auth_mechanisms.1 = PLAIN".to_owned(),
+        "auth_mechanisms.2 = EXTERNAL".to_owned(),
+    ];
+    let mut broker = Broker::start(Kind::RabbitMq, &lines.each_ref().map(String::as_str)).unwrap();
+    broker.stop().unwrap();
+    fs::write(broker.folder().join("enabled_plugins"), "[rabbitmq_auth_mechanism_ssl].\n").unwrap();
+    broker.start_again().unwrap();
+    broker.control(&["add_user", "shop", "unused"]).unwrap();
+    broker.control(&["set_permissions", "shop", ".*", ".*", ".*"]).unwrap();
+
+    let lane = bound(&broker);
+    let mut client = lane.connect();
+    insert(&mut client, 1, 10);
+    let url = format!("amqps://localhost:{port}");
+    let properties = [
+        format!("tls.ca={}", file("ca.pem")),
+        format!("tls.certificate={}", file("client.crt")),
+        format!("tls.key={}", file("client.key")),
+    ];
+    let said: Vec<&str> = properties.iter().flat_map(|property| ["-X", property.as_str()]).collect();
+    let mut plain = start_to(&lane, &url, &said);
+    lane.wait_confirmed();
+    assert_eq!(plain.terminate(LONG).unwrap().code, 0);
+    insert(&mut client, 11, 20);
+    let external = start_to(&lane, &url, &[&said[..], &["-X", "auth=external"]].concat());
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(&broker, &lane), 20), 0);
+    drop(external);
+
+    // Whoever has no certificate, or trusts another authority, does not get in.
+    let found = elsewhere::check(&lane, &url, &said[..2]);
+    assert!(found.contains("cannot be reached"), "{found}");
+    let found = elsewhere::check(&lane, &url, &said[2..]);
+    assert!(found.contains("certificate"), "{found}");
+}
+
+#[test]
+fn check_names_what_is_wrong_with_exchange_queue_and_user() {
+    let lane = lane();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let (exchange, queue) = (format!("exchange={}", lane.name), format!("queue={}", lane.name));
+    let check =
+        |url: &str, more: &[&str]| elsewhere::check(&lane, url, &[&["-X", &exchange, "-X", &queue], more].concat());
+    let url = broker().url();
+    let missing = check(&url, &[]);
+    assert!(missing.contains("NOT_FOUND") && missing.contains("rabbitmqadmin declare exchange"), "{missing}");
+    assert!(missing.contains("RabbitMQ 4."), "{missing}");
+    let declared = check(&url, &["-X", "declare=true"]);
+    assert!(declared.contains("is declared at the start"), "{declared}");
+    declare(broker(), &lane, QUORUM, "#");
+    let found = check(&url, &[]);
+    assert!(found.contains(&format!("queue {} is there", lane.name)) && found.contains("no alarm"), "{found}");
+    let refused = check(&url.replace("guest:guest", "guest:hush"), &[]);
+    assert!(refused.contains("ACCESS_REFUSED") && !refused.contains("hush"), "{refused}");
+    let elsewhere = check(&url.replace("%2f", "shop"), &[]);
+    assert!(elsewhere.contains("vhost") && elsewhere.contains("530"), "{elsewhere}");
+}
+
+#[test]
+fn a_refused_log_in_and_what_rabbitmq_does_not_have_end_the_start() {
+    let lane = lane();
+    let url = broker().url().replace("guest:guest", "nobody:hush");
+    let (code, log) = ended(&mut start_to(&lane, &url, &[]));
+    assert!(code == 2 && log.contains("ACCESS_REFUSED") && !log.contains("hush"), "{log}");
+    assert!(hint(&log).contains("WALRELAY_RABBITMQ_PASSWORD"), "{log}");
+    for more in [&["--delivery", "exactly-once"][..], &["-X", "vhots=1"], &["-X", "declare=soon"]] {
+        let (code, log) = ended(&mut start(&lane, broker(), more));
+        assert_eq!(code, 64, "{log}");
+    }
+}
