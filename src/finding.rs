@@ -53,13 +53,13 @@ pub struct Finding {
     pub finding: String,
     /// Why it matters.
     pub why: Option<String>,
-    /// The SQL or the command that mends it.
-    pub mend: Option<String>,
+    /// The SQL or the command that fixes it.
+    pub fix: Option<String>,
 }
 
 impl Finding {
     fn new(side: Side, check: &'static str, level: Level, finding: impl Into<String>) -> Self {
-        Self { side, table: None, check, level, finding: finding.into(), why: None, mend: None }
+        Self { side, table: None, check, level, finding: finding.into(), why: None, fix: None }
     }
 
     /// It is as it should be.
@@ -83,10 +83,10 @@ impl Finding {
         Self { why: Some(why.into()), ..self }
     }
 
-    /// What mends it.
+    /// What fixes it.
     #[must_use]
-    pub fn mend(self, mend: impl Into<String>) -> Self {
-        Self { mend: Some(mend.into()), ..self }
+    pub fn fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
     }
 
     /// Of this table.

@@ -45,7 +45,7 @@ fn perform(invocation: Invocation) -> u8 {
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
-        Task::Check(request) => check::check(&request, &mut io::stdout(), &|mend| typed.complete(mend)),
+        Task::Check(request) => check::check(&request, &mut io::stdout(), &|fix| typed.complete(fix)),
         Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
         Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
             // It goes on until it is asked to stop, whatever it waits for then.
@@ -108,7 +108,7 @@ fn leave(exit: &Exit) -> u8 {
     exit.code()
 }
 
-/// One line with the chain of causes, one with what mends it.
+/// One line with the chain of causes, one with what fixes it.
 fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> u8 {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -15,7 +15,7 @@
 //!
 //! Invariants: `flush_lsn` never goes back; it never passes a transaction with an undelivered record; a keepalive
 //! moves it only when the ring is empty; each record is reported once. The asserts stay on in release builds: a wrong
-//! position loses rows for ever, a crash is mended by a restart, since the slot replays.
+//! position loses rows for ever, a crash is fixed by a restart, since the slot replays.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::{Begin, PgTime};

@@ -26,9 +26,9 @@ Exit codes: 0 stopped on request, 1 failed and a restart may cure it, 2 an opera
 64 the settings are wrong.";
 
 const CHECK_HELP: &str = "\
-Takes the flags of `run`, looks at everything that run will need and at what bites later, and changes nothing. Each line is \
-ok, warn or fail, with why it matters and what mends it. With one side away it looks at the other. With --from-debezium it \
-contacts nothing, and shows what that set-up means here: the same as flags and as TOML, and what has no counterpart.
+Takes the flags of `run`, checks everything that run needs and what would fail later, and changes nothing. Each line is ok, warn or \
+fail, with why it matters and how to fix it. If one side is unavailable, the other is checked. With --from-debezium it contacts \
+nothing and shows what that configuration means here: as flags, as TOML, and what has no counterpart.
 
 Exit codes: 0 nothing fails (warnings are no failure), 2 something fails, 64 the settings are wrong.";
 
@@ -43,7 +43,7 @@ Exit codes: 0 done or shown, 1 failed and a restart may cure it, 2 an operator m
 
 const PRUNE_HELP: &str = "\
 Lists the old rows in one snapshot, commits a logical message behind them, waits until the slot has confirmed it, and deletes \
-in short transactions what is still as it was listed. While the relay is away it waits. It refuses to run without the slot. \
+in short transactions what is still as it was listed. While the relay is stopped, it waits. It refuses to run without the slot. \
 Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its owner.
 
   walrelay prune --older-than 7d --every 1h
@@ -62,12 +62,12 @@ struct Cli {
 /// A command as it was typed.
 #[derive(Subcommand)]
 pub enum Typed {
-    /// Read the slot, publish, confirm.
+    /// Read the slot, publish each row, confirm what was acknowledged.
     #[command(after_help = AFTER_HELP)]
     Run(Box<RunArgs>),
     /// Print the SQL that the database needs: publication and slot.
     Setup(SetupArgs),
-    /// Look at Postgres and Kafka, and list what is wrong with the SQL or command that mends it.
+    /// Check Postgres and the destination; print what is wrong and how to fix it.
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Show the slot: who reads it, what it has confirmed, what it holds back.
@@ -80,7 +80,7 @@ pub enum Typed {
     /// Delete outbox rows that are old and proven to be delivered.
     #[command(after_help = PRUNE_HELP)]
     Prune(PruneArgs),
-    /// Measure drain rate and latency on your own servers, in a schema, slot and topic made for it and removed after.
+    /// Measure drain rate and latency on your own servers, in a schema, slot and topic created for it and removed afterwards.
     Bench(Box<BenchArgs>),
     /// Print a shell's completions.
     Completions {
@@ -154,7 +154,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Make publication and slot first, once, as `walrelay setup --apply` does [default: false]
+    /// Create publication and slot first, once, as `walrelay setup --apply` does [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]
     pub setup: Option<String>,
@@ -210,8 +210,8 @@ pub struct RunArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Moving from Debezium")]
 pub struct DebeziumArgs {
-    /// Run the job of this Debezium Server application.properties or Kafka Connect connector JSON, with the same records;
-    /// repeatable: a Connect worker's properties go along. What is given elsewhere counts first [default: none]
+    /// Read the settings of this Debezium Server application.properties or Kafka Connect connector JSON, and write the same records;
+    /// repeatable: a Connect worker's properties go along. Explicit settings win [default: none]
     #[arg(long, value_name = "FILE")]
     pub from_debezium: Vec<String>,
 
@@ -223,7 +223,7 @@ pub struct DebeziumArgs {
 /// What `check` takes: what `run` takes, since that is what it looks after.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Print JSON: `verdict`, `findings` (side, check, level, finding, why, mend), `tables`
+    /// Print JSON: `verdict`, `findings` (side, check, level, finding, why, fix), `tables`
     #[arg(long)]
     pub json: bool,
 
@@ -320,15 +320,15 @@ pub struct RowArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Bad rows")]
 pub struct BadRowArgs {
-    /// What a row does that cannot be published: stop, dead-letter or skip (count it and go on) [default: stop]
+    /// What a row does that cannot be published: stop, dead-letter or skip (count it and continue) [default: stop]
     #[arg(long, value_name = "WHAT")]
     pub on_bad_row: Option<String>,
 
-    /// The fate of one bad row, named as the stop's hint names it: LSN:N=dead-letter or LSN:N=skip; repeatable
+    /// What to do with one bad row, at the position that the stop's hint names: LSN:N=dead-letter or LSN:N=skip; repeatable
     #[arg(long, value_name = "ROW=WHAT")]
     pub bad_row_at: Vec<String>,
 
-    /// Where dead letters go; the topic must be there, or be created on demand [default: SLOT.dead-letter]
+    /// Topic of dead-letter records; it must exist, or be created on demand [default: SLOT.dead-letter]
     #[arg(long, value_name = "TOPIC")]
     pub dead_letter_topic: Option<String>,
 }
@@ -405,15 +405,15 @@ pub struct SetupArgs {
     #[arg(long)]
     pub apply: bool,
 
-    /// Make the slot one that is kept through a failover (Postgres 17 and later)
+    /// Create the slot so that it survives a failover (Postgres 17 and later)
     #[arg(long)]
     pub failover: bool,
 
-    /// Also make a role with this name that has the rights to run the relay and no others
+    /// Also create a role with this name that has the rights to run the relay and no others
     #[arg(long, value_name = "NAME")]
     pub role: Option<String>,
 
-    /// Also make the table named by the first --table, if it does not exist
+    /// Also create the table named by the first --table, if it does not exist
     #[arg(long)]
     pub create_table: bool,
 
@@ -421,7 +421,7 @@ pub struct SetupArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// An outbox table, SCHEMA.TABLE or a TABLE of schema public; needed to make the publication; repeatable
+    /// An outbox table, SCHEMA.TABLE or a TABLE of schema public; needed to create the publication; repeatable
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     pub table: Vec<String>,
 
@@ -520,7 +520,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub partitions: Option<String>,
 
-    /// Where records end: kafka for the destination, or null to throw them away [default: kafka]
+    /// Where records end: kafka for the destination, or null to discard them [default: kafka]
     #[arg(long, value_name = "WHERE")]
     pub sink: Option<String>,
 
@@ -641,7 +641,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
 
-    /// Make daily partitions ahead, and drop old ones as a whole
+    /// Create daily partitions ahead, and drop old ones as a whole
     #[arg(long)]
     pub partitions: bool,
 

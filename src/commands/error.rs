@@ -39,8 +39,8 @@ pub enum CommandError {
     Refused {
         /// What was to be done.
         step: String,
-        /// What mends it; empty when that is not known.
-        mend: String,
+        /// What fixes it; empty when that is not known.
+        fix: String,
         /// The server's answer.
         #[source]
         source: Box<pg::Error>,
@@ -201,11 +201,11 @@ impl From<pg::Error> for CommandError {
 }
 
 impl CommandError {
-    /// The same; where a right is missing that `mend` gives, with that.
-    pub(super) fn with_mend(self, step: String, mend: String) -> Self {
+    /// The same; where a right is missing that `fix` gives, with that.
+    pub(super) fn with_fix(self, step: String, fix: String) -> Self {
         if let Self::Run(RunError::Postgres(source)) = self {
             return match source.code() {
-                Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Self::Refused { step, mend, source: Box::new(source) },
+                Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Self::Refused { step, fix, source: Box::new(source) },
                 _ => Self::Run(RunError::Postgres(source)),
             };
         }
@@ -243,7 +243,7 @@ impl CommandError {
         }
     }
 
-    /// What mends it: a command, SQL, or a short text.
+    /// What fixes it: a command, SQL, or a short text.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Run(error) => return error.hint(),
@@ -251,7 +251,7 @@ impl CommandError {
             Self::NoTable { .. } => {
                 "check the name (schema.table; capitals need double quotes, as in SQL), or let setup make it: --create-table".to_owned()
             }
-            Self::Refused { mend, source, .. } => return refused_hint(mend, source),
+            Self::Refused { fix, source, .. } => return refused_hint(fix, source),
             Self::NoFailoverSlots { .. } => {
                 "leave --failover out; after a promotion the slot has to be made again on the new primary".to_owned()
             }
@@ -278,16 +278,16 @@ impl CommandError {
                 format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
             }
             Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
-            Self::CheckFailed { .. } => "each line above says what mends it".to_owned(),
+            Self::CheckFailed { .. } => "each line above says what fixes it".to_owned(),
             Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),
         })
     }
 }
 
 /// Our own word where it is about rights, else the server's.
-fn refused_hint(mend: &str, error: &pg::Error) -> Option<String> {
-    if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && !mend.is_empty() {
-        return Some(mend.to_owned());
+fn refused_hint(fix: &str, error: &pg::Error) -> Option<String> {
+    if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && !fix.is_empty() {
+        return Some(fix.to_owned());
     }
     let pg::Error::Server { error, .. } = error else { return None };
     if error.code == sqlstate::LIMIT_EXCEEDED {
@@ -318,14 +318,14 @@ mod tests {
     use super::*;
     use crate::pg::ServerError;
 
-    fn refusal(code: &str, mend: &str) -> CommandError {
+    fn refusal(code: &str, fix: &str) -> CommandError {
         let error = Box::new(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() });
         let source = Box::new(pg::Error::Server { doing: "X".to_owned(), error });
-        CommandError::Refused { step: "do it".to_owned(), mend: mend.to_owned(), source }
+        CommandError::Refused { step: "do it".to_owned(), fix: fix.to_owned(), source }
     }
 
     #[test]
-    fn a_missing_right_is_mended_by_the_steps_own_word() {
+    fn a_missing_right_is_fixed_by_the_steps_own_word() {
         let error = refusal(sqlstate::INSUFFICIENT_PRIVILEGE, "GRANT it");
         assert_eq!((error.exit_code(), error.hint().as_deref()), (2, Some("GRANT it")));
     }

@@ -1,7 +1,7 @@
 //! What can be asked for: one file for each command.
 //!
 //! In: a request, validated, and somewhere to write. Out: what was found or done as text, or an error with its exit code and
-//! what mends it. Everything goes over [`pg::Connection`](crate::pg::Connection), the client that the relay uses, so that
+//! what fixes it. Everything goes over [`pg::Connection`](crate::pg::Connection), the client that the relay uses, so that
 //! what a command sees is what a run gets. What is changed is said; each command can be run again.
 
 pub mod bench;

@@ -121,7 +121,7 @@ impl Error {
         }
     }
 
-    /// What mends it.
+    /// What fixes it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Run(error) => error.hint(),

@@ -181,7 +181,7 @@ impl Watch<'_> {
         self.terminal && !self.request.json
     }
 
-    /// One look. An outage is shown and waited out; what an operator must mend is shown, too, unless it is the connection.
+    /// One look. An outage is shown and waited out; what an operator must fix is shown, too, unless it is the connection.
     fn sample(&mut self) -> Result<Report, CommandError> {
         let (mut report, outcome) = match self.look() {
             Ok(found) => judge(self.request, found),

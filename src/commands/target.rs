@@ -49,11 +49,11 @@ impl Target {
         if self.shape.partitioned { self.sql_name() } else { format!("ONLY {}", self.sql_name()) }
     }
 
-    /// An error of `command`, which needs those rights on the table: with the mend for their want.
+    /// An error of `command`, which needs those rights on the table: with the fix for their want.
     pub(super) fn refused(&self, command: &'static str, rights: &str, error: CommandError) -> CommandError {
         let step = format!("{command} {}", self.name);
-        let mend = format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name());
-        error.with_mend(step, mend)
+        let fix = format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name());
+        error.with_fix(step, fix)
     }
 }
 

@@ -119,7 +119,7 @@ struct Step {
     sql: String,
     /// That it was dropped.
     done: String,
-    mend: String,
+    fix: String,
 }
 
 impl Step {
@@ -135,7 +135,7 @@ impl Step {
             return Err(in_use(connection, &request.slot, slot.and_then(|slot| slot.row.active_pid))?);
         }
         let step = format!("drop {}", self.what);
-        Err(CommandError::Refused { step, mend: self.mend.clone(), source: Box::new(error) })
+        Err(CommandError::Refused { step, fix: self.fix.clone(), source: Box::new(error) })
     }
 }
 
@@ -156,7 +156,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
         ),
         sql: format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)),
         done: format!("dropped slot \"{name}\""),
-        mend: "the role needs REPLICATION, or membership in what a managed service has in place of it".to_owned(),
+        fix: "the role needs REPLICATION, or membership in what a managed service has in place of it".to_owned(),
     }
 }
 
@@ -173,7 +173,7 @@ fn drop_publication(request: &Request, facts: &Facts, mark: &PublicationMark) ->
         what: format!("publication \"{name}\" ({}){also}", tables.join(", ")),
         sql: format!("DROP PUBLICATION {}", identifier(name)),
         done: format!("dropped publication \"{name}\""),
-        mend: "run it as the owner of the publication".to_owned(),
+        fix: "run it as the owner of the publication".to_owned(),
     }
 }
 
@@ -187,7 +187,7 @@ fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
         what: format!("the mark on publication \"{}\" that the slot was made", request.publication),
         sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
         done: format!("dropped the mark on publication \"{}\"", request.publication),
-        mend: "run it as the owner of the publication".to_owned(),
+        fix: "run it as the owner of the publication".to_owned(),
     })
 }
 

@@ -52,7 +52,7 @@ fn counted(problems: &[String]) -> String {
 }
 
 impl DebeziumError {
-    /// What mends it.
+    /// What fixes it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Together { hint, .. } => Some((*hint).to_owned()),

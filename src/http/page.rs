@@ -314,13 +314,13 @@ fn advice(state: State, destination: &str) -> String {
         State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
             return format!(
-                "Mend {}, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres \
+                "Fix {}, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres \
                  keeps its log: watch its disk.",
                 Text(destination)
             );
         }
         State::Stopping => "Nothing to do: the relay was asked to stop.",
-        State::Stopped => "Mend what it names, then start the relay again.",
+        State::Stopped => "Fix what it names, then start the relay again.",
     };
     text.to_owned()
 }
@@ -355,7 +355,7 @@ mod tests {
         let page = page(&metrics);
         for part in [
             "<h1 class=\"bad\">Blocked: the destination takes no records now.</h1>",
-            "<p>topic orders does not exist</p>\n<p class=\"quiet\">Mend Kafka, or the topic",
+            "<p>topic orders does not exist</p>\n<p class=\"quiet\">Fix Kafka, or the topic",
             "<p>topic orders does not exist</p>",
         ] {
             assert!(page.contains(part), "no {part} in {page}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_stands_apart_from_what_it_mends() {
+    fn a_hint_stands_apart_from_what_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
         metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".to_owned()));
         let page = page(&metrics);

@@ -187,7 +187,7 @@ fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_the_flag_that_mends_it() {
+fn a_taken_port_is_named_with_the_flag_that_fixes_it() {
     let server = Running::healthy();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();

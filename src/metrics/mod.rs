@@ -360,7 +360,7 @@ impl Metrics {
         lock(&self.hint).clone()
     }
 
-    /// What the relay waits for and cannot mend itself, for people; `None` when nothing stands in the way.
+    /// What the relay waits for and cannot fix itself, for people; `None` when nothing stands in the way.
     pub fn blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
     }

@@ -175,7 +175,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// What mends it, in one sentence.
+    /// What fixes it, in one sentence.
     pub fn hint(&self) -> String {
         match self {
             Self::NoColumnForRole { role, nearest, .. } => {

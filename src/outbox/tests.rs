@@ -686,7 +686,7 @@ fn a_table_that_cannot_be_mapped_now_ends_the_stream_once_everything_from_before
     assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))), "its shape of then");
     assert_eq!(outbox.relation(&renamed.relation()), Err(error));
     assert_eq!(outbox.published(&found(&debezium(), false)), Ok(false));
-    assert_eq!(outbox.unmappable_at(AT), None, "mended");
+    assert_eq!(outbox.unmappable_at(AT), None, "fixed");
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub struct Kind {
     pub refusals: fn() -> Vec<&'static str>,
     /// Labels of what a delivery report may say.
     pub reasons: fn() -> Vec<&'static str>,
-    /// What mends a failure for which an operator must act; `None`: its text says it all.
+    /// What fixes a failure for which an operator must act; `None`: its text says it all.
     pub hint: fn(&Failure) -> Option<String>,
 }
 

@@ -228,9 +228,9 @@ pub struct Failure {
 pub enum FailureClass {
     /// The record itself (or one of its batch) is refused, and would be again.
     Row,
-    /// The record's topic is missing, or we may not write to it. The same record is taken once that is mended.
+    /// The record's topic is missing, or we may not write to it. The same record is taken once that is fixed.
     Topic,
-    /// The destination's condition otherwise: disk, replicas, reach. The same record is taken once that is mended.
+    /// The destination's condition otherwise: disk, replicas, reach. The same record is taken once that is fixed.
     Environment,
     /// The destination does not take our credentials: a new client is refused as well until somebody changes one or the other.
     LogIn,

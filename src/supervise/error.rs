@@ -290,7 +290,7 @@ impl RunError {
         }
     }
 
-    /// What mends it: a command, SQL, or a short text.
+    /// What fixes it: a command, SQL, or a short text.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Postgres(error) => return postgres_hint(error),
@@ -388,7 +388,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: mend the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; then start walrelay again"
+            "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; then start walrelay again"
         ),
     }
 }

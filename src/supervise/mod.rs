@@ -112,7 +112,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// Runs until the stop is asked for.
     ///
     /// # Errors
-    /// What a restart or an operator must mend.
+    /// What a restart or an operator must fix.
     pub fn run(&mut self) -> Result<(), RunError> {
         let outcome = self.run_to_the_end();
         self.relay.sink_mut().abandon();

@@ -41,7 +41,7 @@ fn a_row_without_a_route_stops_the_relay_right_before_it() {
     relay.start_again().unwrap();
     assert_eq!(stopped(&lane, &mut relay, "5").1, confirmed);
     assert_eq!(ids(&lane.records_now("order")), ["1", "2", "3", "4", "4"]);
-    let _mended = lane.relay(&["--topic", &lane.topic("fixed")]);
+    let _fixed = lane.relay(&["--topic", &lane.topic("fixed")]);
     assert_eq!(lane.ids("fixed"), ["4", "5", "6", "7"]);
 }
 
@@ -71,7 +71,7 @@ fn a_record_too_large_for_the_client_stops_the_relay_and_the_limits_named_let_it
     let (log, _) = stopped(&lane, &mut relay, "2");
     assert!(log.contains("-X message.max.bytes") && log.contains("max.message.bytes"), "{log}");
     assert_eq!(ids(&lane.records_now("order")), ["1"]);
-    let _mended = lane.relay(&["-X", "message.max.bytes=4000000"]);
+    let _fixed = lane.relay(&["-X", "message.max.bytes=4000000"]);
     assert_eq!(lane.ids("order"), ["1", "2", "3"]);
 }
 

@@ -20,7 +20,7 @@ fn a_broker_that_advertises_an_address_nobody_listens_at_is_named_with_it() {
     relay.kill9().unwrap();
     kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
     lane.brokers = right;
-    let _mended = lane.relay(&[]);
+    let _fixed = lane.relay(&[]);
     assert_eq!(lane.ids("order"), ["1"]);
 }
 

@@ -1,4 +1,4 @@
-//! `check` against set-ups that are broken in one way each: it finds what is wrong and names the mend, and once the mend as it
+//! `check` against set-ups that are broken in one way each: it finds what is wrong and names the fix, and once the fix as it
 //! was printed is applied, that finding is gone.
 
 use std::io::{Read as _, Write as _};
@@ -48,7 +48,7 @@ impl Checked {
         for word in words {
             assert!(text.contains(word), "{word:?} is not in {finding:#}");
         }
-        finding["mend"].as_str().unwrap_or_default().to_owned()
+        finding["fix"].as_str().unwrap_or_default().to_owned()
     }
 }
 
@@ -76,18 +76,18 @@ pub(crate) fn checked_as(arguments: &[String], environment: &[(&str, &str)]) -> 
     Checked { code: output.status.code().unwrap(), report, stderr }
 }
 
-/// Finds `check` at this level with these words, applies the mend as SQL, and sees that it is fine then.
+/// Finds `check` at this level with these words, applies the fix as SQL, and sees that it is fine then.
 #[track_caller]
-fn mended_by_sql(lane: &Lane, more: &[&str], name: &str, level: &str, words: &[&str]) {
-    let mend = check(lane, more).level(name, level, words);
-    for statement in mend.split("; ").map(|part| part.split(" -- ").next().unwrap()) {
+fn fixed_by_sql(lane: &Lane, more: &[&str], name: &str, level: &str, words: &[&str]) {
+    let fix = check(lane, more).level(name, level, words);
+    for statement in fix.split("; ").map(|part| part.split(" -- ").next().unwrap()) {
         lane.connect().batch_execute(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
     let after = check(lane, more);
-    assert!(after.of(name).iter().all(|finding| finding["level"] == "ok"), "{mend}: {:#}", after.report);
+    assert!(after.of(name).iter().all(|finding| finding["level"] == "ok"), "{fix}: {:#}", after.report);
 }
 
-/// Runs a command of ours that a mend names.
+/// Runs a command of ours that a fix names.
 #[track_caller]
 fn run_ours(command: &str) {
     let script = command.replacen("walrelay", &binary().display().to_string(), 1);
@@ -131,8 +131,8 @@ fn no_publication_and_no_slot_are_made_by_the_setup_that_it_names() {
     lane.sql(GOOD);
     let found = check(&lane, &[]);
     assert_eq!(found.code, 2);
-    let mend = found.level("publication", "fail", &["does not exist", &lane.name]);
-    let command = mend.split(", or:").next().unwrap().replace("SCHEMA.TABLE", "outbox");
+    let fix = found.level("publication", "fail", &["does not exist", &lane.name]);
+    let command = fix.split(", or:").next().unwrap().replace("SCHEMA.TABLE", "outbox");
     assert!(command.contains(&format!("--source {}", lane.source)), "{command}");
     run_ours(&command);
     let after = check(&lane, &[]);
@@ -146,23 +146,23 @@ fn a_missing_slot_and_a_lost_one_are_told_apart_by_the_mark() {
     let lane = Lane::empty();
     lane.sql(GOOD);
     lane.publish("outbox");
-    let mend = check(&lane, &[]).level("slot", "fail", &["does not exist", "never made"]);
-    assert!(mend.contains("walrelay setup --apply"), "{mend}");
+    let fix = check(&lane, &[]).level("slot", "fail", &["does not exist", "never made"]);
+    assert!(fix.contains("walrelay setup --apply"), "{fix}");
     lane.make_slot();
     check(&lane, &[]).level("slot", "ok", &[]);
 }
 
 #[test]
-fn a_publication_without_inserts_or_tables_or_that_table_is_mended_by_its_sql() {
+fn a_publication_without_inserts_or_tables_or_that_table_is_fixed_by_its_sql() {
     let lane = Lane::empty();
     lane.sql(GOOD);
     lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'delete')", lane.name));
     lane.make_slot();
-    mended_by_sql(&lane, &[], "publication", "fail", &["does not publish inserts"]);
+    fixed_by_sql(&lane, &[], "publication", "fail", &["does not publish inserts"]);
     lane.sql(&format!("ALTER PUBLICATION {} DROP TABLE outbox", lane.name));
-    mended_by_sql(&lane, &[], "publication", "fail", &["has no table"]);
+    fixed_by_sql(&lane, &[], "publication", "fail", &["has no table"]);
     lane.sql("CREATE TABLE \"Out Box\" (LIKE outbox)");
-    mended_by_sql(&lane, &["--table", "\"Out Box\""], "publication", "fail", &["Out Box", "is not in publication"]);
+    fixed_by_sql(&lane, &["--table", "\"Out Box\""], "publication", "fail", &["Out Box", "is not in publication"]);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn a_row_filter_is_taken_off_and_a_column_list_that_hides_the_payload_is_widened
         lane.name
     ));
     lane.make_slot();
-    mended_by_sql(&lane, &[], "columns", "fail", &["column list hides", "payload"]);
-    mended_by_sql(&lane, &[], "row_filter", "warn", &["type <> 'x'"]);
+    fixed_by_sql(&lane, &[], "columns", "fail", &["column list hides", "payload"]);
+    fixed_by_sql(&lane, &[], "row_filter", "warn", &["type <> 'x'"]);
 }
 
 #[test]
@@ -188,15 +188,15 @@ fn a_table_without_replica_identity_that_publishes_updates_is_told() {
     lane.sql("CREATE TABLE outbox (id text NOT NULL, aggregatetype text NOT NULL, aggregateid text, payload json)");
     lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox", lane.name));
     lane.make_slot();
-    mended_by_sql(&lane, &[], "identity", "warn", &["no replica identity", "prune"]);
-    mended_by_sql(&lane, &["--on-update", "stop"], "updates", "warn", &["carries no updates"]);
+    fixed_by_sql(&lane, &[], "identity", "warn", &["no replica identity", "prune"]);
+    fixed_by_sql(&lane, &["--on-update", "stop"], "updates", "warn", &["carries no updates"]);
 }
 
 #[test]
 fn a_column_that_is_missing_is_named_with_the_flag() {
     let lane = Lane::with(&GOOD.replace("payload", "body"), "outbox");
-    let mend = check(&lane, &[]).level("columns", "fail", &["no column for the payload", "body"]);
-    assert!(mend.contains("--payload-column"), "{mend}");
+    let fix = check(&lane, &[]).level("columns", "fail", &["no column for the payload", "body"]);
+    assert!(fix.contains("--payload-column"), "{fix}");
     check(&lane, &["--payload-column", "body"]).level("columns", "ok", &[]);
 }
 
@@ -206,17 +206,17 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
         "CREATE TABLE outbox (id text PRIMARY KEY, type text, payload jsonb, entity text, execute_at timestamptz)",
         "outbox",
     );
-    let mend = check(&lane, &[]).level("key", "warn", &["no column for the key"]);
-    assert!(mend.contains("--key-column"), "{mend}");
+    let fix = check(&lane, &[]).level("key", "warn", &["no column for the key"]);
+    assert!(fix.contains("--key-column"), "{fix}");
     check(&lane, &["--key-column", "entity"]).level("columns", "ok", &[]);
-    mended_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
-    mended_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
-    let mend = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);
+    fixed_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
+    fixed_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
+    let fix = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);
     if default_major() < 15 {
-        assert!(!mend.contains("WHERE"), "it knows no row filters: {mend}");
+        assert!(!fix.contains("WHERE"), "it knows no row filters: {fix}");
         return;
     }
-    lane.sql(mend.split_once("keep them out: ").unwrap().1);
+    lane.sql(fix.split_once("keep them out: ").unwrap().1);
     assert!(check(&lane, &[]).of("schedule").is_empty());
 }
 
@@ -224,9 +224,9 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
 fn rows_whose_topic_is_none_are_found_before_they_stop_the_relay() {
     let lane = good();
     lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('Big Order', 'k', 't', '{}')");
-    let mend = check(&lane, &[]).level("rows", "fail", &["Big Order", "is no topic name"]);
+    let fix = check(&lane, &[]).level("rows", "fail", &["Big Order", "is no topic name"]);
     check(&lane, &["--on-bad-row", "skip"]).level("rows", "warn", &["published nowhere"]);
-    let topic = mend.split_once("--topic ").unwrap().1.split(" --").next().unwrap().trim_matches('\'').to_owned();
+    let topic = fix.split_once("--topic ").unwrap().1.split(" --").next().unwrap().trim_matches('\'').to_owned();
     let after = check(&lane, &["--topic", &topic]);
     assert!(after.of("rows").is_empty(), "{:#}", after.report);
     assert_eq!(after.report["tables"][0]["sample_topic"], lane.topic("big-order"));
@@ -239,10 +239,10 @@ fn rows_from_before_the_slot_are_counted_with_the_line_that_publishes_them() {
     let place = format!("--source {} --publication {1} --slot {1}", lane.source, lane.name);
     run_ours(&format!("walrelay setup --apply --table outbox {place}"));
     lane.sql(ROW);
-    let mend = check(&lane, &[]).level("before_slot", "warn", &["2 rows are older than the slot"]);
-    assert!(mend.starts_with("walrelay republish --table public.outbox --where '(age(xmin) > "), "{mend}");
+    let fix = check(&lane, &[]).level("before_slot", "warn", &["2 rows are older than the slot"]);
+    assert!(fix.starts_with("walrelay republish --table public.outbox --where '(age(xmin) > "), "{fix}");
     // What that does to them.
-    let clause = mend.split_once("--where '").unwrap().1.split(" --apply").next().unwrap();
+    let clause = fix.split_once("--where '").unwrap().1.split(" --apply").next().unwrap();
     let clause = clause.trim_end_matches('\'').replace("'\\''", "'");
     lane.sql(&format!(
         "WITH moved AS (DELETE FROM outbox WHERE {clause} RETURNING *) INSERT INTO outbox SELECT * FROM moved"
@@ -272,7 +272,7 @@ fn a_role_without_rights_gets_the_one_it_needs_and_the_rest_is_still_looked_at()
     let found = check(&lane, &more);
     assert_eq!(found.code, 2);
     assert_eq!(found.level("replication", "fail", &["42501"]), format!("ALTER ROLE \"{role}\" REPLICATION;"));
-    mended_by_superuser(&lane, &more, "replication");
+    fixed_by_superuser(&lane, &more, "replication");
     let grant = check(&lane, &more).level("rows_seen", "ok", &["permission denied", "not looked at"]);
     lane.sql(&grant);
     assert!(check(&lane, &more).of("rows_seen").is_empty());
@@ -280,9 +280,9 @@ fn a_role_without_rights_gets_the_one_it_needs_and_the_rest_is_still_looked_at()
 }
 
 #[track_caller]
-fn mended_by_superuser(lane: &Lane, more: &[&str], name: &str) {
-    let mend = check(lane, more).finding(name)["mend"].as_str().unwrap().to_owned();
-    lane.sql(&mend);
+fn fixed_by_superuser(lane: &Lane, more: &[&str], name: &str) {
+    let fix = check(lane, more).finding(name)["fix"].as_str().unwrap().to_owned();
+    lane.sql(&fix);
     check(lane, more).level(name, "ok", &[]);
 }
 
@@ -290,10 +290,10 @@ fn mended_by_superuser(lane: &Lane, more: &[&str], name: &str) {
 fn asynchronous_commits_are_found_wherever_they_are_turned_on() {
     let lane = good();
     lane.sql(&format!("ALTER DATABASE {} SET synchronous_commit = off", lane.name));
-    mended_by_sql(&lane, &[], "sync_commit", "warn", &["off for database", "wal_writer_delay"]);
+    fixed_by_sql(&lane, &[], "sync_commit", "warn", &["off for database", "wal_writer_delay"]);
     let role = fresh("writer");
     lane.sql(&format!("CREATE ROLE {role}; ALTER ROLE {role} IN DATABASE {} SET synchronous_commit = off", lane.name));
-    mended_by_sql(&lane, &[], "sync_commit", "warn", &["off for role", &role]);
+    fixed_by_sql(&lane, &[], "sync_commit", "warn", &["off for role", &role]);
     lane.sql(&format!("DROP ROLE {role}"));
 }
 
@@ -306,7 +306,7 @@ fn a_table_that_is_pruned_without_an_index_gets_one() {
     lane.sql("DELETE FROM outbox WHERE ctid = '(0,1)'; ANALYZE outbox");
     let seen = || Ok(!check(&lane, &[]).of("age_index").is_empty());
     wait_until(LONG, "the statistics of the delete", seen).unwrap();
-    mended_by_sql(&lane, &[], "age_index", "warn", &["created_at has no index"]);
+    fixed_by_sql(&lane, &[], "age_index", "warn", &["created_at has no index"]);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn partitions_pass_in_both_ways_of_publishing() {
     lane.publish("outbox");
     lane.make_slot();
     check(&lane, &[]).level("partitions", "ok", &["a partition of public.outbox"]);
-    mended_by_sql(&lane, &[], "partitions", "ok", &["publish_via_partition_root"]);
+    fixed_by_sql(&lane, &[], "partitions", "ok", &["publish_via_partition_root"]);
     check(&lane, &["--table", "outbox"]).level("partitions", "ok", &["come as its own"]);
 }
 
@@ -338,17 +338,17 @@ fn badly_set() -> Postgres {
 }
 
 #[test]
-fn settings_that_bite_are_mended_one_by_one() {
+fn settings_that_bite_are_fixed_one_by_one() {
     let mut server = badly_set();
     let lane = Lane::on(&server, shared_kafka().unwrap());
     lane.sql(GOOD);
     lane.publish("outbox");
-    let mend = check(&lane, &[]).level("wal_level", "fail", &["wal_level is replica"]);
-    lane.sql(mend.split(" -- ").next().unwrap());
+    let fix = check(&lane, &[]).level("wal_level", "fail", &["wal_level is replica"]);
+    lane.sql(fix.split(" -- ").next().unwrap());
     server.restart(Mode::Fast).unwrap();
     lane.sql("SELECT pg_create_physical_replication_slot('full')");
-    let mend = check(&lane, &[]).level("free_slots", "fail", &["1 of max_replication_slots = 1"]);
-    lane.sql(mend.split(" -- ").next().unwrap());
+    let fix = check(&lane, &[]).level("free_slots", "fail", &["1 of max_replication_slots = 1"]);
+    lane.sql(fix.split(" -- ").next().unwrap());
     server.restart(Mode::Fast).unwrap();
     lane.make_slot();
     check(&lane, &[]).level("free_slots", "ok", &[]);
@@ -359,7 +359,7 @@ fn settings_that_bite_are_mended_one_by_one() {
         ("idle_timeout", "2 h"),
         ("sync_commit", "synchronous_commit is off"),
     ] {
-        mended_by_sql(&lane, &[], name, "warn", &[words]);
+        fixed_by_sql(&lane, &[], name, "warn", &[words]);
     }
     let found = check(&lane, &[]);
     assert_eq!((found.code, &found.report["verdict"]), (0, &Value::from("ok")), "{:#}", found.report);
@@ -380,20 +380,20 @@ fn a_slot_that_nears_its_limit_is_warned_of_and_a_lost_one_fails() {
         Ok(check(&lane, &[]).finding("slot_wal")["level"] == "warn")
     })
     .unwrap();
-    let mend = check(&lane, &[]).level("slot_wal", "warn", &["above max_slot_wal_keep_size the slot is lost"]);
-    assert!(mend.contains("walrelay run") && mend.contains("max_slot_wal_keep_size"), "{mend}");
+    let fix = check(&lane, &[]).level("slot_wal", "warn", &["above max_slot_wal_keep_size the slot is lost"]);
+    assert!(fix.contains("walrelay run") && fix.contains("max_slot_wal_keep_size"), "{fix}");
     wait_until(LONG, "the slot to be lost", || {
         fill()?;
         lane.sql("CHECKPOINT");
         Ok(check(&lane, &[]).finding("slot")["level"] == "fail")
     })
     .unwrap();
-    let mend = check(&lane, &[]).level("slot", "fail", &["has been invalidated"]);
-    assert!(mend.contains("walrelay teardown") && mend.contains("walrelay setup --apply"), "{mend}");
+    let fix = check(&lane, &[]).level("slot", "fail", &["has been invalidated"]);
+    assert!(fix.contains("walrelay teardown") && fix.contains("walrelay setup --apply"), "{fix}");
 }
 
 #[test]
-fn a_managed_service_gets_its_own_mend() {
+fn a_managed_service_gets_its_own_fix() {
     let server = Postgres::start(&postgres::Options {
         settings: vec![
             ("wal_level".to_owned(), "replica".to_owned()),
@@ -409,11 +409,11 @@ fn a_managed_service_gets_its_own_mend() {
     let source = lane.source.replace("postgres@", "app@");
     let found = check(&lane, &["--source", &source]);
     found.level("service", "ok", &["Amazon RDS"]);
-    let mend = found.level("wal_level", "fail", &[]);
-    assert!(mend.contains("ParameterName=rds.logical_replication,ParameterValue=1"), "{mend}");
+    let fix = found.level("wal_level", "fail", &[]);
+    assert!(fix.contains("ParameterName=rds.logical_replication,ParameterValue=1"), "{fix}");
     assert_eq!(found.level("replication", "fail", &[]), "GRANT rds_replication TO \"app\";");
-    let mend = found.level("slot_wal_limit", "warn", &[]);
-    assert!(mend.starts_with("aws rds modify-db-parameter-group") && mend.contains("ParameterValue=51200,"), "{mend}");
+    let fix = found.level("slot_wal_limit", "warn", &[]);
+    assert!(fix.starts_with("aws rds modify-db-parameter-group") && fix.contains("ParameterValue=51200,"), "{fix}");
 }
 
 #[test]
@@ -438,14 +438,14 @@ fn strict() -> (&'static Kafka, u16) {
 }
 
 #[test]
-fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended() {
+fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_fixed() {
     let kafka = strict().0;
     let lane = Lane::on(shared_postgres().unwrap(), kafka)
         .furnish("CREATE TABLE outbox (id text PRIMARY KEY, type text NOT NULL, payload text)", "outbox");
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', repeat('x', 30000))");
     let topic = lane.topic("order");
-    let mend = check(&lane, &[]).level("topics", "fail", &[&topic, "is not there"]);
-    assert!(mend.contains(&format!("--create --topic {topic}")), "{mend}");
+    let fix = check(&lane, &[]).level("topics", "fail", &[&topic, "is not there"]);
+    assert!(fix.contains(&format!("--create --topic {topic}")), "{fix}");
     let settings = [("max.message.bytes", "20000"), ("min.insync.replicas", "2"), ("cleanup.policy", "compact")];
     kafka.create_topic(&topic, 3, &settings).unwrap();
     let found = check(&lane, &[]);
@@ -455,8 +455,8 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended()
     for (name, setting) in
         [("record_size", "max.message.bytes"), ("replicas", "min.insync.replicas"), ("compaction", "cleanup.policy")]
     {
-        let mend = found.level(name, "fail", &[&topic]);
-        let value = mend.split_once(&format!("--add-config {setting}=")).unwrap_or_else(|| panic!("{mend}")).1;
+        let fix = found.level(name, "fail", &[&topic]);
+        let value = fix.split_once(&format!("--add-config {setting}=")).unwrap_or_else(|| panic!("{fix}")).1;
         given.push((setting, value.to_owned()));
     }
     let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -468,13 +468,13 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_mended()
     check(&lane, &more).level("dead_letters", "fail", &[&dead, "--create --topic"]);
     kafka.create_topic(&dead, 1, &[]).unwrap();
     check(&lane, &more).level("dead_letters", "ok", &[]);
-    let mend = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
-    let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
+    let fix = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
+    let property = fix.split_once("-X ").unwrap().1.split(' ').next().unwrap();
     assert_eq!(check(&lane, &["-X", property]).code, 0);
 }
 
 #[test]
-fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_mended() {
+fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_fixed() {
     let kafka = strict().0;
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(GOOD, "outbox");
     let more = ["--delivery", "exactly-once"];
@@ -486,15 +486,15 @@ fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_mende
     let found = check(&lane, &more);
     assert_eq!(found.code, 2);
     found.level("progress", "ok", &["is there and can be read"]);
-    let mend = found.level("progress_policy", "fail", &["cleanup.policy=delete"]);
-    let value = mend.split_once("--entity-name walrelay.progress --add-config cleanup.policy=").unwrap().1;
+    let fix = found.level("progress_policy", "fail", &["cleanup.policy=delete"]);
+    let value = fix.split_once("--entity-name walrelay.progress --add-config cleanup.policy=").unwrap().1;
     kafka.alter_topic("walrelay.progress", &[("cleanup.policy", value)]).unwrap();
     let after = check(&lane, &more);
     assert_eq!(after.code, 0, "{:#}", after.report);
     after.level("progress_policy", "ok", &[]);
     let long = [&more[..], &["-X", "transaction.timeout.ms=3600000"]].concat();
-    let mend = check(&lane, &long).level("transaction_timeout", "fail", &["3600000", "transaction.max.timeout.ms"]);
-    let property = mend.split_once("-X ").unwrap().1.split(' ').next().unwrap();
+    let fix = check(&lane, &long).level("transaction_timeout", "fail", &["3600000", "transaction.max.timeout.ms"]);
+    let property = fix.split_once("-X ").unwrap().1.split(' ').next().unwrap();
     assert_eq!(check(&lane, &[&more[..], &["-X", property]].concat()).code, 0);
 }
 
@@ -503,8 +503,8 @@ fn an_advertised_address_that_leads_nowhere_is_named() {
     let (kafka, _) = strict();
     let mut lane = good();
     let there = std::mem::replace(&mut lane.brokers, kafka.tap_target().unwrap());
-    let mend = check(&lane, &[]).level("advertised", "fail", &["advertises", &lane.brokers]);
-    assert!(mend.contains("advertised.listeners"), "{mend}");
+    let fix = check(&lane, &[]).level("advertised", "fail", &["advertises", &lane.brokers]);
+    assert!(fix.contains("advertised.listeners"), "{fix}");
     lane.brokers = there;
     assert!(check(&lane, &[]).of("advertised").is_empty());
 }
@@ -537,26 +537,26 @@ fn pgbouncer(target: u16) -> u16 {
 }
 
 #[test]
-fn a_pooler_in_between_is_told_and_the_direct_port_mends_it() {
+fn a_pooler_in_between_is_told_and_the_direct_port_fixes_it() {
     let lane = good();
     let direct = shared_postgres().unwrap().port().unwrap();
     let pooled = lane.source.replace(&format!(":{direct}/"), &format!(":{}/", pgbouncer(direct)));
     let found = check(&lane, &["--source", &format!("{pooled}?sslmode=disable")]);
     assert_eq!(found.code, 2);
-    let mend = found.level("replication", "fail", &["this is PgBouncer"]);
-    assert!(mend.contains("use the direct port"), "{mend}");
+    let fix = found.level("replication", "fail", &["this is PgBouncer"]);
+    assert!(fix.contains("use the direct port"), "{fix}");
     found.level("slot", "ok", &[]);
     check(&lane, &[]).level("replication", "ok", &[]);
 }
 
 #[test]
-fn names_that_need_quotes_are_quoted_in_every_mend() {
+fn names_that_need_quotes_are_quoted_in_every_fix() {
     let lane = Lane::empty();
     let publication = fresh("My \"Pub\"");
     lane.sql("CREATE TABLE \"Out Box\" (\"Id\" text, aggregatetype text NOT NULL, aggregateid text, payload json)");
     lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE \"Out Box\"", quoted(&publication)));
     lane.make_slot();
     let more = ["--publication", publication.as_str(), "--id-column", "Id"];
-    mended_by_sql(&lane, &more, "identity", "warn", &[]);
-    mended_by_sql(&lane, &more, "nulls", "warn", &["Id"]);
+    fixed_by_sql(&lane, &more, "identity", "warn", &[]);
+    fixed_by_sql(&lane, &more, "nulls", "warn", &["Id"]);
 }

@@ -203,14 +203,14 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_slot_from_before_its_publication_is_warned_of_and_the_mend_mends() {
+fn a_slot_from_before_its_publication_is_warned_of_and_the_fix_fixes() {
     let place = Place::new();
     place.run(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", place.slot));
     place.run("INSERT INTO public.outbox VALUES (1)");
     let out = done(&place.setup());
     assert!(out.contains("is older than publication \"walrelay\""), "{out}");
-    let (_, mend) = out.split_once("To go on from now: ").unwrap();
-    place.run(mend.split_once(';').unwrap().0);
+    let (_, fix) = out.split_once("To go on from now: ").unwrap();
+    place.run(fix.split_once(';').unwrap().0);
     place.run("INSERT INTO public.outbox VALUES (2)");
     let changes = format!(
         "SELECT count(*) FROM pg_logical_slot_get_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')

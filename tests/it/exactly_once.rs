@@ -229,7 +229,7 @@ fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
     let (code, log) = ended(&mut lane.relay(&more));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("too large for exactly once") && hint(&log).contains("--delivery at-least-once"), "{log}");
-    let _mended = lane.relay(&[EXACTLY_ONCE]);
+    let _fixed = lane.relay(&[EXACTLY_ONCE]);
     let records = lane.records("order");
     each_once(&records, 20_000);
 }

@@ -160,7 +160,7 @@ fn a_dead_letter_topic_that_is_missing_or_refuses_stops_the_relay_before_the_row
     }
     assert_eq!(ids(&lane.records_now("order")), ["1"], "nothing passes it");
     kafka.create_topic(&missing, 1, &[]).unwrap();
-    let _mended = lane.relay(&["--on-bad-row=dead-letter"]);
+    let _fixed = lane.relay(&["--on-bad-row=dead-letter"]);
     assert_eq!(lane.ids("order"), ["1", "3"]);
     assert_eq!(lane.ids("dead-letter"), ["2"]);
 }

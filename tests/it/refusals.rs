@@ -1,4 +1,4 @@
-//! What ends a run before its first row, or in the middle: the exit code, the words, and that the hint mends it.
+//! What ends a run before its first row, or in the middle: the exit code, the words, and that the hint fixes it.
 
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Mode, Postgres, shared_postgres};
@@ -8,7 +8,7 @@ use walrelay_dev::tap::Tap;
 
 use crate::lane::{LONG, Lane, OUTBOX, ended, fresh, hint, ids, quoted, wait_events, wait_log};
 
-/// A run that an operator must mend: its words, and the hint.
+/// A run that an operator must fix: its words, and the hint.
 #[track_caller]
 fn refused(lane: &Lane, more: &[&str], words: &[&str]) -> String {
     let mut relay = lane.relay(more);
@@ -104,7 +104,7 @@ fn a_needed_column_that_is_dropped_under_way_stops_the_relay_before_the_first_ro
     wait_events(&relay, 1);
     lane.sql("ALTER TABLE outbox DROP payload; INSERT INTO outbox VALUES ('2', 'order', 'k', 't')");
     refused_by(&mut relay, &["public.outbox", "payload"]);
-    let _mended = lane.relay(&["--payload-column=type"]);
+    let _fixed = lane.relay(&["--payload-column=type"]);
     assert_eq!(lane.ids("order"), ["1", "2"]);
 }
 
@@ -162,7 +162,7 @@ fn a_slot_of_another_kind_is_refused() {
 }
 
 #[test]
-fn wal_level_is_mended_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
+fn wal_level_is_fixed_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
     let options = postgres::Options {
         settings: [
             ("wal_level", "replica"),
@@ -178,8 +178,8 @@ fn wal_level_is_mended_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
     let lane = Lane::on(&server, shared_kafka().unwrap());
     lane.sql(OUTBOX);
     lane.publish("outbox");
-    let mended = refused(&lane, &[], &["wal_level is replica", "logical"]);
-    lane.sql(mended.split_inclusive(';').next().unwrap());
+    let fixed = refused(&lane, &[], &["wal_level is replica", "logical"]);
+    lane.sql(fixed.split_inclusive(';').next().unwrap());
     server.restart(Mode::Fast).unwrap();
     lane.make_slot();
     assert_flows(&lane, &[]);
@@ -280,7 +280,7 @@ fn rows_of_a_publication_that_is_gone_are_not_passed_over() {
 }
 
 #[test]
-fn a_publication_made_after_the_slot_is_told_with_what_mends_it() {
+fn a_publication_made_after_the_slot_is_told_with_what_fixes_it() {
     let lane = Lane::empty();
     lane.sql(OUTBOX);
     lane.make_slot();

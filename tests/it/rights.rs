@@ -36,8 +36,8 @@ fn rights_that_are_missing_are_named_one_by_one_and_once_they_are_given_a_relay_
     // Nothing may be written, and what is there is not seen either.
     let found = check(&lane, &[]);
     assert_eq!(found.code, 2, "{:#}", found.report);
-    let mend = found.level("write", "fail", &["User:asking", "--operation Write", &format!("'{}.'", lane.name)]);
-    kafka.run_acls(&mend).unwrap();
+    let fix = found.level("write", "fail", &["User:asking", "--operation Write", &format!("'{}.'", lane.name)]);
+    kafka.run_acls(&fix).unwrap();
     let found = check(&lane, &[]);
     assert_eq!(found.code, 0, "{:#}", found.report);
     found.level("write", "ok", &[]);

@@ -44,10 +44,10 @@ pub(crate) struct Rules {
     pub(crate) limit: u64,
     /// Largest dead letter, in bytes.
     pub(crate) letter: u64,
-    /// Rows that are refused whatever their size, until somebody mends it.
+    /// Rows that are refused whatever their size, until somebody fixes it.
     pub(crate) refused: BTreeSet<usize>,
     /// Rows that were refused once and would not be again: word of that may still be on its way.
-    pub(crate) mended: BTreeSet<usize>,
+    pub(crate) fixed: BTreeSet<usize>,
 }
 
 impl Rules {
@@ -138,7 +138,7 @@ impl Broker {
         Self {
             producers: Vec::new(),
             partitions: 3,
-            rules: Rules { limit: u64::MAX, letter: u64::MAX, refused: BTreeSet::new(), mended: BTreeSet::new() },
+            rules: Rules { limit: u64::MAX, letter: u64::MAX, refused: BTreeSet::new(), fixed: BTreeSet::new() },
             down_until: Duration::ZERO,
             held: BTreeSet::new(),
             blocked: BTreeMap::new(),
@@ -170,8 +170,8 @@ impl Broker {
     }
 
     /// An operator sees to it that the row is taken.
-    pub(crate) fn mend(&mut self, number: usize, wal: &Wal) {
-        self.rules.mended.insert(number);
+    pub(crate) fn fix(&mut self, number: usize, wal: &Wal) {
+        self.rules.fixed.insert(number);
         self.rules.refused.remove(&number);
         self.rules.limit = self.rules.limit.max(bytes_of(number, wal));
     }

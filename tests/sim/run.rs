@@ -120,7 +120,7 @@ impl World {
         let Self { broker, postgres, truth, dice, decided, nature, .. } = self;
         let row = &postgres.wal.rows[number];
         assert_eq!(bad.position, row.position, "row {number}");
-        if broker.rules.mended.contains(&number) {
+        if broker.rules.fixed.contains(&number) {
             return;
         }
         let local = row.route == BAD_ROUTE;
@@ -150,7 +150,7 @@ impl World {
             }
             return;
         }
-        broker.mend(number, &postgres.wal);
+        broker.fix(number, &postgres.wal);
     }
 
     pub(crate) fn totals(&self) -> Counts {

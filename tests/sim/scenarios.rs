@@ -309,7 +309,7 @@ fn a_bad_row_is_named_with_all_before_it_delivered_and_nothing_behind_it_confirm
     );
     ended(&shared, &mut process, outcome);
     to_the_end(&shared);
-    assert!(times(&shared).iter().all(|times| *times > 0), "its neighbours arrive once it is mended");
+    assert!(times(&shared).iter().all(|times| *times > 0), "its neighbours arrive once it is fixed");
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl World {
         self.look();
     }
 
-    /// Nothing goes wrong from here on, and what is broken is mended.
+    /// Nothing goes wrong from here on, and what is broken is fixed.
     pub(crate) fn calm_down(&mut self) {
         self.calm_since = Some(self.now);
         self.postgres.down_until = self.now;
@@ -236,9 +236,9 @@ impl World {
         self.counts.letters += 1;
         self.counts.bare_letters += u64::from(record.value.is_none());
         let topics_fail = self.nature.missing + self.nature.forbidden > 0;
-        let mended = self.broker.rules.mended.contains(&number);
+        let fixed = self.broker.rules.fixed.contains(&number);
         assert!(
-            topics_fail || mended || self.is_bad(number),
+            topics_fail || fixed || self.is_bad(number),
             "row {number} becomes a dead letter, and nothing is wrong with it"
         );
     }

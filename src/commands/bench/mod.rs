@@ -72,7 +72,7 @@ impl BenchError {
         }
     }
 
-    /// What mends it.
+    /// What fixes it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Command(error) => error.hint(),

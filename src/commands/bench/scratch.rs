@@ -55,10 +55,10 @@ impl Scratch {
     pub(super) fn make(&mut self, payload: &str) -> Result<(), CommandError> {
         let mut connection = Connection::open(&self.source, Purpose::Control)?;
         let name = identifier(&self.name);
-        let mend = "run it as a role that may create a schema in this database and has REPLICATION";
+        let fix = "run it as a role that may create a schema in this database and has REPLICATION";
         let refused = |step: &str| {
             let step = step.to_owned();
-            move |source: Error| CommandError::Refused { step, mend: mend.to_owned(), source: Box::new(source) }
+            move |source: Error| CommandError::Refused { step, fix: fix.to_owned(), source: Box::new(source) }
         };
         connection.query(&format!("CREATE SCHEMA {name}")).map_err(refused("make a schema"))?;
         self.schema = true;

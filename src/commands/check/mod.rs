@@ -1,4 +1,4 @@
-//! `walrelay check`: looks at everything that `run` will need and at what bites later, and says what mends it.
+//! `walrelay check`: looks at everything that `run` will need and at what bites later, and says what fixes it.
 //!
 //! ```text
 //!  Postgres ─► facts ─► postgres, tables (sample: the latest rows through run's own mapping) ─┐
@@ -46,7 +46,7 @@ pub struct Request {
 pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> String) -> Result<(), CommandError> {
     let mut report = report(&request.config)?;
     for finding in &mut report.findings {
-        finding.mend = finding.mend.as_deref().map(complete);
+        finding.fix = finding.fix.as_deref().map(complete);
     }
     let text = if request.json { report.json() + "\n" } else { report.text() };
     out.write_all(text.as_bytes())?;

@@ -3,7 +3,7 @@
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
-use super::service::{Pooler, Quantity, replication_mend};
+use super::service::{Pooler, Quantity, replication_fix};
 use crate::commands::output::{bytes, duration, session};
 use crate::commands::run;
 use crate::finding::{Finding, Side};
@@ -37,10 +37,10 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
             .why(format!("this is {}, and a slot's stream does not go through it", pooler.name()))
-            .mend(pooler.mend());
+            .fix(pooler.fix());
     }
     let hint = RunError::Postgres(error).hint();
-    found.why("nothing else could be looked at here").mend(
+    found.why("nothing else could be looked at here").fix(
         hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".to_owned()),
     )
 }
@@ -79,11 +79,11 @@ fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
     Finding::fail(Side::Postgres, check, finding)
 }
 
-/// As `run` says it, with its mend.
+/// As `run` says it, with its fix.
 fn as_run(check: &'static str, error: &RunError) -> Finding {
     let found = fail(check, error.to_string());
     match error.hint() {
-        Some(hint) => found.mend(hint),
+        Some(hint) => found.fix(hint),
         None => found,
     }
 }
@@ -95,7 +95,7 @@ fn version(server: &ServerFacts) -> Finding {
     }
     fail("version", format!("Postgres {text}"))
         .why("walrelay is tested with 14 to 18; older ones lack what it asks for")
-        .mend("upgrade to a version that is maintained")
+        .fix("upgrade to a version that is maintained")
 }
 
 fn service(server: &ServerFacts) -> Finding {
@@ -106,7 +106,7 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
         fail("standby", "this server is a standby")
             .why("slots and publications are made on the primary, and rows are written there")
-            .mend("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
+            .fix("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
     })
 }
 
@@ -118,7 +118,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
     let error = RunError::WalLevel { found };
     fail("wal_level", error.to_string())
         .why("without it the log does not hold what a slot decodes")
-        .mend(server.service.wal_level())
+        .fix(server.service.wal_level())
 }
 
 fn replication(config: &run::Request, facts: &Facts) -> Finding {
@@ -128,13 +128,10 @@ fn replication(config: &run::Request, facts: &Facts) -> Finding {
     let found = fail("replication", chain(error));
     let why = "the slot's stream comes over a replication connection";
     match Pooler::recognise(&facts.host, error) {
-        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name())).mend(pooler.mend()),
-        None => found.why(why).mend(replication_mend(
-            facts.server.service,
-            &config.source.user,
-            &config.source.dbname,
-            error,
-        )),
+        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name())).fix(pooler.fix()),
+        None => {
+            found.why(why).fix(replication_fix(facts.server.service, &config.source.user, &config.source.dbname, error))
+        }
     }
 }
 
@@ -148,19 +145,19 @@ fn slots(facts: &Facts) -> Option<Finding> {
     Some(
         fail("free_slots", text)
             .why("the slot has to be made, and there is no room for it")
-            .mend(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
+            .fix(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
     )
 }
 
 fn walsenders(facts: &Facts) -> Option<Finding> {
     let (used, most) = (facts.server.walsenders, facts.server.number("max_wal_senders")?);
     let text = format!("{used} of max_wal_senders = {most} in use");
-    let mend = || facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
+    let fix = || facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
     let full = i64::try_from(used).unwrap_or(i64::MAX) >= most;
     Some(if full {
         warn("free_walsenders", text)
             .why("no room for one more: a standby relay, a dry run, a physical standby")
-            .mend(mend())
+            .fix(fix())
     } else {
         ok("free_walsenders", text)
     })
@@ -203,12 +200,12 @@ fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
         (OnUpdate::Stop, false) => Some(
             warn("updates", "--on-update is stop, and the publication carries no updates")
                 .why("an updated row will never stop the relay: none arrives")
-                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
+                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
         ),
         (OnUpdate::Warn | OnUpdate::Skip, true) => Some(
             ok("updates", "the publication carries updates, which publish nothing")
                 .why("each is decoded and sent for nothing, as polling workers' status columns make them")
-                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         ),
         (OnUpdate::Stop, true) | (OnUpdate::Warn | OnUpdate::Skip, false) => None,
     }
@@ -258,22 +255,22 @@ fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
     if status == "unreserved" {
         return fail("slot_wal", text)
             .why("the next checkpoint may remove what it needs: then rows are lost to it")
-            .mend(format!("{run}, at once; and more room: {}", room(facts)));
+            .fix(format!("{run}, at once; and more room: {}", room(facts)));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
         return warn("slot_wal", text)
             .why("above max_slot_wal_keep_size the slot is lost")
-            .mend(format!("{run}; and more room: {}", room(facts)));
+            .fix(format!("{run}; and more room: {}", room(facts)));
     }
     if lag < FAR_BEHIND {
         return ok("slot_wal", text);
     }
-    let mend = if row.active {
+    let fix = if row.active {
         "walrelay status --watch".to_owned()
     } else {
         format!("{run}, or if nobody needs it any more: walrelay teardown --slot {}", config.slot)
     };
-    warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").mend(mend)
+    warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").fix(fix)
 }
 
 /// Twice as much, or something that is not nothing.
@@ -292,11 +289,11 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
     let found = warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
-        found.mend(
+        found.fix(
             "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then walrelay republish",
         )
     } else {
-        found.mend(format!(
+        found.fix(format!(
             "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
             identifier(name)
         ))
@@ -307,7 +304,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
     match server.number("max_slot_wal_keep_size") {
         Some(-1) | None => warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or Kafka is away, WAL fills the server's disk")
-            .mend(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
+            .fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
             ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
@@ -317,14 +314,14 @@ fn wal_keep(server: &ServerFacts) -> Finding {
 }
 
 fn sender_timeout(server: &ServerFacts) -> Finding {
-    let mend = || server.service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
+    let fix = || server.service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
     match server.number("wal_sender_timeout") {
         Some(0) => warn("sender_timeout", "wal_sender_timeout is off")
             .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
-            .mend(mend()),
+            .fix(fix()),
         Some(ms @ 1..5_000) => warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
             .why("a pause of the machine or the network is taken for the relay's end")
-            .mend(mend()),
+            .fix(fix()),
         Some(ms) => ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
         None => ok("sender_timeout", "wal_sender_timeout is not to be seen"),
     }
@@ -344,7 +341,7 @@ fn decoding_memory(facts: &Facts) -> Finding {
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
-            .mend(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
+            .fix(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
     }
     found
 }
@@ -356,7 +353,7 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
             let time = duration(Duration::from_secs(seconds));
             warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
                 .why("a relay that is away for longer loses its slot, and rows with it")
-                .mend(server.service.parameter("idle_replication_slot_timeout", "0", false))
+                .fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
         }
         Ok(0) | Err(_) => ok("idle_timeout", "idle_replication_slot_timeout is off"),
     })
@@ -367,7 +364,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
         "WAL is kept from the beginning of the oldest open transaction, and a slot can be made only once it has ended";
     let open = facts.holders.iter().filter(|holder| holder.transaction_age.is_some_and(|age| age >= LONG));
     let open = open.map(|holder| {
-        warn("transactions", session(holder)).why(why).mend(format!("SELECT pg_terminate_backend({});", holder.pid))
+        warn("transactions", session(holder)).why(why).fix(format!("SELECT pg_terminate_backend({});", holder.pid))
     });
     let prepared = facts.prepared.iter().filter(|holder| holder.age >= LONG).map(|holder| {
         let gid = literal(&holder.gid);
@@ -377,7 +374,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
             duration(holder.age),
             holder.database
         );
-        warn("transactions", text).why(why).mend(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
+        warn("transactions", text).why(why).fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
     });
     let mut found: Vec<Finding> = open.chain(prepared).collect();
     if found.is_empty() {
@@ -403,10 +400,10 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
         };
         return warn("sync_commit", format!("synchronous_commit is off for {whom}"))
             .why(why)
-            .mend(format!("{alter} RESET synchronous_commit;"));
+            .fix(format!("{alter} RESET synchronous_commit;"));
     }
     if off {
-        return warn("sync_commit", "synchronous_commit is off").why(why).mend(server.service.parameter(
+        return warn("sync_commit", "synchronous_commit is off").why(why).fix(server.service.parameter(
             "synchronous_commit",
             "on",
             false,
@@ -423,7 +420,7 @@ fn clock(server: &ServerFacts) -> Finding {
     }
     warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
         .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
-        .mend("timedatectl set-ntp true # on both machines")
+        .fix("timedatectl set-ntp true # on both machines")
 }
 
 fn ms(ms: i64) -> String {

@@ -1,6 +1,6 @@
 //! What was found, and how it is shown.
 //!
-//! In: findings. Out: text for people, or JSON with stable keys. Pure. A mend stands on a line of its own, so that it can be
+//! In: findings. Out: text for people, or JSON with stable keys. Pure. A fix stands on a line of its own, so that it can be
 //! copied.
 
 use crate::finding::{Finding, Level, Side};
@@ -86,7 +86,7 @@ impl Report {
                 Level::Fail => "fail",
             };
             text.extend([format!("  {level:<6}{:<16}{}\n", finding.check, finding.finding)]);
-            for (name, more) in [("why", &finding.why), ("mend", &finding.mend)] {
+            for (name, more) in [("why", &finding.why), ("fix", &finding.fix)] {
                 if let Some(more) = more {
                     text.extend([format!("        {name:<16}{more}\n")]);
                 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let bad = Finding::fail(Side::Postgres, "wal_level", "it is replica").why("no rows").mend("ALTER SYSTEM …;");
+        let bad = Finding::fail(Side::Postgres, "wal_level", "it is replica").why("no rows").fix("ALTER SYSTEM …;");
         let fine = Finding::ok(Side::Table, "columns", "all there").of("public.outbox");
         let roles = vec![("id".to_owned(), "event_id".to_owned())];
         let sample_topic = Some("outbox.event.order".to_owned());
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn each_finding_stands_in_its_section_with_its_mend_on_a_line_of_its_own() {
+    fn each_finding_stands_in_its_section_with_its_fix_on_a_line_of_its_own() {
         assert_eq!(
             report().text(),
             "Postgres at h:5432\n\
              \x20 fail  wal_level       it is replica\n\
              \x20       why             no rows\n\
-             \x20       mend            ALTER SYSTEM …;\n\
+             \x20       fix             ALTER SYSTEM …;\n\
              \nTable public.outbox\n\
              \x20 id                    event_id\n\
              \x20 sample topic          outbox.event.order\n\
@@ -149,7 +149,7 @@ mod tests {
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["verdict", "postgres", "kafka", "findings", "tables"]);
         assert_eq!((&json["verdict"], &json["kafka"]), (&"fail".into(), &"k:9092".into()));
-        assert_eq!(json["findings"][0]["mend"], "ALTER SYSTEM …;");
+        assert_eq!(json["findings"][0]["fix"], "ALTER SYSTEM …;");
         assert_eq!(json["tables"][0]["roles"][0], serde_json::json!(["id", "event_id"]));
         assert_eq!(Report::default().verdict(), Level::Ok);
     }

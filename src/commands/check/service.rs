@@ -1,6 +1,6 @@
 //! Who runs the server, and what stands between: managed services and poolers, told by what they answer.
 //!
-//! In: names of settings and roles that are there, errors, host names. Out: which one it is, and how a thing is mended there. Pure.
+//! In: names of settings and roles that are there, errors, host names. Out: which one it is, and how a thing is fixed there. Pure.
 //! A role's attributes are never taken for proof: services grant replication in ways of their own.
 
 use crate::pg::{self, identifier, sqlstate};
@@ -255,7 +255,7 @@ impl Pooler {
     }
 
     /// The way past it.
-    pub(super) const fn mend(self) -> &'static str {
+    pub(super) const fn fix(self) -> &'static str {
         match self {
             Self::PgBouncer => {
                 "use the direct port: --source with Postgres' own address (often port 5432), or PgBouncer 1.23 or later, which passes replication connections"
@@ -274,7 +274,7 @@ const PROTOCOL_VIOLATION: &str = "08P01";
 const SYNTAX_ERROR: &str = "42601";
 
 /// What a refused attempt to replicate asks for.
-pub(super) fn replication_mend(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
+pub(super) fn replication_fix(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
     match error.code() {
         Some(sqlstate::INSUFFICIENT_PRIVILEGE) => service.replication_right(user),
         Some("28000") => service.admission(user, database),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_gets_its_own_mend() {
+    fn a_service_gets_its_own_fix() {
         assert!(Service::Rds.wal_level().contains("ParameterName=rds.logical_replication,ParameterValue=1"));
         assert!(Service::CloudSql.wal_level().contains("--database-flags=cloudsql.logical_decoding=on"));
         assert!(Service::Azure.wal_level().contains("--name wal_level --value logical"));
@@ -387,7 +387,7 @@ mod tests {
                 service.wal_level(),
                 service.wal_limit(Quantity::Megabytes(1)),
                 service.parameter("max_wal_senders", "20", true),
-                replication_mend(service, "app", "shop", &answer("28000", "no entry")),
+                replication_fix(service, "app", "shop", &answer("28000", "no entry")),
             ];
             for told in told {
                 assert!(!told.contains("ALTER SYSTEM") && !told.contains("pg_hba.conf"), "{}: {told}", service.name());
@@ -404,14 +404,14 @@ mod tests {
         let ended = pg::Error::Ended;
         assert_eq!(Pooler::recognise("aws-0-eu.pooler.supabase.com:6543", &ended), Some(Pooler::Supabase));
         assert_eq!(Pooler::recognise("ep-x-pooler.eu.aws.neon.tech:5432", &ended), Some(Pooler::Neon));
-        assert!(Pooler::PgBouncer.mend().contains("use the direct port"));
+        assert!(Pooler::PgBouncer.fix().contains("use the direct port"));
     }
 
     #[test]
-    fn a_refusal_to_replicate_is_mended_by_what_was_refused() {
-        let mend = |code| replication_mend(Service::Own, "app", "shop", &answer(code, ""));
-        assert!(mend("42501").contains("REPLICATION"));
-        assert!(mend("28000").contains("host \"shop\" \"app\""));
-        assert!(mend("53300").contains("max_wal_senders"));
+    fn a_refusal_to_replicate_is_fixed_by_what_was_refused() {
+        let fix = |code| replication_fix(Service::Own, "app", "shop", &answer(code, ""));
+        assert!(fix("42501").contains("REPLICATION"));
+        assert!(fix("28000").contains("host \"shop\" \"app\""));
+        assert!(fix("53300").contains("max_wal_senders"));
     }
 }

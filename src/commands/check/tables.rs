@@ -112,7 +112,7 @@ fn mapped(
         found.push(
             warn("key", "no column for the key: aggregateid, aggregate_id")
                 .why("records have null keys: they spread over the partitions, and consumers see them in no order")
-                .mend("walrelay run --key-column COLUMN"),
+                .fix("walrelay run --key-column COLUMN"),
         );
     }
     found.extend(nullable(table, plan));
@@ -136,7 +136,7 @@ fn nullable(table: &TableFacts, plan: &Plan) -> Option<Finding> {
     Some(
         warn("nulls", format!("may be null: {}", names.join(", ")))
             .why("a row with a null there has no topic, or no id: it stops the relay")
-            .mend(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
+            .fix(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
     )
 }
 
@@ -146,7 +146,7 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
     (column.column.type_id == JSONB).then(|| {
         ok("payload_type", format!("{name} is jsonb"))
             .why("the server turns each back into text, with keys reordered: text or json is decoded 1.5 times as fast")
-            .mend(format!(
+            .fix(format!(
                 "ALTER TABLE {} ALTER COLUMN {} TYPE json; -- rewrites the table",
                 table.sql_name(),
                 identifier(name)
@@ -163,7 +163,7 @@ fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
         .map(|name| {
             warn("schedule", format!("column {name}: rows for later go out at once"))
                 .why("walrelay publishes when a row is committed; it waits for no time, and retries nothing by it")
-                .mend(match without_scheduled(config, table, name) {
+                .fix(match without_scheduled(config, table, name) {
                     Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
                     None => "insert such rows when they are due".to_owned(),
                 })
@@ -180,7 +180,7 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {}", sample.bad.len(), reason.text);
-    let mend = match &config.mapping.topic {
+    let fix = match &config.mapping.topic {
         crate::route::TopicSetting::Template(text) if reason.name_is_invalid && !text.contains("kebab") => {
             format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
         }
@@ -189,9 +189,9 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
         }
     };
     Some(match config.bad_rows.fate {
-        Fate::Stop => fail("rows", text).why("the relay stops in front of the first of them").mend(mend),
-        Fate::DeadLetter => warn("rows", text).why("they go to the dead-letter topic").mend(mend),
-        Fate::Skip => warn("rows", text).why("they are counted, and published nowhere").mend(mend),
+        Fate::Stop => fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
+        Fate::DeadLetter => warn("rows", text).why("they go to the dead-letter topic").fix(fix),
+        Fate::Skip => warn("rows", text).why("they are counted, and published nowhere").fix(fix),
     })
 }
 
@@ -202,9 +202,9 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
     if table.column_list && outbox.published(&[whole]).is_ok() {
         return fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why("the server does not send the column")
-            .mend(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint()));
+            .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint()));
     }
-    fail("columns", error.to_string()).why("the relay ends before its first row").mend(error.hint())
+    fail("columns", error.to_string()).why("the relay ends before its first row").fix(error.hint())
 }
 
 /// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
@@ -232,14 +232,14 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
         found.push(
             warn("row_filter", format!("only rows where {filter}"))
                 .why("other rows are never published, and nobody is told")
-                .mend(in_publication(config, table, true, None).unwrap_or_default()),
+                .fix(in_publication(config, table, true, None).unwrap_or_default()),
         );
     }
     if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
         found.push(
             warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
                 .why("Postgres refuses UPDATE and DELETE on it, the application's and those of walrelay prune")
-                .mend(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         );
     }
     if table.partitioned {
@@ -248,7 +248,7 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
         found.push(
             ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
                 .why("fine for walrelay; other readers of the publication see each partition as a table")
-                .mend(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
+                .fix(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
         );
     }
     found
@@ -261,12 +261,12 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
         Err(refusal) => found.push(
             ok("rows_seen", format!("its rows were not looked at: {refusal}"))
                 .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
-                .mend(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
+                .fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),
         Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
             warn("before_slot", format!("{} that no slot will carry, with more until it is made", counted(rows.count)))
                 .why("a slot publishes what is committed after it was made")
-                .mend(format!("walrelay republish {} --apply, once the slot is there", table_flag(table))),
+                .fix(format!("walrelay republish {} --apply, once the slot is there", table_flag(table))),
         ),
         Ok(rows) => found.extend(rows.before_slot.and_then(|count| before_slot(config, facts, table, count))),
     }
@@ -282,7 +282,7 @@ fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: 
     Some(
         warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
             .why("a slot publishes what is committed after it was made")
-            .mend(format!(
+            .fix(format!(
                 "walrelay republish {} --where {} --apply",
                 table_flag(table),
                 shell_quoted(&catalog::older_than(xid))
@@ -311,7 +311,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
     (!indexed && table.deleted_rows > 0 && table.estimated_rows >= MANY_ROWS).then(|| {
         warn("age_index", format!("rows are deleted from it, and {age} has no index"))
             .why("deleting old rows reads the whole table each time")
-            .mend(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
+            .fix(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
     })
 }
 
@@ -324,7 +324,7 @@ pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Findin
             format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
         )
         .why("the relay stops in front of it")
-        .mend(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
+        .fix(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
     })
 }
 

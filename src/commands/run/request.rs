@@ -34,7 +34,7 @@ pub struct Request {
     pub mapping: Mapping,
     /// What becomes of rows that cannot be published.
     pub bad_rows: BadRows,
-    /// What becomes of a run that an operator must mend.
+    /// What becomes of a run that an operator must fix.
     pub on_stop: OnStop,
     /// How often a record may appear.
     pub delivery: Delivery,
@@ -82,7 +82,7 @@ impl Default for Limits {
     }
 }
 
-/// What becomes of a run that an operator must mend.
+/// What becomes of a run that an operator must fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStop {
     /// The process ends with exit code 2.

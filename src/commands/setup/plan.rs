@@ -105,7 +105,7 @@ pub(super) struct Step {
     /// Lines for the reader of the script.
     comment: String,
     /// Who may do it.
-    mend: String,
+    fix: String,
 }
 
 impl Step {
@@ -124,7 +124,7 @@ impl Step {
         if !matches!(source, pg::Error::Server { .. }) {
             return source.into();
         }
-        CommandError::Refused { step: self.to_do(), mend: self.mend.clone(), source: Box::new(source) }
+        CommandError::Refused { step: self.to_do(), fix: self.fix.clone(), source: Box::new(source) }
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandErro
     Ok(Plan { steps, warnings: warnings(request, facts) })
 }
 
-/// What no step can mend.
+/// What no step can fix.
 fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
         return Err(CommandError::NoFailoverSlots { version: facts.server.version_text.clone() });
@@ -197,7 +197,7 @@ fn wal_level(facts: &Facts) -> Option<Step> {
         what: "wal_level".to_owned(),
         sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
         comment: format!("It is {found}. Then restart Postgres; the rest has to wait for that. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
-        mend: String::new(),
+        fix: String::new(),
     })
 }
 
@@ -210,7 +210,7 @@ fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
         sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &table(&first.filter), 1),
         comment: "The table that the application writes its events to, in the transaction that changes its own tables."
             .to_owned(),
-        mend: format!(
+        fix: format!(
             "GRANT USAGE, CREATE ON SCHEMA {} TO {};",
             identifier(&first.filter.schema),
             identifier(&facts.server.user)
@@ -238,7 +238,7 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
         what: format!("publication \"{}\" for {}", request.publication, names.join(", ")),
         sql: format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish = 'insert')", tables.join(", ")),
         comment,
-        mend: format!(
+        fix: format!(
             "run it as the owner of the tables, with: GRANT CREATE ON DATABASE {} TO {};",
             identifier(&facts.server.database),
             identifier(&facts.server.user)
@@ -259,7 +259,7 @@ fn members(request: &Request, facts: &Facts) -> Vec<Step> {
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
             sql: format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), table(&missing.filter)),
             comment: "Rows committed from then on are published.".to_owned(),
-            mend: "run it as the owner of publication and table".to_owned(),
+            fix: "run it as the owner of publication and table".to_owned(),
         })
         .collect()
 }
@@ -272,7 +272,7 @@ fn role(request: &Request, facts: &Facts) -> Option<Step> {
         what: format!("role \"{name}\""),
         sql: statements.join(";\n"),
         comment: "Whom walrelay connects as. Its password: \\password in psql. It needs no right on the tables; whoever has\nREPLICATION can read every slot's stream.".to_owned(),
-        mend: "run it as a superuser; on managed services as the administrator that they give".to_owned(),
+        fix: "run it as a superuser; on managed services as the administrator that they give".to_owned(),
     })
 }
 
@@ -315,7 +315,7 @@ fn slot(request: &Request, facts: &Facts) -> Option<Step> {
             literal(&request.slot)
         ),
         comment: "From here on rows are published. By itself, not inside a transaction; it waits until transactions that are open\nnow have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk can bear.".to_owned(),
-        mend: format!(
+        fix: format!(
             "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
             identifier(&facts.server.user)
         ),
@@ -364,7 +364,7 @@ fn mark(request: &Request, facts: &Facts) -> Option<Step> {
         what: format!("publication \"{publication}\": {what}"),
         sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &marker::since_format(slot, made)),
         comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
-        mend: "run it as the owner of the publication".to_owned(),
+        fix: "run it as the owner of the publication".to_owned(),
     })
 }
 

@@ -65,7 +65,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     Ok(Arc::new(kafka))
 }
 
-/// What mends a failure for which an operator must act.
+/// What fixes a failure for which an operator must act.
 fn hint(found: &Failure) -> Option<String> {
     (found.class == FailureClass::LogIn).then(|| {
         "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()

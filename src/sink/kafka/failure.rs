@@ -1,7 +1,7 @@
 //! What an error of librdkafka or of a broker says about what to do.
 //!
 //! A *row fault* would be the same at every attempt, whatever the cluster's condition; an *environment fault* passes once
-//! somebody mends the cluster, and so does that of a *topic*, if somebody does. Everything else is the client's own.
+//! somebody fixes the cluster, and so does that of a *topic*, if somebody does. Everything else is the client's own.
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
 use super::partitions::NotTaken;

@@ -138,10 +138,10 @@ pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
 fn unreachable(failure: &Failure) -> Finding {
     let found = fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").mend(hint),
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
-            .mend("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),
+            .fix("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),
     }
 }
 
@@ -151,9 +151,7 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
         found.push(
             fail("jetstream", format!("JetStream is not there: {reason}"))
                 .why("messages would be kept by nobody, and acknowledged by nobody")
-                .mend(
-                    "jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1",
-                ),
+                .fix("jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1"),
         );
         return found;
     }
@@ -161,7 +159,7 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
         found.push(
             warn("jetstream", "the user may not ask JetStream's API")
                 .why("whether streams take the subjects, and how they keep messages, could not be looked at")
-                .mend("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
+                .fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
         );
         return found;
     }
@@ -179,7 +177,7 @@ fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
     (most > 0).then(|| {
         if largest_bytes + HEADER_ROOM > most {
-            fail("limits", text).why("larger rows are refused").mend("max_payload in the server's file")
+            fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file")
         } else {
             ok("limits", text)
         }
@@ -191,14 +189,14 @@ fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding
     match streams {
         [] => fail("stream", format!("no stream takes subject {subject}"))
             .why("messages to it are refused, and their rows wait")
-            .mend(format!(
+            .fix(format!(
                 "nats stream add {} --subjects '{subject}' --storage file --defaults",
                 wanted.unwrap_or("NAME")
             )),
         [name, ..] if wanted.is_some_and(|wanted| wanted != name) => {
             fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
                 .why("messages to it are refused, and their rows wait")
-                .mend(format!("-X stream={name}, or another --topic"))
+                .fix(format!("-X stream={name}, or another --topic"))
         }
         [name, ..] => ok("stream", format!("stream {name} takes subject {subject}")),
     }
@@ -210,19 +208,19 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
         found.push(
             fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
                 .why("no row would ever count as delivered")
-                .mend(format!("nats stream edit {name} --ack")),
+                .fix(format!("nats stream edit {name} --ack")),
         );
     }
     if config.sealed || config.mirror.is_some() {
         let why = "it takes no messages that are published";
-        found.push(fail("stream", format!("stream {name} is sealed or a mirror")).why(why).mend("another --topic"));
+        found.push(fail("stream", format!("stream {name} is sealed or a mirror")).why(why).fix("another --topic"));
     }
     let most = usize::try_from(config.max_msg_size).ok().filter(|most| *most > 0);
     if let Some(most) = most.filter(|most| largest_bytes + HEADER_ROOM > *most) {
         found.push(
             fail("limits", format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"))
                 .why("larger rows are refused")
-                .mend(format!("nats stream edit {name} --max-msg-size -1")),
+                .fix(format!("nats stream edit {name} --max-msg-size -1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);
@@ -240,13 +238,13 @@ fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
     if config.storage == "memory" {
         return warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
             .why("what it has acknowledged is lost when its servers restart")
-            .mend(format!("a stream with file storage: nats stream add {name} --storage file"));
+            .fix(format!("a stream with file storage: nats stream add {name} --storage file"));
     }
     let text = format!("stream {name} is kept in files, on {replicas} servers");
     if replicas == 1 && facts.info.cluster.is_some() {
         return warn("storage", text)
             .why("what it has acknowledged is lost with that server's disk, and unavailable while it is down")
-            .mend(format!("nats stream edit {name} --replicas 3"));
+            .fix(format!("nats stream edit {name} --replicas 3"));
     }
     if replicas == 1 {
         return ok("storage", text)

@@ -45,7 +45,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 const LOG_IN_HINT: &str =
     "check the user in --to, and the password (WALRELAY_NATS_PASSWORD, -X password=@FILE), -X nkey or -X credentials";
 
-/// What mends a failure for which an operator must act.
+/// What fixes a failure for which an operator must act.
 fn hint(failure: &Failure) -> Option<String> {
     if failure.class == FailureClass::LogIn {
         return Some(LOG_IN_HINT.to_owned());

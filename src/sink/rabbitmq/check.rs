@@ -136,11 +136,11 @@ async fn probe(session: &mut Session) -> Result<Probe, Failure> {
 fn not_reached(failure: &Failure, alone: bool) -> Finding {
     let found = if alone { fail("connection", failure.text.clone()) } else { warn("connection", failure.text.clone()) };
     match ((KIND.hint)(failure), failure.class) {
-        (Some(hint), FailureClass::LogIn) => found.why("the broker refuses the authentication").mend(hint),
+        (Some(hint), FailureClass::LogIn) => found.why("the broker refuses the authentication").fix(hint),
         (_, _) if alone => found
             .why("nothing else could be looked at here")
-            .mend("--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS"),
-        (_, _) => found.why("another host of --to answers").mend("start it, or take it out of --to"),
+            .fix("--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS"),
+        (_, _) => found.why("another host of --to answers").fix("start it, or take it out of --to"),
     }
 }
 
@@ -166,7 +166,7 @@ fn of_size(version: &str, largest_bytes: usize) -> Finding {
     }
     let found =
         warn("max_message_size", text).why("a broker refuses larger messages, and does not say what its limit is");
-    found.mend(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
+    found.fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
 }
 
 fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
@@ -178,7 +178,7 @@ fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
         }
         Err(refusal) => {
             let found = fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
-            let mend = match judge::fault(refusal.code) {
+            let fix = match judge::fault(refusal.code) {
                 Fault::Exchange => {
                     format!("rabbitmqadmin declare exchange name={name} type=topic durable=true, or -X declare=true")
                 }
@@ -186,7 +186,7 @@ fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
                     format!("rabbitmqctl set_permissions -p {} USER '' '^{name}$' ''", settings.vhost)
                 }
             };
-            found.why("messages for it are refused").mend(mend)
+            found.why("messages for it are refused").fix(fix)
         }
     }
 }
@@ -202,7 +202,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding
         }
         (Some(Err(refusal)), Some(queue)) => {
             let found = warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
-            found.why("messages are refused unless another queue takes them").mend(format!(
+            found.why("messages are refused unless another queue takes them").fix(format!(
                 "rabbitmqadmin declare queue name={queue} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'"
             ))
         }
@@ -215,13 +215,13 @@ fn of_probe(probe: &Probe) -> Finding {
         Probe::Returned => ok("confirms", "messages are confirmed and returned, and no alarm blocks publishers"),
         Probe::Blocked(reason) => fail("alarm", format!("the broker blocks publishers: {reason}"))
             .why("nothing is published until the alarm is over; no data is lost")
-            .mend("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
+            .fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
             ok("confirms", format!("whether an alarm blocks publishers was not looked at: {} ({})", refusal.text, refusal.code))
         }
         Probe::Nothing => fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")
-            .mend("--to a broker with publisher confirms, such as RabbitMQ"),
+            .fix("--to a broker with publisher confirms, such as RabbitMQ"),
     }
 }
 

@@ -93,10 +93,10 @@ async fn may_not_add(link: &mut Link, settings: &Settings, stream: &str) -> Resu
 fn unreachable(failure: &Failure) -> Finding {
     let found = fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").mend(hint),
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
-            .mend("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),
+            .fix("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),
     }
 }
 
@@ -107,11 +107,11 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
         found.push(
             fail("cluster", "the server is a node of a cluster")
                 .why("streams are written to one server; a cluster spreads them over several")
-                .mend("--to a server that is not in a cluster"),
+                .fix("--to a server that is not in a cluster"),
         );
     }
     if field("role") == Some("slave") {
-        found.push(fail("role", "the server is a replica").why("a replica takes no writes").mend("--to its primary"));
+        found.push(fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"));
     }
     found.extend(durability(settings, facts));
     found.extend(eviction(settings, facts));
@@ -131,7 +131,7 @@ fn connection(facts: &Facts) -> Finding {
         (None, Some(version)) => ok("connection", format!("Redis {version} answers")),
         (None, None) => warn("connection", "the server answers, and does not say how it is configured")
             .why("whether it keeps what it acknowledges could not be looked at")
-            .mend("ACL SETUSER USER +info +config|get"),
+            .fix("ACL SETUSER USER +info +config|get"),
     }
 }
 
@@ -141,14 +141,14 @@ fn durability(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let file = info::field(&facts.info, "aof_enabled")?;
     if file != "1" {
         let found = warn("appendonly", "appendonly is no").why(why);
-        return Some(found.mend("CONFIG SET appendonly yes, and appendonly yes in its file"));
+        return Some(found.fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
     }
     Some(match facts.sync.as_deref() {
         Some("always") => ok("appendonly", "appendonly is yes, appendfsync is always"),
         _ if settings.wait.is_some() => ok("appendonly", "appendonly is yes, and each batch waits for it (wait)"),
         Some(sync) => warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
             .why(why)
-            .mend("-X wait=0,1000, or CONFIG SET appendfsync always"),
+            .fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
         None => ok("appendonly", "appendonly is yes").why("what appendfsync is could not be looked at"),
     })
 }
@@ -161,13 +161,13 @@ fn eviction(settings: &Settings, facts: &Facts) -> Option<Finding> {
     if policy == "noeviction" || unlimited {
         return Some(ok("eviction", text));
     }
-    let mend = "CONFIG SET maxmemory-policy noeviction";
+    let fix = "CONFIG SET maxmemory-policy noeviction";
     if policy.starts_with("allkeys") {
-        return Some(fail("eviction", text).why("a full server throws whole streams away, read or not").mend(mend));
+        return Some(fail("eviction", text).why("a full server throws whole streams away, read or not").fix(fix));
     }
     let remembers = settings.adding.dedupe.is_some();
     Some(if remembers {
-        warn("eviction", text).why("a full server forgets ids, and repeats are added again").mend(mend)
+        warn("eviction", text).why("a full server forgets ids, and repeats are added again").fix(fix)
     } else {
         ok("eviction", text)
     })
@@ -182,7 +182,7 @@ fn replicas(settings: &Settings, facts: &Facts) -> Option<Finding> {
     } else {
         fail("replicas", text)
             .why("nothing counts as delivered before they have it")
-            .mend("start replicas, or lower -X wait")
+            .fix("start replicas, or lower -X wait")
     })
 }
 
@@ -193,14 +193,14 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
         let script = if settings.adding.dedupe.is_some() { " +eval +set +del ~walrelay:seen:*" } else { "" };
         return fail("stream", format!("stream {name}: {refused}"))
             .why("records for it are refused")
-            .mend(format!("ACL SETUSER {user} ~{name} +xadd +multi +exec{script}"));
+            .fix(format!("ACL SETUSER {user} ~{name} +xadd +multi +exec{script}"));
     }
     match kind.as_str() {
         "stream" => ok("stream", format!("stream {name} is there")),
         "none" => ok("stream", format!("stream {name} is created by its first record")),
         other => fail("stream", format!("{name} is a {other}, not a stream"))
             .why("records for it are refused")
-            .mend(format!("RENAME {name} OTHER, or another --topic")),
+            .fix(format!("RENAME {name} OTHER, or another --topic")),
     }
 }
 

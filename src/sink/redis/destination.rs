@@ -50,7 +50,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
 }
 
-/// What mends a failure for which an operator must act.
+/// What fixes a failure for which an operator must act.
 fn hint(failure: &Failure) -> Option<String> {
     if failure.class == FailureClass::LogIn {
         return Some(

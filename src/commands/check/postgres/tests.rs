@@ -72,13 +72,13 @@ fn bad(facts: &Facts) -> Vec<Finding> {
 }
 
 #[track_caller]
-fn check(change: impl FnOnce(&mut Facts), name: &str, level: Level, mend: &str) {
+fn check(change: impl FnOnce(&mut Facts), name: &str, level: Level, fix: &str) {
     let mut facts = facts();
     change(&mut facts);
     let found = bad(&facts);
     let [finding] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.level), (name, level), "{finding:#?}");
-    assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+    assert!(finding.fix.as_deref().unwrap_or_default().contains(fix), "{finding:#?}");
     assert!(finding.why.is_some() || name == "slot", "{finding:#?}");
 }
 
@@ -111,7 +111,7 @@ fn nothing_is_said_of_what_is_well() {
 }
 
 #[test]
-fn each_setting_that_bites_has_its_mend() {
+fn each_setting_that_bites_has_its_fix() {
     use Level::{Fail, Warn};
     check(set("wal_level", "replica"), "wal_level", Fail, "ALTER SYSTEM SET wal_level = logical");
     check(set("max_slot_wal_keep_size", "-1"), "slot_wal_limit", Warn, "SET max_slot_wal_keep_size = '50GB'");
@@ -139,13 +139,13 @@ fn a_role_that_commits_asynchronously_is_reset_where_it_is_set() {
         role: role.map(str::to_owned),
         database: database.map(str::to_owned),
     };
-    for (scope, mend) in [
+    for (scope, fix) in [
         (scope(Some("app"), None), "ALTER ROLE \"app\" RESET"),
         (scope(None, Some("shop")), "ALTER DATABASE \"shop\" RESET"),
         (scope(Some("app"), Some("shop")), "ALTER ROLE \"app\" IN DATABASE \"shop\" RESET"),
         (scope(None, None), "ALTER ROLE ALL RESET"),
     ] {
-        check(|facts| facts.server.asynchronous = vec![scope], "sync_commit", Level::Warn, mend);
+        check(|facts| facts.server.asynchronous = vec![scope], "sync_commit", Level::Warn, fix);
     }
 }
 
@@ -222,9 +222,9 @@ fn no_connection_at_all_names_a_pooler_by_its_address_or_answer() {
     let found = unreachable("db:6432", answer("08P01", "unsupported startup parameter: IntervalStyle"));
     assert!(found.why.unwrap().contains("PgBouncer"));
     let found = unreachable("db:5432", answer("28P01", "password authentication failed"));
-    assert!(found.mend.unwrap().contains("PGPASSWORD"));
+    assert!(found.fix.unwrap().contains("PGPASSWORD"));
     let found = unreachable("db:5432", pg::Error::Ended);
-    assert!(found.mend.unwrap().contains("--source"));
+    assert!(found.fix.unwrap().contains("--source"));
 }
 
 #[test]

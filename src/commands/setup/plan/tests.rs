@@ -236,7 +236,7 @@ fn a_slot_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn a_slot_from_before_the_publication_is_a_warning_with_its_mend() {
+fn a_slot_from_before_the_publication_is_a_warning_with_its_fix() {
     let request = request(&["outbox"]);
     let mut facts = facts(&request);
     facts.slot = Some(good_slot());

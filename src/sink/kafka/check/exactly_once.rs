@@ -32,13 +32,13 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
         Some(Err(refusal)) => {
             let found = fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
-                found.why("with exactly once every record is written in a transaction").mend(allow(
+                found.why("with exactly once every record is written in a transaction").fix(allow(
                     kafka,
                     &["Write", "Describe"],
                     &format!("--transactional-id {id}"),
                 ))
             } else {
-                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state wants as many brokers as it has replicas").mend(
+                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state wants as many brokers as it has replicas").fix(
                     "server.properties of the brokers: transaction.state.log.replication.factor and transaction.state.log.min.isr, at most the number of brokers",
                 )
             }
@@ -53,15 +53,15 @@ fn progress(kafka: &Kafka, found: &Progress) -> Finding {
         Progress::There(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
         Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is made at the first start")),
         Progress::There(Err(refusal)) => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).mend(rights())
+            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).fix(rights())
         }
         Progress::Absent(Err(refusal)) if refusal.forbidden => {
             fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be made: {}", refusal.text))
                 .why(why)
-                .mend(rights())
+                .fix(rights())
         }
         Progress::Absent(Err(refusal)) => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be made: {}", refusal.text)).why(why).mend(format!(
+            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be made: {}", refusal.text)).why(why).fix(format!(
                 "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
                 kafka.brokers
             ))
@@ -78,7 +78,7 @@ fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     } else {
         fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
             .why("the topic would forget how far the relay has come, and rows would repeat: the relay does not start")
-            .mend(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
+            .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
     })
 }
 
@@ -91,7 +91,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
             format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
         fail("transaction_timeout", text)
             .why("the brokers refuse transactions that may be open for longer")
-            .mend(format!("walrelay run -X transaction.timeout.ms={}", most.as_millis()))
+            .fix(format!("walrelay run -X transaction.timeout.ms={}", most.as_millis()))
     })
 }
 
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(finding: &Finding, level: Level, mend: &str) {
+    fn check(finding: &Finding, level: Level, fix: &str) {
         assert_eq!(finding.level, level, "{finding:#?}");
-        assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+        assert!(finding.fix.as_deref().unwrap_or_default().contains(fix), "{finding:#?}");
     }
 
     #[test]

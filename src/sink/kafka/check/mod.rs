@@ -65,10 +65,10 @@ fn unreachable(kafka: &Kafka, failure: &Failure) -> Finding {
     let found = fail("connection", failure.text.clone());
     let protocol = kafka.property("security.protocol").unwrap_or("plaintext");
     match failure.class {
-        FailureClass::LogIn => found.why("the brokers refuse the log-in").mend(
+        FailureClass::LogIn => found.why("the brokers refuse the log-in").fix(
             "walrelay run -X sasl.username=… with WALRELAY_KAFKA_SASL_PASSWORD, and -X sasl.mechanism as the brokers have it",
         ),
-        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found.why("nothing else could be looked at here").mend(format!(
+        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found.why("nothing else could be looked at here").fix(format!(
             "--brokers with the brokers' address; security.protocol is {protocol}: brokers that want TLS or a log-in answer nothing to another one (-X security.protocol=SASL_SSL)"
         )),
     }
@@ -97,7 +97,7 @@ fn protocol(settings: &Settings) -> Finding {
     if encrypted && !verified {
         return warn("security", format!("{text}, and the brokers' certificates are not verified"))
             .why("whoever stands between can read and change records")
-            .mend("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
+            .fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
     }
     if encrypted {
         ok("security", text)
@@ -119,7 +119,7 @@ fn advertised(cluster: &Cluster) -> Vec<Finding> {
 }
 
 fn misled(found: Finding) -> Finding {
-    found.why("clients are sent from the bootstrap address to the advertised ones").mend(
+    found.why("clients are sent from the bootstrap address to the advertised ones").fix(
         "server.properties of that broker: advertised.listeners=PLAINTEXT://ADDRESS_FROM_HERE:PORT, then restart it",
     )
 }
@@ -132,7 +132,7 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
         }
         Err(error) => fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .mend(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted))),
+            .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted))),
     }
 }
 
@@ -176,7 +176,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
             vec![
                 ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
-                    .mend(create(kafka, names.first().copied().unwrap_or_default())),
+                    .fix(create(kafka, names.first().copied().unwrap_or_default())),
             ]
         }
         creates => missing
@@ -185,7 +185,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
             .map(|name| {
                 let text = format!("topic {name} is not there, or may not be seen");
                 let found = if creates.is_some() { fail("topics", text) } else { warn("topics", text) };
-                found.why("the relay waits in front of its first record").mend(create(kafka, name))
+                found.why("the relay waits in front of its first record").fix(create(kafka, name))
             })
             .collect(),
     }
@@ -204,7 +204,7 @@ fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option
     Some(
         fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
             .why("the first bad row stops the relay: its dead letter can go nowhere")
-            .mend(create(kafka, topic)),
+            .fix(create(kafka, topic)),
     )
 }
 
@@ -255,7 +255,7 @@ fn replicas(
         format!("{name}: min.insync.replicas is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     if least > topic.replicas {
         return Some(
-            fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").mend(alter(
+            fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").fix(alter(
                 kafka,
                 name,
                 "min.insync.replicas",
@@ -267,25 +267,25 @@ fn replicas(
         return Some(
             fail("replicas", text)
                 .why("no record is accepted until more replicas are in sync")
-                .mend("start the brokers that are down"),
+                .fix("start the brokers that are down"),
         );
     }
     if topic.replicas == 1 && cluster.brokers.len() > 1 {
         return Some(
             warn("replicas", text)
                 .why("with its one broker away the relay waits, and with its disk the records are gone")
-                .mend("kafka-reassign-partitions.sh, with three replicas for each partition"),
+                .fix("kafka-reassign-partitions.sh, with three replicas for each partition"),
         );
     }
     if topic.replicas > 1 && least == 1 {
         return Some(
             warn("replicas", text)
                 .why("an acknowledged record may be on one broker only, and is lost with it")
-                .mend(alter(kafka, name, "min.insync.replicas", topic.replicas - 1)),
+                .fix(alter(kafka, name, "min.insync.replicas", topic.replicas - 1)),
         );
     }
     (topic.replicas > 1 && least == topic.replicas).then(|| {
-        warn("replicas", text).why("with one broker down nothing can be written").mend(alter(
+        warn("replicas", text).why("with one broker down nothing can be written").fix(alter(
             kafka,
             name,
             "min.insync.replicas",
@@ -314,7 +314,7 @@ fn too_small(
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
             .why("the broker refuses it, and the relay stops in front of it")
-            .mend(alter(kafka, name, "max.message.bytes", room)),
+            .fix(alter(kafka, name, "max.message.bytes", room)),
         );
     }
     if needed > of_client {
@@ -324,7 +324,7 @@ fn too_small(
                 format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
             )
             .why("the client refuses it, and the relay stops in front of it")
-            .mend(format!("walrelay run -X message.max.bytes={room}")),
+            .fix(format!("walrelay run -X message.max.bytes={room}")),
         );
     }
     found
@@ -335,7 +335,7 @@ fn compacted(kafka: &Kafka, name: &str, settings: &BTreeMap<String, String>, wan
     (compacts && wanted.without_key).then(|| {
         fail("compaction", format!("{name} is compacted, and rows without a key go there"))
             .why("a compacted topic refuses records without a key")
-            .mend(alter(kafka, name, "cleanup.policy", "delete"))
+            .fix(alter(kafka, name, "cleanup.policy", "delete"))
     })
 }
 

@@ -55,11 +55,11 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
 }
 
 #[track_caller]
-fn check(cluster: &Cluster, seen: &Seen, name: &str, level: Level, mend: &str) {
+fn check(cluster: &Cluster, seen: &Seen, name: &str, level: Level, fix: &str) {
     let found = found(&[], cluster, seen);
     let [finding] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.level), (name, level), "{finding:#?}");
-    assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:#?}");
+    assert!(finding.fix.as_deref().unwrap_or_default().contains(fix), "{finding:#?}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_user_who_may_not_write_gets_the_acl() {
     let refused = Cluster { idempotence: Err("ClusterAuthorizationFailed".to_owned()), ..cluster(topic(&[])) };
     let found = found(&[("sasl.username", "relay")], &refused, &seen(&[], 0));
     assert_eq!((found[0].check, found[0].level), ("write", Level::Fail));
-    assert!(found[0].mend.as_deref().unwrap().contains("--allow-principal User:relay --operation Write"));
+    assert!(found[0].fix.as_deref().unwrap().contains("--allow-principal User:relay --operation Write"));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_dead_letter_topic_that_is_wanted_has_to_be_there() {
     let wanted = |topic| found(&[], &there, &Seen { dead_letters: Some(topic), ..Seen::default() });
     let missing = wanted("nowhere");
     assert_eq!((missing[0].check, missing[0].level), ("dead_letters", Level::Fail));
-    assert!(missing[0].mend.as_deref().unwrap().contains("--create --topic nowhere"));
+    assert!(missing[0].fix.as_deref().unwrap().contains("--create --topic nowhere"));
     assert_eq!(wanted("orders"), []);
     assert_eq!(found(&[], &there, &seen(&[], 0)), []);
 }
@@ -124,7 +124,7 @@ fn certificates_that_are_not_verified_are_warned_of() {
 #[test]
 fn a_refused_log_in_is_told_from_silence() {
     let failure = |class| Failure { class, reason: "other", text: "x".to_owned() };
-    assert!(unreachable(&kafka(&[]), &failure(FailureClass::LogIn)).mend.unwrap().contains("sasl.username"));
-    let silence = unreachable(&kafka(&[]), &failure(FailureClass::Environment)).mend.unwrap();
+    assert!(unreachable(&kafka(&[]), &failure(FailureClass::LogIn)).fix.unwrap().contains("sasl.username"));
+    let silence = unreachable(&kafka(&[]), &failure(FailureClass::Environment)).fix.unwrap();
     assert!(silence.contains("--brokers") && silence.contains("security.protocol is plaintext"));
 }
