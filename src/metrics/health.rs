@@ -4,7 +4,8 @@
 //! slot is read, the server hears from us, and records in flight are being acknowledged. Only traffic keeps it ready; a
 //! connection that is merely open does not.
 
-use super::{Metrics, State, lock};
+use super::cells::lock;
+use super::{Metrics, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 

@@ -10,8 +10,9 @@
 //!
 //! Specifications: Prometheus manual, "Exposition formats"; "OpenMetrics 1.0".
 
+use super::cells::{LATENCY_BOUNDS_MILLIS, Latency, lock};
 use super::process::Figures;
-use super::{LATENCY_BOUNDS_MILLIS, Metrics, SlotFigures, State, lock};
+use super::{Metrics, SlotFigures, State};
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -340,7 +341,7 @@ impl Samples<'_> {
     }
 
     /// The count is the last bucket's, so that the two agree whatever is observed meanwhile.
-    fn histogram(&mut self, latency: &super::Latency) {
+    fn histogram(&mut self, latency: &Latency) {
         let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Number::from(Duration::from_millis(millis)).to_string());
         let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
         let mut total = 0;

@@ -2,7 +2,8 @@
 //!
 //! The names of the fields are the keys of the JSON; they are part of the interface.
 
-use super::{Metrics, lock};
+use super::Metrics;
+use super::cells::lock;
 use crate::lsn::Lsn;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;

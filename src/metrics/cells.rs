@@ -1,0 +1,239 @@
+//! What figures are kept in: moments, counters by label, latencies.
+//!
+//! Each is told through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Topics with a series of their own; the others share one, so that a template over a column with many values cannot
+/// grow the metrics without bound.
+pub(super) const MAX_TOPICS: usize = 100;
+
+/// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
+pub(super) const OTHER: &str = "other";
+
+/// Values of a label such as `reason` that are told apart; they come from closed sets, so this is a safety net.
+pub(super) const MAX_LABELS: usize = 64;
+
+/// Upper bounds of the latency histogram, in milliseconds: the 1-2.5-5 row from what a broker on the same machine takes
+/// to what is an outage.
+pub(super) const LATENCY_BOUNDS_MILLIS: [u64; 15] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
+
+/// A poisoned mutex still holds a whole value: every critical section is one assignment or one copy.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A moment, in nanoseconds since the start; [`Stamp::NEVER`] when there is none.
+#[derive(Debug)]
+pub(super) struct Stamp(AtomicU64);
+
+impl Stamp {
+    const NEVER: u64 = u64::MAX;
+
+    pub(super) const fn never() -> Self {
+        Self(AtomicU64::new(Self::NEVER))
+    }
+
+    pub(super) fn set(&self, since_start: Duration) {
+        let nanos = u64::try_from(since_start.as_nanos()).unwrap_or(Self::NEVER - 1);
+        self.0.store(nanos, Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.store(Self::NEVER, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> Option<Duration> {
+        match self.0.load(Relaxed) {
+            Self::NEVER => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+/// Records acknowledged by topic. A topic keeps its place for the life of the process.
+#[derive(Debug)]
+pub(super) struct Topics {
+    /// At most [`MAX_TOPICS`], each with its place.
+    places: Mutex<HashMap<String, u16>>,
+    /// By place; the last one counts the others.
+    acknowledged: [AtomicU64; MAX_TOPICS + 1],
+}
+
+impl Default for Topics {
+    fn default() -> Self {
+        Self { places: Mutex::default(), acknowledged: [const { AtomicU64::new(0) }; MAX_TOPICS + 1] }
+    }
+}
+
+impl Topics {
+    #[allow(clippy::cast_possible_truncation, reason = "the table has 101 places")]
+    const OTHER_PLACE: u16 = MAX_TOPICS as u16;
+
+    pub(super) fn intern(&self, name: &str) -> u16 {
+        // A topic of that name counts with the others: two series may not have the same labels.
+        if name == OTHER {
+            return Self::OTHER_PLACE;
+        }
+        let mut places = lock(&self.places);
+        if let Some(&place) = places.get(name) {
+            return place;
+        }
+        match u16::try_from(places.len()) {
+            Ok(place) if place < Self::OTHER_PLACE => {
+                places.insert(name.to_owned(), place);
+                place
+            }
+            _ => Self::OTHER_PLACE,
+        }
+    }
+
+    pub(super) fn add(&self, place: u16, records: u64) {
+        let counter = self.acknowledged.get(usize::from(place)).or_else(|| self.acknowledged.last());
+        if let Some(counter) = counter {
+            counter.fetch_add(records, Relaxed);
+        }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
+    /// Each topic with its count, by name; the others only when there are any.
+    pub(super) fn counts(&self) -> BTreeMap<String, u64> {
+        let mut places = lock(&self.places).clone();
+        if self.count(Self::OTHER_PLACE) > 0 {
+            places.insert(OTHER.to_owned(), Self::OTHER_PLACE);
+        }
+        places.into_iter().map(|(name, place)| (name, self.count(place))).collect()
+    }
+
+    pub(super) fn count(&self, place: u16) -> u64 {
+        self.acknowledged.get(usize::from(place)).map_or(0, |counter| counter.load(Relaxed))
+    }
+}
+
+/// Rare counts by a label from a closed set.
+#[derive(Debug, Default)]
+pub(super) struct Tally(Mutex<BTreeMap<String, u64>>);
+
+impl Tally {
+    pub(super) fn add(&self, label: &str, n: u64) {
+        let mut counts = lock(&self.0);
+        let label = if counts.len() < MAX_LABELS || counts.contains_key(label) { label } else { OTHER };
+        match counts.get_mut(label) {
+            Some(count) => *count += n,
+            None => {
+                counts.insert(label.to_owned(), n);
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<String, u64> {
+        lock(&self.0).clone()
+    }
+}
+
+/// Latencies by [`LATENCY_BOUNDS_MILLIS`], and their sum.
+#[derive(Debug, Default)]
+pub(super) struct Latency {
+    /// Latencies above the bound before and up to this one; the last has no bound.
+    buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
+    sum_nanos: AtomicU64,
+}
+
+impl Latency {
+    pub(super) fn observe(&self, latency: Duration) {
+        let place = LATENCY_BOUNDS_MILLIS.partition_point(|&bound| Duration::from_millis(bound) < latency);
+        if let Some(bucket) = self.buckets.get(place) {
+            bucket.fetch_add(1, Relaxed);
+        }
+        self.sum_nanos.fetch_add(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Observations up to each bound, in the bounds' order; the last counts all.
+    pub(super) fn cumulative(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().scan(0, |sum, bucket| {
+            *sum += bucket.load(Relaxed);
+            Some(*sum)
+        })
+    }
+
+    pub(super) fn now(&self) -> Latencies {
+        let mut counts = self.cumulative();
+        Latencies(std::array::from_fn(|_| counts.next().unwrap_or_default()))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
+    }
+
+    pub(super) fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_nanos.load(Relaxed))
+    }
+}
+
+/// How many transactions were delivered within each of the bounds in milliseconds, and how many in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Latencies([u64; LATENCY_BOUNDS_MILLIS.len() + 1]);
+
+impl Latencies {
+    /// Those that came after `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let mut counts = self.0;
+        for (count, before) in counts.iter_mut().zip(earlier.0) {
+            *count = count.saturating_sub(before);
+        }
+        Self(counts)
+    }
+
+    /// The latency that `share` (0 to 1) of them did not exceed, as Prometheus' `histogram_quantile` estimates it: evenly
+    /// spread in their bucket, and the largest bound for what is above it. `None` when there are none.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate, for people")]
+    pub fn quantile(self, share: f64) -> Option<Duration> {
+        let all = self.0.last().copied().filter(|&all| all > 0)?;
+        let rank = share * all as f64;
+        let (mut lower, mut below) = (0.0, 0_u64);
+        for (bound, count) in LATENCY_BOUNDS_MILLIS.into_iter().zip(self.0) {
+            let upper = bound as f64;
+            if count as f64 >= rank && count > below {
+                let part = (rank - below as f64).max(0.0) / (count - below) as f64;
+                return Some(Duration::from_secs_f64((lower + (upper - lower) * part) / 1000.0));
+            }
+            (lower, below) = (upper, count);
+        }
+        LATENCY_BOUNDS_MILLIS.last().copied().map(Duration::from_millis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_beyond_the_bound_are_counted_together() {
+        let tally = Tally::default();
+        (0..70).for_each(|n| tally.add(&format!("{n}"), 1));
+        tally.add("0", 1);
+        assert_eq!(tally.counts().len(), MAX_LABELS + 1);
+        assert_eq!(tally.counts()["other"], 6);
+        assert_eq!(tally.counts()["0"], 2);
+    }
+
+    #[test]
+    fn a_latency_on_the_bound_belongs_below_it() {
+        let latency = Latency::default();
+        for millis in [0, 1, 2, 60_000, 60_001] {
+            latency.observe(Duration::from_millis(millis));
+        }
+        let counts: Vec<u64> = latency.cumulative().collect();
+        assert_eq!(counts[..2], [2, 3]);
+        assert_eq!(counts[14..], [4, 5]);
+        assert_eq!((latency.count(), latency.sum()), (5, Duration::from_millis(120_004)));
+    }
+}
