@@ -143,7 +143,12 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
     lettered.wait_confirmed();
     assert_eq!(ids(broker, &lettered), ["1", "3"]);
     let letters = messages(broker, &lettered, "dead-letter");
-    assert_eq!((letters.len(), letters[0].header("Nats-Msg-Id"), letters[0].header("key")), (1, Some("2"), Some("k")));
+    assert_eq!((letters.len(), letters[0].header("id"), letters[0].header("key")), (1, Some("2"), Some("k")));
+    assert_eq!(letters[0].header("Nats-Msg-Id"), Some(format!("{}:2", lettered.topic("dead-letter")).as_str()));
+    // Corrected, it is no repeat.
+    lettered.sql("DELETE FROM outbox WHERE id = '2'; INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '{}')");
+    lettered.wait_confirmed();
+    assert_eq!(ids(broker, &lettered), ["1", "3", "2"]);
     assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox"));
 }
 
@@ -178,7 +183,7 @@ fn a_row_that_is_too_large_stops_is_skipped_or_goes_to_the_dead_letter_subject()
         lettered.wait_confirmed();
         assert_eq!(ids(broker, &lettered), ["1", "3"]);
         let letters = messages(broker, &lettered, "dead-letter");
-        assert_eq!((letters.len(), letters[0].header("Nats-Msg-Id")), (1, Some("2")));
+        assert_eq!((letters.len(), letters[0].header("id")), (1, Some("2")));
         assert!(letters[0].header("walrelay-payload-bytes").is_some(), "{letters:?}");
     }
 }
@@ -300,7 +305,6 @@ fn rows_of_two_subjects_with_one_id_are_both_stored_where_the_subject_counts() {
 fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     let broker = Broker::start(Kind::Nats, &["max_payload: 4KB"]).unwrap();
     let lane = lane();
-    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
     let check = |more: &[&str]| {
         let arguments =
             [arguments(&lane, &broker.url(), &["--json"]), more.iter().map(|&more| more.to_owned()).collect()];
@@ -309,6 +313,9 @@ fn check_names_what_is_wrong_with_the_server_and_its_streams() {
         arguments.retain(|argument| !argument.starts_with("--shutdown-timeout"));
         String::from_utf8(relay::run(&binary(), &arguments).unwrap().stdout).unwrap()
     };
+    let found = check(&["--topic", "always.the.same"]);
+    assert!(found.contains("no stream takes subject always.the.same"), "{found}");
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
     let found = check(&[]);
     assert!(found.contains("no stream takes subject") && found.contains("nats stream add NAME --subjects"), "{found}");
     let (name, topic) = (lane.name.as_str(), lane.topic("order"));

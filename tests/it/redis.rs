@@ -107,6 +107,41 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_stream() {
 }
 
 #[test]
+fn a_stream_may_have_any_name() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    lane.sql("INSERT INTO outbox VALUES ('1', 'an order', 'k', 't', '{}')");
+    let topic = format!("shop:{}|{{route}}", lane.name);
+    let _relay = start(&lane, broker, &["--topic", &topic]);
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &topic.replace("{route}", "an order")), ["1"]);
+}
+
+#[test]
+fn a_password_in_a_file_is_read_again_at_each_connection() {
+    let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &["requirepass first"]).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let mut relay = start(&lane, &broker, &["-X", &format!("password=@{}", file.display())]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    lane.wait_confirmed();
+    let mut administrator = broker.resp().unwrap();
+    for words in [
+        &["AUTH", "first"][..],
+        &["CONFIG", "SET", "requirepass", "second"],
+        &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+    ] {
+        assert!(!matches!(administrator.call(words).unwrap(), Reply::Error(_)), "{words:?}");
+    }
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '{}')");
+    wait_log(&relay, "WRONGPASS");
+    std::fs::write(&file, "second\n").unwrap();
+    lane.wait_confirmed();
+    assert_eq!(administrator.call(&["XLEN", &lane.topic("order")]).unwrap().integer(), Some(2));
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
 fn a_key_of_another_type_blocks_its_stream_until_it_is_moved() {
     let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
     let stream = lane.topic("order");

@@ -23,7 +23,7 @@ use crate::outbox::Outbox;
 use crate::pg::Connection;
 use crate::relay::Fate;
 use crate::relay::transactional_id;
-use crate::route::TopicSetting;
+use crate::route::{Topic, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
 use facts::Place;
 pub use report::{Report, TableReport};
@@ -63,7 +63,8 @@ pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> 
 pub fn report(config: &run::Request) -> Result<Report, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone()).map_err(Box::new)?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
-    let (mut report, tables, system_identifier) = of_postgres(config, &mut outbox);
+    let (mut report, mut tables, system_identifier) = of_postgres(config, &mut outbox);
+    tables.topics.extend(only_topic(config));
     let (kind, client) = (config.destination.kind(), format!("walrelay/{}", config.slot));
     report.kind = (kind.name, kind.title);
     report.destination = config.destination.address();
@@ -86,6 +87,14 @@ fn topics_begin(config: &run::Request) -> &str {
         TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
         TopicSetting::Regex { .. } => "",
     }
+}
+
+/// The topic of every row, whatever there is in the tables; `None`: it depends on the row.
+fn only_topic(config: &run::Request) -> Option<String> {
+    let topic = Topic::new(&config.mapping.topic, config.mapping.addresses).ok()?;
+    let mut name = String::new();
+    topic.names().is_empty().then(|| topic.render(|_| "", &mut name))?;
+    Some(name)
 }
 
 /// The topic of bad rows, where that is their fate.

@@ -5,10 +5,10 @@
 use super::check::api_error;
 use super::link::{Answered, Link};
 use super::properties::{EXAMPLE, PROPERTIES, SCHEMES, SUBJECTS};
-use super::settings::Settings;
+use super::settings::{LogIn, Settings};
 use super::{answer, check};
 use crate::finding::Finding;
-use crate::given::{Given, SettingError};
+use crate::given::{Given, Origin, SettingError};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
@@ -38,7 +38,13 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
     };
     let property = |name: &str| -> Option<&Given> { asked.property(name) };
-    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
+    let settings = Settings::read(asked.scheme, address, property, asked.max_in_flight)?;
+    let from_flag = matches!(address.origin, Origin::Flag(_)) && property("token").is_none();
+    if from_flag && matches!(settings.login, LogIn::Token(_)) {
+        let warning = "--to: its token shows in ps: use the variable WALRELAY_TO, or -X token=@FILE";
+        asked.warnings.push(warning.to_owned());
+    }
+    Ok(Arc::new(settings))
 }
 
 /// What is to be looked at where the server does not let us in.

@@ -2,8 +2,8 @@
 //!
 //! In: records. Out: bytes of the client protocol. It does no I/O and judges no answer.
 //!
-//! Headers, in this order: `Nats-Msg-Id`, `Nats-Expected-Stream` where a stream is asked for, `key`, then the record's headers but its
-//! id. NATS knows no null: a header that is null is left out, a value that is null is an empty message. A header of the
+//! Headers, in this order: `Nats-Msg-Id`, `id` where that is not the same, `Nats-Expected-Stream` where a stream is asked for, `key`,
+//! then the record's others. NATS knows no null: a header that is null is left out, a value that is null is an empty message. A header of the
 //! record's that would stand for one of the server's, or for the key, is written as `header-NAME`.
 //! Specification: NATS, "Client Protocol" (HPUB), ADR-4 (headers), JetStream's headers.
 
@@ -28,6 +28,9 @@ const TAKEN: &str = "header-";
 /// Names that begin so are the server's: it would act on them.
 const SERVERS: &str = "nats-";
 
+/// The header that holds the row's id.
+const ID: &str = "id";
+
 /// The header that each dead-letter record has.
 const DEAD_LETTER: &str = "walrelay-error";
 
@@ -37,7 +40,7 @@ pub(super) enum MessageId {
     /// The row's id.
     #[default]
     Id,
-    /// The subject and the row's id, as `SUBJECT:ID`: for tables that number their rows each by itself, in one stream.
+    /// The subject and the row's id, as `SUBJECT:ID`, and the id in a header of its own: for tables that number their rows each by itself, in one stream.
     SubjectAndId,
 }
 
@@ -80,10 +83,19 @@ fn is_break(byte: u8) -> bool {
 pub(super) fn headers(out: &mut Vec<u8>, sending: Sending<'_>, record: Stored<'_>) {
     out.extend_from_slice(VERSION);
     let mut rest = record.headers().peekable();
-    let id = rest.next_if(|header| header.name == "id").and_then(|header| header.value);
-    match (id, sending.id) {
+    let id = rest.next_if(|header| header.name == ID).and_then(|header| header.value);
+    let counts = if record.headers().any(|header| header.name == DEAD_LETTER) {
+        // The row may come again, corrected, with its id.
+        MessageId::SubjectAndId
+    } else {
+        sending.id
+    };
+    match (id, counts) {
         (Some(id), MessageId::Id) => header(out, &[MESSAGE_ID], &[id]),
-        (Some(id), MessageId::SubjectAndId) => header(out, &[MESSAGE_ID], &[record.topic().as_bytes(), b":", id]),
+        (Some(id), MessageId::SubjectAndId) => {
+            header(out, &[MESSAGE_ID], &[record.topic().as_bytes(), b":", id]);
+            header(out, &[ID], &[id]);
+        }
         (None, _) => {}
     }
     if let Some(stream) = sending.stream {
@@ -190,7 +202,11 @@ mod tests {
         let length = head.len();
         assert_eq!(text, format!("HPUB outbox.order _INBOX.a.1070 {length} {}\r\n{head}{{}}\r\n", length + 2));
         let text = written(&record(None, None, &said[..1]), Some("OUTBOX"), MessageId::SubjectAndId);
-        assert!(text.contains("Nats-Msg-Id: outbox.order:7\r\nNats-Expected-Stream: OUTBOX\r\n\r\n\r\n"), "{text}");
+        let ids = "Nats-Msg-Id: outbox.order:7\r\nid: 7\r\n";
+        assert!(text.contains(&format!("{ids}Nats-Expected-Stream: OUTBOX\r\n\r\n\r\n")), "{text}");
+        let letter = [said[0], Header { name: DEAD_LETTER, value: Some(b"why") }];
+        let text = written(&record(None, None, &letter), None, MessageId::Id);
+        assert!(text.contains(&format!("{ids}walrelay-error: why\r\n")), "{text}");
         assert!(written(&record(None, None, &[]), None, MessageId::Id).ends_with("NATS/1.0\r\n\r\n\r\n"));
     }
 

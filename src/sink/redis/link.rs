@@ -6,6 +6,7 @@
 use super::judge::{CONNECTION, environment};
 use super::resp::{Token, Tokens, code, length, words};
 use super::settings::Settings;
+use crate::secret::Secret;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
@@ -43,7 +44,13 @@ impl Link {
 
     async fn log_in(&mut self, settings: &Settings) -> Result<(), Failure> {
         let user = settings.user.as_deref();
-        let auth: Option<Vec<&[u8]>> = match (user, &settings.password) {
+        let password = settings.password.as_ref().map(Secret::read).transpose().map_err(|error| Failure {
+            class: FailureClass::LogIn,
+            reason: LOG_IN_LABEL,
+            text: format!("Redis at {}: {error}", settings.address()),
+        })?;
+        let password = password.as_ref().map(secrecy::ExposeSecret::expose_secret);
+        let auth: Option<Vec<&[u8]>> = match (user, password) {
             (Some(user), Some(password)) => Some(vec![b"AUTH", user.as_bytes(), password.as_bytes()]),
             (None, Some(password)) => Some(vec![b"AUTH", password.as_bytes()]),
             (_, None) => None,

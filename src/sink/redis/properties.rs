@@ -3,10 +3,11 @@
 //! In: `redis://user:password@host:port/database` and `-X` properties. Out: [`Settings`]. No error here shows a password.
 
 use super::entry::{Adding, Most};
-use super::settings::{Secret, Settings, Wait};
+use super::settings::{Settings, Wait};
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
-use crate::sink::lanes::address::{Address, needs, switch, tls};
+use crate::secret::Secret;
+use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
 use std::time::Duration;
 
 /// Every property.
@@ -44,7 +45,7 @@ impl Settings {
             database,
             tls: (scheme == "rediss").then(|| tls(&property)).transpose()?,
             user: said("username").or(place.user),
-            password: said("password").or(place.password).map(Secret::new),
+            password: property("password").map(secret).or_else(|| place.password.map(|text| Secret::Text(text.into()))),
             adding: Adding { most: most(&property)?, dedupe: property("dedupe").map(remembered).transpose()? },
             wait: property("wait").map(wait).transpose()?,
             client: "walrelay".to_owned(),
@@ -134,6 +135,7 @@ fn wait(given: &Given) -> Result<Wait, SettingError> {
 mod tests {
     use super::*;
     use crate::given::Origin;
+    use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
     fn given(text: &str) -> Given {
@@ -147,24 +149,22 @@ mod tests {
         Settings::read(scheme, &given(address), property, 1 << 20)
     }
 
+    fn password(settings: &Settings) -> String {
+        settings.password.as_ref().unwrap().read().unwrap().expose_secret().to_owned()
+    }
+
     #[test]
     fn an_address_names_server_user_and_database() {
         let plain = read("redis", "h", &[]).unwrap();
         assert_eq!((plain.address(), plain.database, plain.tls, plain.user), ("h:6379".to_owned(), 0, None, None));
         let whole = read("rediss", "app:p%40ss%3A@h:7000/3", &[("tls.ca", "/ca.pem")]).unwrap();
         assert_eq!((whole.host.as_str(), whole.port, whole.database), ("h", 7000, 3));
-        assert_eq!(
-            (whole.user.as_deref(), whole.password.clone()),
-            (Some("app"), Some(Secret::new("p@ss:".to_owned())))
-        );
+        assert_eq!((whole.user.as_deref(), password(&whole).as_str()), (Some("app"), "p@ss:"));
         assert_eq!(whole.tls.unwrap().authorities, Some(PathBuf::from("/ca.pem")));
         let ipv6 = read("redis", ":secret@[::1]:7000/", &[]).unwrap();
         assert_eq!((ipv6.host.as_str(), ipv6.port, ipv6.user), ("::1", 7000, None));
         let own = read("redis", "u:p@h/1", &[("username", "v"), ("password", "q"), ("database", "2")]).unwrap();
-        assert_eq!(
-            (own.user.as_deref(), own.database, own.password),
-            (Some("v"), 2, Some(Secret::new("q".to_owned())))
-        );
+        assert_eq!((own.user.as_deref(), own.database, password(&own).as_str()), (Some("v"), 2, "q"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What a Redis destination is asked for: where, as whom, and how entries are added.
 //!
-//! Contacts nobody. Certificates are read at each connection, so that their files can change.
+//! Contacts nobody. Certificates, and a password that stands in a file, are read at each connection, so that the files can change.
 
 use super::entry::Adding;
+use crate::secret::Secret;
 use crate::sink::lanes::socket::Tls;
-use std::fmt;
 use std::time::Duration;
 
 /// A server and how to use it. `Debug` shows no secret.
@@ -27,10 +27,6 @@ pub struct Settings {
     pub(super) max_in_flight: usize,
 }
 
-/// A password.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Secret(String);
-
 /// What is waited for: this many replicas, and the append-only file on disk, where the server has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
@@ -38,22 +34,6 @@ pub(super) struct Wait {
     pub(super) replicas: u32,
     /// How long to wait before it is asked for again.
     pub(super) patience: Duration,
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[REDACTED]")
-    }
-}
-
-impl Secret {
-    pub(super) fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
 }
 
 impl Settings {
