@@ -7,16 +7,16 @@
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 
 mod brief;
+mod parse;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+pub use parse::{Refused, actions, completions, parse, setting_of_alias, settings, write_manual};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::commands::TypedFlags;
-use crate::given::nearest;
 
 const AFTER_HELP: &str = "\
 Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \
@@ -664,161 +664,4 @@ pub struct PruneArgs {
     /// Settings that every command has.
     #[command(flatten)]
     pub common: CommonArgs,
-}
-
-/// Why there is nothing to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
-    /// Help or version was asked for: this text, for stdout.
-    Asked(String),
-    /// The arguments are wrong.
-    Usage {
-        /// What is wrong, without `error:` before it.
-        message: String,
-        /// What to type instead.
-        hint: String,
-    },
-}
-
-/// Reads the arguments, the program's name first.
-///
-/// # Errors
-/// Help or version was asked for, or the arguments are wrong.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Typed, Refused> {
-    let arguments = arguments.into_iter().collect::<Vec<_>>();
-    let parsed = Cli::try_parse_from(&arguments).map(|cli| cli.command);
-    parsed.map_err(|error| {
-        let is_brief = error.kind() == ErrorKind::DisplayHelp && arguments.iter().any(|argument| argument == "-h");
-        let brief = is_brief.then(|| brief::brief(Cli::command()).try_get_matches_from(&arguments).err()).flatten();
-        refusal(&brief.unwrap_or(error), command_in(&arguments).as_deref())
-    })
-}
-
-/// The command that was typed, if it is one.
-fn command_in(arguments: &[OsString]) -> Option<String> {
-    let typed = arguments.get(1)?.to_str()?;
-    command_names().into_iter().find(|name| name == typed)
-}
-
-/// A shell's completions.
-pub fn completions(shell: Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
-    script
-}
-
-/// Writes the pages of the manual, one for each command, into a folder.
-///
-/// # Errors
-/// A page cannot be written.
-pub fn write_manual(folder: &Path) -> std::io::Result<()> {
-    clap_mangen::generate_to(Cli::command(), folder)
-}
-
-/// The long names of flags that are settings: those of `run`, without `config`.
-pub fn settings() -> Vec<String> {
-    long_flags(|command| command == "run").into_iter().filter(|name| name != "config").collect()
-}
-
-/// The long names of flags that are no settings and stand on the command line alone.
-pub fn actions() -> Vec<String> {
-    let settings = settings();
-    long_flags(|command| command != "run")
-        .into_iter()
-        .filter(|name| name != "config" && !settings.contains(name))
-        .collect()
-}
-
-/// The setting that another name stands for.
-pub fn setting_of_alias(alias: &str) -> Option<&'static str> {
-    matches!(alias, "dsn" | "database-url").then_some("source")
-}
-
-fn long_flags(of: impl Fn(&str) -> bool) -> Vec<String> {
-    let cli = Cli::command();
-    let commands = cli.get_subcommands().filter(|command| of(command.get_name()));
-    let mut names = commands
-        .flat_map(clap::Command::get_arguments)
-        .filter_map(|argument| argument.get_long().map(str::to_owned))
-        .collect::<Vec<_>>();
-    names.sort();
-    names.dedup();
-    names
-}
-
-fn command_names() -> Vec<String> {
-    let cli = Cli::command();
-    let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
-    shown.map(|command| command.get_name().to_owned()).collect()
-}
-
-fn refusal(error: &clap::Error, command: Option<&str>) -> Refused {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Refused::Asked(error.render().to_string());
-    }
-    if [ErrorKind::MissingSubcommand, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand].contains(&error.kind()) {
-        return Refused::Usage { message: "no command is given".to_owned(), hint: commands_hint() };
-    }
-    Refused::Usage { message: message(error), hint: hint(error, command) }
-}
-
-/// The first paragraph of clap's text, on one line.
-fn message(error: &clap::Error) -> String {
-    if typed(error).is_some_and(is_delicate) {
-        return "an argument is neither a flag nor a flag's value; it is not shown, since it may hold a password"
-            .to_owned();
-    }
-    if let (ErrorKind::TooManyValues, Some(flag)) = (error.kind(), typed(error)) {
-        return format!("{flag} takes no value");
-    }
-    let text = error.render().to_string();
-    let paragraph =
-        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-    paragraph.strip_prefix("error: ").unwrap_or(&paragraph).to_owned()
-}
-
-fn hint(error: &clap::Error, command: Option<&str>) -> String {
-    let help = command.map_or_else(|| "walrelay --help".to_owned(), |command| format!("walrelay {command} --help"));
-    match (typed(error), command) {
-        (Some(typed), _) if is_delicate(typed) => {
-            "a connection string goes to --source, a property of the destination to -X".to_owned()
-        }
-        (Some(typed), _) if error.kind() == ErrorKind::InvalidSubcommand => {
-            let names = command_names();
-            let nearest = nearest(typed, names.iter().map(String::as_str));
-            nearest.map_or_else(commands_hint, |nearest| format!("the nearest command is {nearest}"))
-        }
-        (Some(typed), Some(command)) if error.kind() == ErrorKind::UnknownArgument && typed.starts_with("--") => {
-            flag_hint(typed.trim_start_matches('-'), command).unwrap_or(help)
-        }
-        _ => help,
-    }
-}
-
-/// The argument that an error is about.
-fn typed(error: &clap::Error) -> Option<&str> {
-    [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].into_iter().find_map(|kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    })
-}
-
-/// Connection strings and properties are what passwords come in.
-fn is_delicate(argument: &str) -> bool {
-    ["://", "@", "=", ":"].iter().any(|mark| argument.contains(mark)) && !argument.starts_with("--")
-}
-
-/// The command whose flag it is, or the nearest flag of this command.
-fn flag_hint(flag: &str, command: &str) -> Option<String> {
-    let owner = command_names().into_iter().find(|name| long_flags(|of| of == name).iter().any(|known| known == flag));
-    if let Some(owner) = owner {
-        return Some(format!("--{flag} is a flag of walrelay {owner}"));
-    }
-    let flags = long_flags(|of| of == command);
-    let known = flags.iter().map(String::as_str).chain(["dsn", "database-url", "help", "version"]);
-    nearest(flag, known).map(|flag| format!("the nearest flag is --{flag}"))
-}
-
-fn commands_hint() -> String {
-    format!("the commands are {}; walrelay --help says more", command_names().join(", "))
 }
