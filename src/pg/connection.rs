@@ -11,7 +11,7 @@ use super::error::{Error, Recovery, ServerError, sqlstate};
 use super::frame::{FrameError, ReadBuffer};
 use super::source::{Host, Source, SslMode, TargetSessionAttrs};
 use super::stream::{Socket, Stream, read_answer};
-use super::tls::Tls;
+use super::tls::{self, Tls};
 use crate::lsn::Lsn;
 use crate::wire::{DecodeError, Reader};
 use bytes::BytesMut;
@@ -125,8 +125,22 @@ impl Connection {
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
-        connection.start_up(source, host, purpose, deadline)?;
-        Ok(connection)
+        match connection.start_up(source, host, purpose, deadline) {
+            Ok(()) => Ok(connection),
+            Err(error) => Err(connection.certificate_refused(&error, deadline).unwrap_or(error)),
+        }
+    }
+
+    /// With TLS 1.3 a server looks at our certificate when the handshake is over for us: its refusal is the answer to the start-up
+    /// packet, or comes before that is sent, which then fails.
+    fn certificate_refused(&mut self, error: &Error, deadline: Instant) -> Option<Error> {
+        let Error::Io { source, .. } = error else { return None };
+        let refusal = tls::refusal(source).or_else(|| {
+            let is_closed = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&source.kind());
+            let answer = || self.stream.read_some(&mut self.buffer, deadline).err();
+            is_closed.then(answer).flatten().as_ref().and_then(tls::refusal)
+        })?;
+        Some(Error::Tls { host: self.host.clone(), reason: format!("the server refuses our certificate: {refusal}") })
     }
 
     /// Passes a connection that `target_session_attrs` allows.

@@ -152,6 +152,27 @@ impl Tls {
     }
 }
 
+/// The alert by which a peer refuses our certificate, or that we have none, if that is what went wrong.
+pub(super) fn refusal(error: &io::Error) -> Option<String> {
+    use rustls::AlertDescription as Alert;
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let is_of_certificates = matches!(
+        error,
+        rustls::Error::AlertReceived(
+            Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::DecryptError
+                | Alert::CertificateRequired
+        )
+    );
+    is_of_certificates.then(|| error.to_string())
+}
+
 /// RFC 5929: the hash is the signature's, MD5 and SHA-1 being replaced by SHA-256. `None`: no rule for that signature.
 fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_oid {

@@ -29,6 +29,7 @@ fn guarded() -> &'static Guarded {
         fs::write(folder.path().join("wrong.pem"), wrong.pem()).unwrap();
         right.issue("localhost", &["localhost"]).unwrap().write(folder.path(), "server").unwrap();
         right.issue("by_certificate", &["by_certificate"]).unwrap().write(folder.path(), "client").unwrap();
+        wrong.issue("by_certificate", &["by_certificate"]).unwrap().write(folder.path(), "stranger").unwrap();
         let file = |name: &str| folder.path().join(name);
         let rules = [
             "hostssl all by_certificate 127.0.0.1/32 cert",
@@ -225,6 +226,11 @@ fn a_client_certificate_and_a_bound_channel_open() {
     door.opens(&door.source("by_certificate", "127.0.0.1", &by_certificate), None);
     let log = door.stays_shut(&door.source("by_certificate", "127.0.0.1", "sslmode=require"), None);
     assert!(log.contains("certificate"), "{log}");
+    // With TLS 1.3 its refusal comes after the handshake.
+    let (certificate, key) = (door.file("stranger.crt"), door.file("stranger.key"));
+    let by_stranger = format!("sslmode=require&sslcert={certificate}&sslkey={key}");
+    let log = door.stays_shut(&door.source("by_certificate", "127.0.0.1", &by_stranger), None);
+    assert!(log.contains("the server refuses our certificate"), "{log}");
     let bound = "sslmode=require&channel_binding=require";
     door.opens(&door.source("by_scram", "127.0.0.1", bound), Some(PASSWORD));
     for user in ["by_md5", "by_password", "by_trust"] {

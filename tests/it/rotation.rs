@@ -212,6 +212,10 @@ fn a_relay_that_has_streamed_waits_for_a_certificate_that_fits_its_key_again() {
     fs::remove_file(&mine_key).unwrap();
     wait_log(&relay, "mine.key");
     assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
+    // The server refuses one that another authority has issued.
+    place(it.folder.path(), &it.door.file("stranger.crt"), &it.door.file("stranger.key"));
+    wait_log(&relay, "the server refuses our certificate");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
     place(it.folder.path(), &certificate, &key);
     it.insert(1);
     wait_events(&relay, 1);
