@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 /// How long a program may take.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long credentials may be wrong that were right before, at Postgres as at a destination. Whoever replaces them changes server and
+/// files one after the other; and a secret reaches a container within a minute or two (Kubernetes: the kubelet's sync period and its cache).
+pub const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
+
 /// How long what a program printed is taken for good, unless it was refused: a look at the slot each 10 s shall not cost a program
 /// each time. Tokens of clouds last 15 minutes and more.
 const KEPT: Duration = Duration::from_mins(1);

@@ -28,6 +28,7 @@ pub mod secure;
 pub mod shop;
 pub mod stage;
 pub mod tap;
+pub mod tokens;
 pub mod truth;
 mod wait;
 pub mod witness;

@@ -112,8 +112,8 @@ impl Error {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Destination(SettingError::Credentials { .. }) | Self::Bind(_) | Self::Sink { .. } => EXIT_OPERATOR,
             Self::Topic(_) | Self::Destination(_) | Self::Address { .. } => super::EXIT_SETTINGS,
-            Self::Bind(_) | Self::Sink { .. } => EXIT_OPERATOR,
             Self::Start { .. } | Self::Vanished | Self::Unanswered => EXIT_RESTART,
             Self::Run(error) => error.exit_code(),
             Self::Setup(error) => error.exit_code(),
@@ -151,7 +151,11 @@ pub fn run(config: Request) -> Result<(), Error> {
         .build()
         .map_err(|source| Error::Start { what: "start the runtime", source })?;
     let control = Control::new(config, outbox)?;
-    let sink = control.sink()?;
+    let sink = match control.sink() {
+        // Nothing is wrong with the settings: as where the destination refuses the credentials.
+        Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
+        sink => Ok(sink?),
+    };
     runtime.block_on(control.serve(sink))
 }
 
@@ -229,7 +233,7 @@ impl Control {
         Ok(config.destination.open(&format!("walrelay/{}", config.slot), config.delivery)?)
     }
 
-    async fn serve(self, sink: Box<dyn Sink + Send>) -> Result<(), Error> {
+    async fn serve(self, sink: Result<Box<dyn Sink + Send>, Error>) -> Result<(), Error> {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
             Err(Error::Bind(error)) if self.config.dry_run => {
@@ -309,11 +313,17 @@ impl Control {
         Ok(Some(server))
     }
 
-    fn spawn_relay(self, mut sink: Box<dyn Sink + Send>) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+    fn spawn_relay(
+        self,
+        sink: Result<Box<dyn Sink + Send>, Error>,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (report, outcome) = oneshot::channel();
         let kind = self.config.destination.kind();
         let relay = move || {
-            let ended = probe(&mut sink, kind).and_then(|()| self.supervise(sink));
+            let ended = sink.and_then(|mut sink| {
+                probe(&mut sink, kind)?;
+                self.supervise(sink)
+            });
             // The receiver is gone only when the process is ending anyway.
             drop(report.send(ended));
         };

@@ -37,8 +37,8 @@ impl Reader<'_> {
     ) -> Result<Arc<dyn Destination>, ConfigError> {
         let to = self.to(args)?;
         let properties = self.properties(to.kind, &args.property)?;
-        let warnings = &mut self.warnings;
-        let mut asked = Asked { scheme: &to.scheme, addresses: to.addresses, properties, max_in_flight, warnings };
+        let (scheme, addresses, warnings) = (to.scheme.as_str(), to.addresses, &mut self.warnings);
+        let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
         Ok((to.kind.read)(&mut asked)?)
     }
 
@@ -61,15 +61,17 @@ impl Reader<'_> {
     /// The kind's properties, as it names them.
     fn properties(&mut self, kind: &'static Kind, flags: &[String]) -> Result<Vec<(String, Given)>, SettingError> {
         let mut given = self.layers.properties(kind);
-        for (property, value) in &given {
-            self.warnings.extend(unread_file(property, value));
-        }
         for flag in flags {
             let property = typed(flag)?;
             self.warnings.extend(visible_secret(kind, flag, &property));
             given.push(property);
         }
-        given.into_iter().map(|(property, value)| Ok((known(kind, property, &value.origin)?, value))).collect()
+        let known = |(property, value): (String, Given)| {
+            let property = known(kind, property, &value.origin)?;
+            let value = resolved(&property, value)?;
+            Ok((property, value))
+        };
+        given.into_iter().map(known).collect()
     }
 
     /// Sees that the kind can do what the other settings ask of it.
@@ -149,7 +151,7 @@ fn known(kind: &'static Kind, property: String, origin: &Origin) -> Result<Strin
     Err(SettingError::UnknownProperty { origin: origin.clone(), destination: kind.title, property, hint })
 }
 
-/// `KEY=VALUE`, where `VALUE` may be `@FILE`.
+/// `KEY=VALUE`.
 fn typed(flag: &str) -> Result<(String, Given), SettingError> {
     let malformed = || SettingError::Usage {
         message: "-X: expected KEY=VALUE".to_owned(),
@@ -160,16 +162,22 @@ fn typed(flag: &str) -> Result<(String, Given), SettingError> {
     if property.is_empty() {
         return Err(malformed());
     }
-    let flag = format!("-X {property}");
-    let (text, origin) = match value.strip_prefix('@') {
-        None => (value.to_owned(), Origin::Flag(flag)),
-        Some(literal) if literal.starts_with('@') => (literal.to_owned(), Origin::Flag(flag)),
+    let origin = Origin::Flag(format!("-X {property}"));
+    Ok((property.to_owned(), Given { text: value.to_owned(), origin }))
+}
+
+/// A value that may stand in a file, as `@FILE`: with `-X` any, elsewhere secrets. `@@` begins a text with an `@`.
+fn resolved(property: &str, given: Given) -> Result<Given, SettingError> {
+    let may_be_a_file = matches!(given.origin, Origin::Flag(_)) || is_secret(property);
+    let Given { text, origin } = given;
+    Ok(match text.strip_prefix('@').filter(|_| may_be_a_file) {
+        None => Given { text, origin },
+        Some(literal) if literal.starts_with('@') => Given { text: literal.to_owned(), origin },
         Some(file) => {
-            let origin = Origin::FlagFile(Box::new(FlagFile { flag, file: file.into() }));
-            (read_value(file, &origin)?, origin)
+            let origin = Origin::FlagFile(Box::new(FlagFile { flag: origin.to_string(), file: file.into() }));
+            Given { text: read_value(file, &origin)?, origin }
         }
-    };
-    Ok((property.to_owned(), Given { text, origin }))
+    })
 }
 
 /// A file's text without the newline at its end.
@@ -191,12 +199,6 @@ fn visible_secret(kind: &Kind, flag: &str, (property, value): &(String, Given)) 
         let variable = format!("{}{}", Layers::prefix(kind), property.to_ascii_uppercase().replace(['.', '-'], "_"));
         format!("{}: its value shows in ps: use -X {property}=@FILE or the variable {variable}", value.origin)
     })
-}
-
-/// Only `-X` reads files; elsewhere a secret may well begin with an `@`, but it may also be a mistake.
-fn unread_file(property: &str, value: &Given) -> Option<String> {
-    (is_secret(property) && value.text.starts_with('@'))
-        .then(|| format!("{}: it begins with @ and is taken as it is; only -X reads files", value.origin))
 }
 
 fn visible_password(url: &Given) -> Option<String> {
@@ -301,9 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn an_at_sign_that_reads_no_file_is_a_warning() {
-        let (_, warnings) = read(None, &[], &[("WALRELAY_KAFKA_SASL_PASSWORD", "@file")]);
-        assert!(warnings[0].starts_with("WALRELAY_KAFKA_SASL_PASSWORD: it begins with @"), "{warnings:?}");
+    fn a_secret_in_a_variable_can_come_from_a_file_and_nothing_else_there() {
+        let variable = |name, value: &str| read(None, &[], &[(name, value)]).0;
+        let error = variable("WALRELAY_KAFKA_SASL_PASSWORD", "@/no/such/file").unwrap_err();
+        assert_eq!(error.to_string(), "WALRELAY_KAFKA_SASL_PASSWORD: cannot read /no/such/file");
+        variable("WALRELAY_KAFKA_SASL_PASSWORD", "@@/no/such/file").unwrap();
+        let shown = shown(None, &[], &[("WALRELAY_KAFKA_SASL_USERNAME", "@home")]);
+        assert!(shown.contains(r#"("sasl.username", "@home")"#), "{shown}");
+    }
+
+    #[test]
+    fn a_command_that_prints_a_secret_may_show() {
+        let (read, warnings) = read(None, &["sasl.username=u", "password-command=print-it"], &[]);
+        read.unwrap();
+        assert_eq!(warnings, [""; 0]);
     }
 
     #[test]

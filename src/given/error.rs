@@ -73,6 +73,12 @@ pub enum SettingError {
         /// They name what is wrong, and show no secret.
         text: String,
     },
+    /// Nothing is wrong with what was set, but a secret that it names cannot be had.
+    #[error("{text}")]
+    Credentials {
+        /// It names the setting and the reason, and shows no secret.
+        text: String,
+    },
     /// A property that its destination does not have.
     #[error("{origin}: {destination} has no property \"{property}\"")]
     UnknownProperty {
@@ -97,7 +103,7 @@ impl SettingError {
             }
             Self::Exclusive { .. } => Some("leave one of them out".to_owned()),
             Self::Refused { hint, .. } => hint.clone(),
-            Self::Unreadable { .. } | Self::Needs { .. } | Self::Client { .. } => None,
+            Self::Unreadable { .. } | Self::Needs { .. } | Self::Client { .. } | Self::Credentials { .. } => None,
         }
     }
 }

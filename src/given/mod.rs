@@ -36,8 +36,10 @@ impl Given {
 
 /// Whether a property's value may be a secret, or have one in it.
 pub fn is_secret(property: &str) -> bool {
+    // What runs to print a secret is none.
+    let is_command = property.ends_with("command");
     let parts = ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"];
-    property == "token" || parts.iter().any(|part| property.contains(part))
+    property == "token" || !is_command && parts.iter().any(|part| property.contains(part))
 }
 
 /// Where a setting was given.
@@ -45,7 +47,7 @@ pub fn is_secret(property: &str) -> bool {
 pub enum Origin {
     /// On the command line, as `--slot`.
     Flag(String),
-    /// On the command line, which names the file that has it: `-X password=@FILE`.
+    /// In a file that a flag, a variable or a key names: `-X password=@FILE`.
     FlagFile(Box<FlagFile>),
     /// In the environment, as `WALRELAY_SLOT`.
     Variable(String),
@@ -55,10 +57,10 @@ pub enum Origin {
     Translated(Box<Key>),
 }
 
-/// A flag that names the file with its value.
+/// What names the file with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagFile {
-    /// As `-X password`.
+    /// Where it does, as `-X password`.
     pub flag: String,
     /// The file.
     pub file: PathBuf,

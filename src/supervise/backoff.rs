@@ -1,6 +1,7 @@
 //! How long to wait before the next attempt: longer each time, never the same for two relays, never longer than 5 s. And for how
 //! long in all, where the credentials are wrong.
 
+use crate::secret::CREDENTIALS_WITHIN;
 use std::time::{Duration, Instant};
 
 /// First pause.
@@ -14,10 +15,6 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// A connection that held for so long has worked, whether or not there was anything to do.
 const STEADY: Duration = Duration::from_secs(10);
-
-/// How long credentials may be wrong that were right before. Whoever replaces them changes server and files one after the other; and
-/// a secret reaches a container within a minute or two (Kubernetes: the kubelet's sync period and its cache).
-pub(super) const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
 
 /// How long credentials have been wrong.
 #[derive(Debug, Default)]

@@ -20,6 +20,7 @@ use crate::pg::frame::FrameError;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Identity, Misplaced, Relay, Why};
+use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
 use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::{Backoff, Patience};
@@ -292,7 +293,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             tracing::error!(
                 error = text,
                 retry_in = ?pause,
-                gives_up_after = ?backoff::CREDENTIALS_WITHIN,
+                gives_up_after = ?CREDENTIALS_WITHIN,
                 "Postgres authentication failed; retrying with credentials that are read again at each attempt"
             );
         } else {

@@ -52,5 +52,6 @@ mod slots;
 mod standby;
 mod stops;
 mod tables;
+mod tokens;
 mod transactions;
 mod trouble;

@@ -41,6 +41,7 @@ pub(super) struct Node {
     pub(super) tap_port: u16,
     pub(super) client: Vec<(String, String)>,
     pub(super) for_benchmarks: bool,
+    pub(super) java_arguments: Vec<String>,
     pub(super) process: Option<Guarded>,
 }
 
@@ -56,6 +57,7 @@ impl Node {
             tap_port: run_dir::free_port()?,
             client: options.client.clone(),
             for_benchmarks: options.for_benchmarks,
+            java_arguments: options.java_arguments.clone(),
             process: None,
         };
         fs::write(node.logging(), LOGGING)?;
@@ -152,6 +154,7 @@ impl Node {
         if !self.for_benchmarks {
             command.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
         }
+        command.args(&self.java_arguments);
         command.arg(logging).arg("-cp").arg(self.tools.libs.join("*")).arg(class);
         command
     }
@@ -238,6 +241,7 @@ mod tests {
             tap_port: 3,
             client: Vec::new(),
             for_benchmarks: false,
+            java_arguments: Vec::new(),
             process: None,
         }
     }

@@ -18,6 +18,8 @@ pub struct Options {
     pub format_arguments: Vec<String>,
     /// What a client needs to get in, as librdkafka properties; none: plain text.
     pub client: Vec<(String, String)>,
+    /// More arguments of the Java machine.
+    pub java_arguments: Vec<String>,
     /// For measuring: all of the compiler and 1 GiB of heap (512 MiB for one of several nodes); tests want a quick start instead.
     pub for_benchmarks: bool,
     /// Its place among several nodes; `None`: it is alone.
@@ -45,6 +47,7 @@ impl Default for Options {
             advertise_through: None,
             format_arguments: Vec::new(),
             client: Vec::new(),
+            java_arguments: Vec::new(),
             for_benchmarks: false,
             member: None,
         }

@@ -6,7 +6,7 @@ use super::context::{Context, events};
 use super::retire::retire_producer;
 use super::topics::Chosen;
 use super::{KafkaSink, client_failure, failure, probe};
-use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink as _};
+use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
@@ -212,6 +212,42 @@ impl KafkaSink {
     pub(super) fn hear(&mut self) {
         self.heard = Instant::now();
         self.passed_over = 0;
+    }
+
+    /// Why brokers do not let us in.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        let context = self.producer.context();
+        if !context.is_troubled() {
+            return None;
+        }
+        let refused = context.refused();
+        let text = format!("Kafka at {} refuses the credentials: {}", self.settings.brokers(), refused.reason()?);
+        Some(failure::of_login(text))
+    }
+
+    /// The same, once that is not waited for any longer.
+    #[cold]
+    pub(super) fn given_up(&self) -> Option<Failure> {
+        let refused = self.producer.context().refused();
+        let text = refused.given_up(Instant::now())?;
+        let text = format!("Kafka at {} refuses the credentials: {text}", self.settings.brokers());
+        Some(failure::of_login(text))
+    }
+
+    /// While brokers do not let us in, finds out whether they do again: nothing may be there to be delivered.
+    pub(super) fn look_at_login(&mut self, each: &mut dyn FnMut(Report)) {
+        if !self.producer.context().is_troubled() || self.refusal().is_none() {
+            return;
+        }
+        if let Some(failure) = self.given_up() {
+            return each(Report::Failed(failure));
+        }
+        if self.now.saturating_duration_since(self.asked) >= ASK_EVERY {
+            self.asked = self.now;
+            if self.metadata(METADATA_PATIENCE).is_ok() {
+                self.producer.context().recovered();
+            }
+        }
     }
 
     /// Whether a producer that serves the lane's partitions could not begin for want of a right.

@@ -56,6 +56,7 @@ struct Wanted {
 impl Client {
     pub(super) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
         let producer = Arc::new(producer);
+        producer.context().keep_logged_in(&producer);
         let flusher = Flusher::start(Arc::clone(&producer))?;
         Ok(Self { handles: Vec::new(), flusher, producer, lingers: false, ended: false })
     }

@@ -4,17 +4,20 @@
 //! place of that thread, so that a report takes no lock. Troubles may come on any thread.
 
 use super::lines::{Line, Lines};
+use super::login::Login;
+use super::refused::Refused;
 use super::{failure, probe};
+use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{Failure, Header, OwnedRecord, Record};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message};
-use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, ProducerContext};
+use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, ProducerContext};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 thread_local! {
@@ -48,6 +51,7 @@ pub(super) struct Context {
     shared: Arc<Troubles>,
     /// An error came since it was asked whether it was fatal.
     failed: AtomicBool,
+    login: Option<Login>,
 }
 
 /// What goes wrong between the clients of one destination and the cluster.
@@ -57,7 +61,11 @@ pub(super) struct Troubles {
     trouble: Mutex<Option<Trouble>>,
     /// Whether there is one: spares the good case the lock.
     troubled: AtomicBool,
+    /// A broker has answered.
+    answered: AtomicBool,
     lines: Mutex<Lines>,
+    /// Whether brokers take our credentials.
+    refused: Mutex<Refused>,
 }
 
 struct Trouble {
@@ -66,8 +74,38 @@ struct Trouble {
 }
 
 impl Context {
-    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>) -> Self {
-        Self { brokers: brokers.to_owned(), shared: Arc::clone(shared), failed: AtomicBool::new(false) }
+    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>, login: Option<&Login>) -> Self {
+        let (brokers, failed) = (brokers.to_owned(), AtomicBool::new(false));
+        Self { brokers, shared: Arc::clone(shared), failed, login: login.cloned() }
+    }
+
+    /// Its producer gets each new token or password.
+    pub(super) fn keep_logged_in(&self, producer: &Arc<BaseProducer<Self>>) {
+        self.login.iter().for_each(|login| login.keep(producer));
+    }
+
+    /// Whether brokers take our credentials.
+    pub(super) fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something is wrong.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.shared.troubled.load(Ordering::Relaxed)
+    }
+
+    /// The broker has refused our credentials, or there are none: said at once, once. Whether it was said now.
+    fn login_refused(&self, reason: &str) -> bool {
+        self.login.iter().for_each(Login::refused);
+        let is_new = self.refused().refused(reason, Instant::now());
+        if is_new {
+            tracing::error!(
+                reason,
+                gives_up_after = ?CREDENTIALS_WITHIN,
+                "Kafka authentication failed; no data lost; retrying with credentials that are read again"
+            );
+        }
+        is_new
     }
 
     /// Whether an error came since the last call: librdkafka knows whether it was fatal.
@@ -97,9 +135,12 @@ impl Context {
 
     /// Something was delivered: whatever it was is over.
     pub(super) fn recovered(&self) {
-        if !self.shared.troubled.swap(false, Ordering::Relaxed) {
+        if self.shared.answered.load(Ordering::Relaxed) && !self.shared.troubled.swap(false, Ordering::Relaxed) {
             return;
         }
+        self.shared.answered.store(true, Ordering::Relaxed);
+        self.refused().accepted();
+        self.login.iter().for_each(Login::accepted);
         if let Some(trouble) = self.lock().take() {
             tracing::info!(was = trouble.text, "Kafka recovered");
         }
@@ -149,11 +190,12 @@ impl ClientContext for Context {
             return;
         }
         let reason = self.words(code, reason);
+        let was_said = failure::is_of_login(code) && self.login_refused(&reason);
         let mut trouble = self.lock();
-        if trouble.is_none() {
-            tracing::warn!(reason, "Kafka client error");
-        } else {
+        if was_said || trouble.is_some() {
             tracing::debug!(reason, "Kafka client error persists");
+        } else {
+            tracing::warn!(reason, "Kafka client error");
         }
         // "All brokers are down" follows the reason for it, and says less.
         if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {

@@ -2,6 +2,7 @@
 //!
 //! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], from which producers, checks and scratch topics come.
 
+use super::login::{self, Login};
 use super::properties;
 use super::scratch::ScratchTopic;
 use super::settings::{Settings, SettingsError};
@@ -22,7 +23,7 @@ pub const KIND: Kind = Kind {
     example: "kafka://HOST:PORT,HOST:PORT",
     topics: &TOPICS,
     can: Can { exactly_once: true, partitions: true, null_values: true, debezium: true },
-    properties: &[],
+    properties: &login::PROPERTIES,
     passes_others: true,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
     read,
@@ -41,6 +42,8 @@ pub(super) struct Kafka {
     pub(super) properties: Vec<(String, String)>,
     /// Bytes.
     pub(super) max_in_flight: u64,
+    /// What proves who we are, where that changes.
+    pub(super) login: Option<Login>,
 }
 
 impl fmt::Debug for Kafka {
@@ -55,10 +58,12 @@ impl fmt::Debug for Kafka {
 }
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let login = Login::take(&mut asked.properties)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
         properties: properties::judge_all(std::mem::take(&mut asked.properties), asked.max_in_flight)?,
         max_in_flight: asked.max_in_flight as u64,
+        login,
     };
     // Librdkafka judges the rest.
     kafka.settings("walrelay")?;
@@ -67,14 +72,12 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 
 /// What fixes a failure for which an operator must act.
 fn hint(found: &Failure) -> Option<String> {
-    (found.class == FailureClass::LogIn).then(|| {
-        "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE)".to_owned()
-    })
+    (found.class == FailureClass::LogIn).then(|| failure::LOGIN_HINT.to_owned())
 }
 
 impl Kafka {
     pub(super) fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
-        Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)
+        Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
     }
 
     /// A property as the user gave it.
@@ -85,7 +88,8 @@ impl Kafka {
 
 impl From<SettingsError> for SettingError {
     fn from(error: SettingsError) -> Self {
-        Self::Client { text: error.to_string() }
+        let text = error.to_string();
+        if error.is_of_login() { Self::Credentials { text } } else { Self::Client { text } }
     }
 }
 

@@ -5,15 +5,15 @@
 //! cluster gives an idempotent producer its identity.
 //! Specification: KIP-98, KIP-679 (who may write a topic may write idempotently), KIP-133 "DescribeConfigs".
 
+use super::failure;
 use super::settings::{Settings, SettingsError};
 use crate::sink::Failure;
 use rdkafka::ClientContext;
-use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataTopic};
-use rdkafka::producer::{BaseProducer, DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
+use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,10 +54,9 @@ pub(super) struct TopicFacts {
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
 pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
-    let failed = |error: &SettingsError| Failure {
-        class: crate::sink::FailureClass::Client,
-        reason: "client",
-        text: error.to_string(),
+    let failed = |error: &SettingsError| {
+        let of = if error.is_of_login() { failure::of_login } else { super::client_failure };
+        of(error.to_string())
     };
     let sink = super::KafkaSink::with_one_lane(settings.clone()).map_err(|error| failed(&error))?;
     let metadata = sink.metadata(REQUEST)?;
@@ -116,7 +115,8 @@ fn configurations(
 type Described = Result<BTreeMap<String, String>, String>;
 
 fn described(settings: &Settings, asked: &[ResourceSpecifier<'_>]) -> Result<Vec<Described>, KafkaError> {
-    let client: AdminClient<DefaultClientContext> = settings.client().create()?;
+    let client = settings.admin_of(settings.client().clone());
+    let client = client.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(REQUEST));
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| KafkaError::AdminOpCreation(error.to_string()))?;
@@ -167,8 +167,7 @@ impl ProducerContext<NoCustomPartitioner> for Listener {
 fn idempotence(settings: &Settings) -> Result<(), String> {
     let mut client = settings.client().clone();
     client.set("statistics.interval.ms", "100");
-    let producer: BaseProducer<Listener> =
-        client.create_with_context(Listener::default()).map_err(|error| error.to_string())?;
+    let producer = settings.producer_of(client, Listener::default()).map_err(|error| error.to_string())?;
     let deadline = Instant::now() + REQUEST;
     while Instant::now() < deadline {
         producer.poll(Duration::from_millis(20));

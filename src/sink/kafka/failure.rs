@@ -64,6 +64,20 @@ const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
     ]
 };
 
+/// Whether a code is about who we are.
+pub(super) fn is_of_login(code: Option<RDKafkaErrorCode>) -> bool {
+    code.is_some_and(|code| class(code) == FailureClass::LogIn)
+}
+
+/// Nobody lets us in, or we have nothing that could prove who we are.
+pub(super) fn of_login(text: String) -> Failure {
+    let code = RDKafkaErrorCode::Authentication;
+    Failure { class: class(code), reason: reason(Some(code)), text }
+}
+
+/// What mends a refusal to let us in.
+pub(super) const LOGIN_HINT: &str = "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE, -X password-command) or what issues the token (-X oauthbearer-token-command, -X sasl.oauthbearer.token.endpoint.url)";
+
 /// The label of every other code.
 const OTHER: &str = "other";
 

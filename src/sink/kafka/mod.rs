@@ -29,10 +29,12 @@ mod examine;
 mod failure;
 mod lines;
 mod listed;
+mod login;
 pub mod partitions;
 mod probe;
 mod progress;
 mod properties;
+mod refused;
 mod reports;
 mod retire;
 mod rights;
@@ -182,7 +184,10 @@ fn client_failure(text: String) -> Failure {
 impl Sink for KafkaSink {
     fn reach(&mut self, patience: Duration) -> Reach {
         match self.metadata(patience) {
-            Ok(metadata) => Reach::There(self.unreachable(&metadata)),
+            Ok(metadata) => {
+                self.producer.context().recovered();
+                Reach::There(self.unreachable(&metadata))
+            }
             Err(failure) if failure.class == FailureClass::LogIn => Reach::Refused(failure),
             Err(failure) => Reach::Silent(failure),
         }
@@ -239,6 +244,7 @@ impl Sink for KafkaSink {
         self.senders.urge(self.now);
         self.tell();
         self.ask_again();
+        self.look_at_login(each);
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
@@ -279,6 +285,9 @@ impl Sink for KafkaSink {
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
+        if let Some(failure) = self.given_up() {
+            return Err(failure);
+        }
         let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings)).transpose()?;
         if let Some(fresh) = in_transactions.flatten() {
             self.replace(fresh)?;
@@ -297,7 +306,7 @@ impl Sink for KafkaSink {
     fn blocked(&self) -> Option<Failure> {
         // Between two attempts no partition rests.
         let forbidden = || self.forbidden.as_ref().filter(|_| self.partitions.in_flight().records > 0);
-        self.partitions.blocked().or_else(forbidden).cloned()
+        self.refusal().or_else(|| self.partitions.blocked().or_else(forbidden).cloned())
     }
 
     fn trouble(&self) -> Option<String> {

@@ -31,8 +31,7 @@ impl ScratchTopic {
         let error = |reason: String| ScratchError { what: "make topic", topic: name.to_owned(), reason };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| error(source.to_string()))?;
-        let admin: AdminClient<DefaultClientContext> =
-            settings.client().create().map_err(|source: KafkaError| error(source.to_string()))?;
+        let admin = settings.admin_of(settings.client().clone()).map_err(|source| error(source.to_string()))?;
         let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         let made = runtime.block_on(admin.create_topics(&[topic], &options));

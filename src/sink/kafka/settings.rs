@@ -1,14 +1,17 @@
 //! The producer's settings: ours, the user's, and those that our guarantees rest on.
 
 use super::context::{Context, Troubles};
+use super::login::{Login, LoginError};
 use super::topics::Partitioner;
+use rdkafka::ClientContext;
 use rdkafka::admin::AdminClient;
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::BaseConsumer;
+use rdkafka::client::{Client, DefaultClientContext};
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::producer::{BaseProducer, NoCustomPartitioner, ProducerContext};
+use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext};
 use rdkafka::types::RDKafkaConfRes;
+use secrecy::ExposeSecret as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,12 +69,22 @@ pub enum SettingsError {
         /// librdkafka's words.
         reason: String,
     },
+    /// The first token or password is not to be had.
+    #[error("no credentials for Kafka: {0}")]
+    Login(LoginError),
     /// Each is right by itself, and together they are not; or a file that one names cannot be used.
     #[error("the Kafka properties cannot be used: {reason}")]
     Together {
         /// librdkafka's words.
         reason: String,
     },
+}
+
+impl SettingsError {
+    /// Whether it is the credentials that are missing: nothing is wrong with what was set.
+    pub fn is_of_login(&self) -> bool {
+        matches!(self, Self::Login(_))
+    }
 }
 
 /// How many producers share the partitions, by default and at most.
@@ -86,6 +99,7 @@ pub struct Settings {
     max_in_flight: u64,
     lanes: u8,
     troubles: Arc<Troubles>,
+    login: Option<Login>,
 }
 
 impl Settings {
@@ -123,7 +137,13 @@ impl Settings {
         }
         client.create_native_config().map_err(refused)?;
         let brokers = brokers.to_owned();
-        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default() })
+        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default(), login: None })
+    }
+
+    /// With what proves who we are, where that changes.
+    #[must_use]
+    pub(super) fn with_login(self, login: Option<Login>) -> Self {
+        Self { login, ..self }
     }
 
     /// Bootstrap servers.
@@ -188,7 +208,9 @@ impl Settings {
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
-        client.create_with_context(Context::new(&self.brokers, &self.troubles)).map_err(refused)
+        let reader: BaseConsumer<Context> = self.create(client, self.context())?;
+        self.begin(reader.client())?;
+        Ok(reader)
     }
 
     /// Writes a record now and then, outside any transaction.
@@ -198,12 +220,19 @@ impl Settings {
     ) -> Result<BaseProducer<C>, SettingsError> {
         let mut client = self.for_others();
         client.set("acks", "all").set("message.timeout.ms", "0");
-        client.create_with_context(context).map_err(refused)
+        self.producer_of(client, context)
     }
 
     /// Makes topics and looks at them.
     pub(super) fn admin(&self) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
-        self.for_others().create().map_err(refused)
+        self.admin_of(self.for_others())
+    }
+
+    /// The same, with these properties.
+    pub(super) fn admin_of(&self, client: ClientConfig) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
+        let admin: AdminClient<DefaultClientContext> = self.create(client, DefaultClientContext)?;
+        self.begin(admin.inner())?;
+        Ok(admin)
     }
 
     /// What is not a producer's alone.
@@ -235,7 +264,40 @@ impl Settings {
 
     /// A producer.
     pub(super) fn producer(&self) -> Result<BaseProducer<Context>, SettingsError> {
-        self.client.create_with_context(Context::new(&self.brokers, &self.troubles)).map_err(refused)
+        self.producer_of(self.client.clone(), self.context())
+    }
+
+    /// The same, with these properties.
+    pub(super) fn producer_of<C: ProducerContext<NoCustomPartitioner>>(
+        &self,
+        client: ClientConfig,
+        context: C,
+    ) -> Result<BaseProducer<C>, SettingsError> {
+        let producer: BaseProducer<C> = self.create(client, context)?;
+        self.begin(producer.client())?;
+        Ok(producer)
+    }
+
+    fn context(&self) -> Context {
+        Context::new(&self.brokers, &self.troubles, self.login.as_ref())
+    }
+
+    /// A client with the password of now, where one is read.
+    fn create<T: FromClientConfigAndContext<C>, C: ClientContext>(
+        &self,
+        mut client: ClientConfig,
+        context: C,
+    ) -> Result<T, SettingsError> {
+        let password = self.login.as_ref().map(Login::password).transpose().map_err(SettingsError::Login)?;
+        if let Some(password) = password.flatten() {
+            client.set("sasl.password", password.expose_secret());
+        }
+        client.create_with_context(context).map_err(refused)
+    }
+
+    /// Gives a new client its token, where there are tokens.
+    fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), SettingsError> {
+        self.login.as_ref().map_or(Ok(()), |login| login.begin(client)).map_err(SettingsError::Login)
     }
 }
 

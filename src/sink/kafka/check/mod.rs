@@ -8,6 +8,7 @@ mod tests;
 
 use super::destination::{KIND, Kafka};
 use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+use super::failure::LOGIN_HINT;
 use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
@@ -65,9 +66,7 @@ fn unreachable(kafka: &Kafka, failure: &Failure) -> Finding {
     let found = fail("connection", failure.text.clone());
     let protocol = kafka.property("security.protocol").unwrap_or("plaintext");
     match failure.class {
-        FailureClass::LogIn => found.why("the brokers refuse the log-in").fix(
-            "walrelay run -X sasl.username=… with WALRELAY_KAFKA_SASL_PASSWORD, and -X sasl.mechanism as the brokers have it",
-        ),
+        FailureClass::LogIn => found.why("the brokers refuse the credentials").fix(LOGIN_HINT),
         FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found.why("nothing else could be looked at here").fix(format!(
             "--brokers with the brokers' address; security.protocol is {protocol}: brokers that want TLS or a log-in answer nothing to another one (-X security.protocol=SASL_SSL)"
         )),

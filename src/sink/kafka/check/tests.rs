@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// At `kafka:9092`, with these properties.
 pub(super) fn kafka(properties: &[(&str, &str)]) -> Kafka {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Kafka { brokers: "kafka:9092".to_owned(), properties, max_in_flight: 1 << 20 }
+    Kafka { brokers: "kafka:9092".to_owned(), properties, max_in_flight: 1 << 20, login: None }
 }
 
 /// What was seen of the rows.

@@ -1,0 +1,529 @@
+//! What proves to the brokers who we are, where that changes: a token, or a password that is read again.
+//!
+//! ```text
+//!  a program, a file ──► thread kafka-login ──► present proof ──► new clients, when they are created
+//!                          ▲        └─────────────────────────► producers that live, as soon as it is there
+//!                          └── a broker refuses the present proof
+//! ```
+//!
+//! In: the properties `oauthbearer-token-command` and `password-command`, and `sasl.password` from a file. Out: to each client of the
+//! cluster the present token or password, and to producers each later one. The first proof is asked for on the thread that creates the
+//! first client; all others on a thread of their own, before they expire, also while the relay is idle, and as long as a broker refuses
+//! the present one. librdkafka authenticates again by itself when the broker asks for that (KIP-368).
+//! librdkafka's OIDC (`sasl.oauthbearer.method=oidc`) is not here: its clients each fetch their tokens on their own threads.
+//!
+//! Invariants: the thread ends with the last that knows the login; no secret shows in `Debug` or in an error.
+//! Specification: KIP-255, KIP-368; librdkafka's `rd_kafka_oauthbearer_set_token`, `rd_kafka_sasl_set_credentials`.
+
+mod native;
+mod token;
+
+use super::context::Context;
+use crate::given::{Given, Origin, SettingError, nearest};
+use crate::secret::{Secret, SecretCommand, SecretError};
+use rdkafka::ClientContext;
+use rdkafka::client::Client;
+use rdkafka::producer::{BaseProducer, Producer as _};
+use secrecy::{ExposeSecret as _, SecretString};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, SystemTime};
+use token::Token;
+
+/// Prints a token, or JSON about one.
+pub(super) const TOKEN_COMMAND: &str = "oauthbearer-token-command";
+/// Prints `sasl.password`.
+pub(super) const PASSWORD_COMMAND: &str = "password-command";
+/// The password itself, which a file may hold.
+const PASSWORD: &str = "sasl.password";
+const USER: &str = "sasl.username";
+const MECHANISM: &str = "sasl.mechanism";
+const PROTOCOL: &str = "security.protocol";
+
+/// The properties that are ours and not librdkafka's.
+pub(super) const PROPERTIES: [&str; 2] = [TOKEN_COMMAND, PASSWORD_COMMAND];
+
+/// How often a password is read again.
+const PASSWORD_EVERY: Duration = Duration::from_mins(1);
+
+/// Distance of attempts while a broker refuses the present proof: of files, and of programs, which cost more.
+const REFUSED_FILE_EVERY: Duration = Duration::from_secs(1);
+const REFUSED_EVERY: Duration = Duration::from_secs(5);
+
+/// Pauses after an attempt that failed: a tenth of the time that is left, between these.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Longest wait in one piece: wall clocks are set, and machines sleep.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Why there is no token or password.
+#[derive(Debug, thiserror::Error)]
+pub enum LoginError {
+    /// It is not to be had.
+    #[error("-X {property}: {source}")]
+    Secret {
+        /// Where it is to come from.
+        property: &'static str,
+        /// Why not.
+        source: SecretError,
+    },
+    /// It is none.
+    #[error(
+        "-X {property}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
+    )]
+    NoToken {
+        /// Where it comes from.
+        property: &'static str,
+    },
+    /// It is too old.
+    #[error("-X {property}: the token that it prints has expired")]
+    Expired {
+        /// Where it comes from.
+        property: &'static str,
+    },
+    /// librdkafka does not take it.
+    #[error("-X {property}: {reason}")]
+    Unfit {
+        /// Where it comes from.
+        property: &'static str,
+        /// librdkafka's words.
+        reason: String,
+    },
+}
+
+/// A login that changes. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Login(Arc<Renewed>);
+
+/// Goes with the last login, and the thread with it.
+#[derive(Debug)]
+struct Renewed {
+    shared: Arc<Shared>,
+    /// Wakes the thread, once there is one.
+    thread: Mutex<Option<SyncSender<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    property: &'static str,
+    source: Source,
+    user: String,
+    present: Mutex<Option<Present>>,
+    /// A broker refuses what is present.
+    refused: AtomicBool,
+    /// Producers that get each new proof.
+    clients: Mutex<Clients>,
+}
+
+#[derive(Default)]
+struct Clients(Vec<Weak<BaseProducer<Context>>>);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Token(SecretCommand),
+    Password(Secret),
+}
+
+/// What proves it now.
+#[derive(Debug, Clone)]
+struct Present {
+    proof: Proof,
+    /// When to ask for the next one, by the wall clock.
+    renew_at: SystemTime,
+}
+
+#[derive(Debug, Clone)]
+enum Proof {
+    Token(Token),
+    Password(SecretString),
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} clients", self.0.len())
+    }
+}
+
+impl PartialEq for Login {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Login {}
+
+impl Login {
+    /// Takes our own properties out of `properties`, and adds what librdkafka needs to know of them. `None`: nothing changes.
+    ///
+    /// # Errors
+    /// A command line that is none; properties that exclude each other, or miss one.
+    pub(super) fn take(properties: &mut Vec<(String, Given)>) -> Result<Option<Self>, SettingError> {
+        let token = take(properties, TOKEN_COMMAND);
+        let command = take(properties, PASSWORD_COMMAND);
+        let password = properties.iter().rfind(|(name, _)| name == PASSWORD).map(|(_, given)| given.clone());
+        let user = properties.iter().rfind(|(name, _)| name == USER).map(|(_, given)| given.text.clone());
+        let (property, source) = match (token, command, password) {
+            (Some(first), Some(second), _) | (Some(first), None, Some(second)) | (None, Some(first), Some(second)) => {
+                return Err(SettingError::Exclusive { first: first.origin, second: second.origin });
+            }
+            (Some(command), None, None) => {
+                by_token(properties, &command)?;
+                (TOKEN_COMMAND, Source::Token(parse(&command)?))
+            }
+            (None, Some(command), None) => (PASSWORD_COMMAND, Source::Password(Secret::Command(parse(&command)?))),
+            (None, None, Some(Given { origin: Origin::FlagFile(from), .. })) => {
+                (PASSWORD, Source::Password(Secret::File(from.file)))
+            }
+            (None, None, _) => return Ok(None),
+        };
+        let shared = Shared {
+            property,
+            source,
+            user: user.unwrap_or_default(),
+            present: Mutex::default(),
+            refused: AtomicBool::new(false),
+            clients: Mutex::default(),
+        };
+        Ok(Some(Self(Arc::new(Renewed { shared: Arc::new(shared), thread: Mutex::default() }))))
+    }
+
+    /// The present password; `None`: it is by a token.
+    ///
+    /// # Errors
+    /// There has never been one, and it is not to be had.
+    pub(super) fn password(&self) -> Result<Option<SecretString>, LoginError> {
+        Ok(match self.present()?.proof {
+            Proof::Password(password) => Some(password),
+            Proof::Token(_) => None,
+        })
+    }
+
+    /// Gives a new client its token. A password it has from its settings.
+    ///
+    /// # Errors
+    /// There has never been one, and it is not to be had; or it is no token.
+    pub(super) fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), LoginError> {
+        match self.present()?.proof {
+            Proof::Token(token) if !token.has_expired(SystemTime::now()) => native::set_token(client, &token)
+                .map_err(|reason| LoginError::Unfit { property: self.0.shared.property, reason }),
+            // There is another one as soon as there is one at all.
+            Proof::Token(_) | Proof::Password(_) => Ok(()),
+        }
+    }
+
+    /// Gives a producer each new proof, as long as it lives.
+    pub(super) fn keep(&self, producer: &Arc<BaseProducer<Context>>) {
+        let mut clients = lock(&self.0.shared.clients);
+        clients.0.retain(|client| client.strong_count() > 0);
+        clients.0.push(Arc::downgrade(producer));
+        drop(clients);
+        // There may have been a new one since it was created.
+        if let Some(present) = lock(&self.0.shared.present).clone() {
+            self.0.shared.give(producer, &present.proof);
+        }
+    }
+
+    /// A broker refuses the present proof: another one is asked for at once, and again and again.
+    pub(super) fn refused(&self) {
+        let was_refused = self.0.shared.refused.swap(true, Ordering::Relaxed);
+        if let Some(thread) = lock(&self.0.thread).as_ref().filter(|_| !was_refused)
+            && thread.try_send(()).is_err()
+        {
+            tracing::debug!("the credentials are being renewed already");
+        }
+    }
+
+    /// A broker has let us in.
+    pub(super) fn accepted(&self) {
+        self.0.shared.refused.store(false, Ordering::Relaxed);
+    }
+
+    /// The present proof. The first time it is asked for here, and from then on by a thread.
+    fn present(&self) -> Result<Present, LoginError> {
+        let mut thread = lock(&self.0.thread);
+        if let Some(present) = lock(&self.0.shared.present).clone() {
+            return Ok(present);
+        }
+        let first = self.0.shared.ask()?;
+        *lock(&self.0.shared.present) = Some(first.clone());
+        let (wake, woken) = mpsc::sync_channel(1);
+        let shared = Arc::clone(&self.0.shared);
+        let spawned = thread::Builder::new().name("kafka-login".to_owned()).spawn(move || shared.keep_renewed(&woken));
+        match spawned {
+            Ok(_) => *thread = Some(wake),
+            Err(error) => tracing::error!(%error, "cannot start the thread that renews the credentials for Kafka"),
+        }
+        Ok(first)
+    }
+}
+
+/// The last one given.
+fn take(properties: &mut Vec<(String, Given)>, name: &str) -> Option<Given> {
+    let taken = properties.iter().rfind(|(known, _)| known == name).map(|(_, given)| given.clone());
+    properties.retain(|(known, _)| known != name);
+    taken
+}
+
+fn parse(command: &Given) -> Result<SecretCommand, SettingError> {
+    SecretCommand::parse(&command.text).map_err(|error| command.invalid(format!("a program: {error}"), None))
+}
+
+/// A token goes with its mechanism, and with a protocol that has logins.
+fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), SettingError> {
+    let value = |wanted: &str| properties.iter().rfind(|(name, _)| name.replace("mechanisms", "mechanism") == wanted);
+    match value(MECHANISM) {
+        Some((_, mechanism)) if !mechanism.text.trim().eq_ignore_ascii_case("OAUTHBEARER") => {
+            return Err(mechanism.invalid(format!("OAUTHBEARER, as {} has it", given.origin), None));
+        }
+        Some(_) => {}
+        None => properties.push((MECHANISM.to_owned(), Given { text: "OAUTHBEARER".to_owned(), ..given.clone() })),
+    }
+    let protocol = properties.iter().rfind(|(name, _)| name == PROTOCOL);
+    match protocol {
+        Some((_, protocol)) if !protocol.text.trim().to_ascii_lowercase().starts_with("sasl_") => {
+            let near = nearest(&protocol.text, ["SASL_SSL", "SASL_PLAINTEXT"]).unwrap_or("SASL_SSL");
+            Err(protocol
+                .invalid(format!("SASL_SSL or SASL_PLAINTEXT, as {} needs", given.origin), Some(near.to_owned())))
+        }
+        Some(_) => Ok(()),
+        // A token is as good as a password: nobody else shall see it.
+        None => {
+            properties.push((PROTOCOL.to_owned(), Given { text: "SASL_SSL".to_owned(), ..given.clone() }));
+            Ok(())
+        }
+    }
+}
+
+impl Shared {
+    /// Asks where the proof comes from.
+    fn ask(&self) -> Result<Present, LoginError> {
+        let property = self.property;
+        let secret = |source| LoginError::Secret { property, source };
+        let now = SystemTime::now();
+        match &self.source {
+            Source::Password(password) => {
+                // What was kept of a program is as old as the password itself.
+                password.refused();
+                let proof = Proof::Password(password.read().map_err(secret)?);
+                Ok(Present { proof, renew_at: now + PASSWORD_EVERY })
+            }
+            Source::Token(command) => {
+                let output = command.output().map_err(secret)?;
+                let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken { property })?;
+                let renew_at = token.renew_at(now);
+                if token.has_expired(now) {
+                    return Err(LoginError::Expired { property });
+                }
+                Ok(Present { proof: Proof::Token(token), renew_at })
+            }
+        }
+    }
+
+    /// Renews until nobody needs it any more.
+    fn keep_renewed(&self, woken: &Receiver<()>) {
+        let mut failing = false;
+        loop {
+            match woken.recv_timeout(self.pause()) {
+                Err(RecvTimeoutError::Timeout) if !self.is_due() => continue,
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            match self.ask() {
+                Ok(fresh) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!(property = self.property, "there are new credentials for Kafka again");
+                    }
+                    self.take(fresh);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::error!(%error, "no new credentials for Kafka; the present ones are used until they expire; asking again");
+                    }
+                    self.retry_later();
+                }
+            }
+        }
+    }
+
+    /// How long nothing is to be asked.
+    fn pause(&self) -> Duration {
+        if self.refused.load(Ordering::Relaxed) {
+            return self.refused_every();
+        }
+        let due = lock(&self.present).as_ref().map(|present| present.renew_at);
+        let pause = due.and_then(|due| due.duration_since(SystemTime::now()).ok()).unwrap_or_default();
+        // Never in circles, and in steps: wall clocks are set.
+        pause.clamp(RETRY.0, LONGEST_WAIT)
+    }
+
+    fn is_due(&self) -> bool {
+        let is_over = |present: &Present| SystemTime::now() >= present.renew_at;
+        self.refused.load(Ordering::Relaxed) || lock(&self.present).as_ref().is_none_or(is_over)
+    }
+
+    fn refused_every(&self) -> Duration {
+        match &self.source {
+            Source::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
+            Source::Password(Secret::Command(_)) | Source::Token(_) => REFUSED_EVERY,
+        }
+    }
+
+    /// What is new goes to everyone.
+    fn take(&self, fresh: Present) {
+        let mut present = lock(&self.present);
+        let is_same = present.as_ref().is_some_and(|present| present.proves_the_same(&fresh));
+        let proof = fresh.proof.clone();
+        *present = Some(fresh);
+        drop(present);
+        if is_same {
+            return;
+        }
+        let clients: Vec<_> = lock(&self.clients).0.iter().filter_map(Weak::upgrade).collect();
+        for client in &clients {
+            self.give(client, &proof);
+        }
+    }
+
+    fn give(&self, client: &BaseProducer<Context>, proof: &Proof) {
+        let given = match proof {
+            Proof::Token(token) => native::set_token(client.client(), token),
+            Proof::Password(password) => native::set_password(client.client(), &self.user, password),
+        };
+        if let Err(reason) = given {
+            tracing::warn!(property = self.property, reason, "librdkafka does not take the new credentials");
+        }
+    }
+
+    fn retry_later(&self) {
+        if let Some(present) = lock(&self.present).as_mut() {
+            present.renew_at = SystemTime::now() + (present.left() / 10).clamp(RETRY.0, RETRY.1);
+        }
+    }
+}
+
+impl Present {
+    fn proves_the_same(&self, other: &Self) -> bool {
+        match (&self.proof, &other.proof) {
+            (Proof::Password(one), Proof::Password(two)) => one.expose_secret() == two.expose_secret(),
+            (Proof::Token(_) | Proof::Password(_), _) => false,
+        }
+    }
+
+    /// How long it is good for.
+    fn left(&self) -> Duration {
+        match &self.proof {
+            Proof::Token(token) => token.left(SystemTime::now()),
+            Proof::Password(_) => PASSWORD_EVERY,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::FlagFile;
+
+    fn given(pairs: &[(&str, &str)]) -> Vec<(String, Given)> {
+        let origin = |name: &str| Origin::Flag(format!("-X {name}"));
+        pairs
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Given { text: (*text).to_owned(), origin: origin(name) }))
+            .collect()
+    }
+
+    fn names(properties: &[(String, Given)]) -> Vec<(&str, &str)> {
+        properties.iter().map(|(name, given)| (name.as_str(), given.text.as_str())).collect()
+    }
+
+    #[track_caller]
+    fn refused(pairs: &[(&str, &str)]) -> String {
+        Login::take(&mut given(pairs)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn our_own_properties_do_not_reach_librdkafka_and_bring_what_it_needs() {
+        let mut properties = given(&[("linger.ms", "5"), (TOKEN_COMMAND, "print-token 'a b'")]);
+        assert!(Login::take(&mut properties).unwrap().is_some());
+        let expected = [("linger.ms", "5"), (MECHANISM, "OAUTHBEARER"), (PROTOCOL, "SASL_SSL")];
+        assert_eq!(names(&properties), expected);
+        assert!(Login::take(&mut properties).unwrap().is_none());
+        let said = [("sasl.mechanisms", "oauthbearer"), (PROTOCOL, "sasl_plaintext")];
+        let mut properties = given(&[said[0], said[1], (TOKEN_COMMAND, "a")]);
+        assert!(Login::take(&mut properties).unwrap().is_some());
+        assert_eq!(names(&properties), said);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_with_what_does() {
+        assert_eq!(
+            refused(&[(TOKEN_COMMAND, "a"), (PASSWORD_COMMAND, "b")]),
+            "-X oauthbearer-token-command and -X password-command exclude each other"
+        );
+        assert_eq!(
+            refused(&[(PASSWORD, "hunter2"), (PASSWORD_COMMAND, "b")]),
+            "-X password-command and -X sasl.password exclude each other"
+        );
+        assert!(refused(&[(MECHANISM, "PLAIN"), (TOKEN_COMMAND, "a")]).contains("expected OAUTHBEARER"));
+        assert!(refused(&[(PROTOCOL, "SSL"), (TOKEN_COMMAND, "a")]).contains("expected SASL_SSL"));
+        assert!(refused(&[(PASSWORD_COMMAND, "cat 'x")]).contains("a quote in it is not closed"));
+    }
+
+    fn from_file(text: &str) -> (Login, tempfile::NamedTempFile) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let from = FlagFile { flag: "-X sasl.password".to_owned(), file: file.path().to_owned() };
+        let given = Given { text: text.to_owned(), origin: Origin::FlagFile(Box::new(from)) };
+        let login = Login::take(&mut vec![(PASSWORD.to_owned(), given)]).unwrap().unwrap();
+        (login, file)
+    }
+
+    #[test]
+    fn a_password_that_changes_is_a_new_one_and_the_same_is_not() {
+        let (login, file) = from_file("first");
+        assert_eq!(login.password().unwrap().unwrap().expose_secret(), "first");
+        let shared = &login.0.shared;
+        let first = lock(&shared.present).clone().unwrap();
+        assert!(first.proves_the_same(&shared.ask().unwrap()));
+        std::fs::write(file.path(), "second\n").unwrap();
+        assert!(!first.proves_the_same(&shared.ask().unwrap()));
+        let path = file.path().to_owned();
+        drop(file);
+        assert!(shared.ask().unwrap_err().to_string().contains(&path.display().to_string()));
+        assert_eq!(login.password().unwrap().unwrap().expose_secret(), "first", "the present one stays");
+    }
+
+    #[test]
+    fn a_refusal_has_the_password_read_again_at_once() {
+        let (login, file) = from_file("first");
+        assert_eq!(login.password().unwrap().unwrap().expose_secret(), "first");
+        std::fs::write(file.path(), "second\n").unwrap();
+        login.refused();
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while login.password().unwrap().unwrap().expose_secret() == "first" {
+            assert!(std::time::Instant::now() < deadline, "it is still the first");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_last_that_knows_the_login() {
+        let (login, _file) = from_file("first");
+        login.password().unwrap();
+        let shared = Arc::downgrade(&login.0.shared);
+        let other = login.clone();
+        drop(login);
+        assert!(shared.strong_count() > 1);
+        drop(other);
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while shared.strong_count() > 0 {
+            assert!(std::time::Instant::now() < deadline, "the thread is still there");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
