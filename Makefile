@@ -20,7 +20,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist deb book fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -128,14 +128,6 @@ image-test: image provision ## Run that image: its files, setup, check, run as p
 dist: ## Build what is released into dist/: program for glibc 2.28 and newer, archive, packages, bill of materials
 	@dev/prerequisites build
 	dev/dist
-
-deb: ## Build the Debian package (needs cargo-deb)
-	@dev/prerequisites build
-	$(CARGO) build --locked --release
-	rm -rf $(target)/release/package-files && mkdir -p $(target)/release/package-files
-	$(target)/release/walrelay man $(target)/release/package-files
-	for shell in bash zsh fish; do $(target)/release/walrelay completions $$shell >$(target)/release/package-files/walrelay.$$shell; done
-	$(CARGO) deb --no-build --strip --package walrelay $(ARGS)
 
 book: ## Make the manual as a searchable book, into target/book, and check its links (brings mdbook through cargo)
 	@dev/book
