@@ -159,7 +159,7 @@ fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
 
 /// Destinations with a client on a thread of its own.
 fn is_a_lanes_client(path: &str) -> bool {
-    ["sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/"].iter().any(|folder| path.starts_with(folder))
+    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/"].iter().any(|folder| path.starts_with(folder))
 }
 
 fn is_kafkas(path: &str) -> bool {

@@ -5,6 +5,8 @@
 //! Nothing above this folder names a destination: settings choose one of the [`kinds`]. A sink is driven by one thread; it may
 //! keep threads of its own.
 
+#[cfg(feature = "kafka")]
+mod aws;
 pub mod dead_letter;
 pub mod destination;
 #[cfg(feature = "kafka")]

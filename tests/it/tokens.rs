@@ -241,6 +241,23 @@ fn a_token_that_the_broker_refuses_ends_the_first_start_and_check_says_so() {
     assert!(!output.status.success() && text.contains("oauthbearer-token-command"), "{text}");
 }
 
+#[test]
+fn a_token_for_msk_needs_access_keys_and_is_signed_with_them() {
+    let lane = lane();
+    let (home, brokers) = (tempfile::tempdir().unwrap(), format!("127.0.0.1:{}", door().signed));
+    let properties =
+        [("security.protocol", "SASL_PLAINTEXT"), ("oauthbearer", "aws-msk-iam"), ("aws-region", "eu-west-1")];
+    let arguments = secure::through(&lane, &brokers, &properties);
+    let home = home.path().display().to_string();
+    let nobody = [("HOME", home.as_str()), ("AWS_EC2_METADATA_DISABLED", "true")];
+    let (code, log) = ended(&mut Relay::start(&binary(), &arguments, &nobody).unwrap());
+    assert!(code == 2 && log.contains("no AWS credentials"), "{code} {log}");
+    let keys = [("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
+    let (code, log) = ended(&mut Relay::start(&binary(), &arguments, &keys).unwrap());
+    // No Kafka but MSK takes it.
+    assert!(code == 2 && hint(&log).contains("aws-msk-iam") && !log.contains("hunter2"), "{code} {log}");
+}
+
 /// The properties of librdkafka's own OIDC.
 fn oidc(endpoint: &str) -> [(&'static str, &str); 5] {
     [

@@ -75,7 +75,8 @@ impl KafkaSink {
             Some(trouble) => format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
             None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
         };
-        Failure { class: FailureClass::Environment, reason: failure::reason(code), text }
+        let class = if failure::is_of_login(code) { FailureClass::LogIn } else { FailureClass::Environment };
+        Failure { class, reason: failure::reason(code), text }
     }
 
     /// Makes sure that the cluster knows the topic (and creates it, where it creates topics on demand).

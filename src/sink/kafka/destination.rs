@@ -58,7 +58,7 @@ impl fmt::Debug for Kafka {
 }
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let login = Login::take(&mut asked.properties)?;
+    let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
         properties: properties::judge_all(std::mem::take(&mut asked.properties), asked.max_in_flight)?,

@@ -1,12 +1,12 @@
 //! What proves to the brokers who we are, where that changes: a token, or a password that is read again.
 //!
 //! ```text
-//!  a program, a file ──► thread kafka-login ──► present proof ──► new clients, when they are created
+//!  a program, a file, AWS ──► thread kafka-login ──► present proof ──► new clients, when they are created
 //!                          ▲        └─────────────────────────► producers that live, as soon as it is there
 //!                          └── a broker refuses the present proof
 //! ```
 //!
-//! In: the properties `oauthbearer-token-command` and `password-command`, and `sasl.password` from a file. Out: to each client of the
+//! In: the properties `oauthbearer-token-command`, `oauthbearer=aws-msk-iam` and `password-command`, and `sasl.password` from a file. Out: to each client of the
 //! cluster the present token or password, and to producers each later one. The first proof is asked for on the thread that creates the
 //! first client; all others on a thread of their own, before they expire, also while the relay is idle, and as long as a broker refuses
 //! the present one. librdkafka authenticates again by itself when the broker asks for that (KIP-368).
@@ -15,12 +15,15 @@
 //! Invariants: the thread ends with the last that knows the login; no secret shows in `Debug` or in an error.
 //! Specification: KIP-255, KIP-368; librdkafka's `rd_kafka_oauthbearer_set_token`, `rd_kafka_sasl_set_credentials`.
 
+mod msk;
 mod native;
 mod token;
 
 use super::context::Context;
 use crate::given::{Given, Origin, SettingError, nearest};
 use crate::secret::{Secret, SecretCommand, SecretError};
+use crate::sink::aws::{AwsError, Surroundings};
+use msk::Msk;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -36,6 +39,10 @@ use token::Token;
 pub(super) const TOKEN_COMMAND: &str = "oauthbearer-token-command";
 /// Prints `sasl.password`.
 pub(super) const PASSWORD_COMMAND: &str = "password-command";
+/// Who else issues tokens: `aws-msk-iam`.
+const ISSUED_BY: &str = "oauthbearer";
+const MSK: &str = "aws-msk-iam";
+const REGION: &str = "aws-region";
 /// The password itself, which a file may hold.
 const PASSWORD: &str = "sasl.password";
 const USER: &str = "sasl.username";
@@ -43,7 +50,7 @@ const MECHANISM: &str = "sasl.mechanism";
 const PROTOCOL: &str = "security.protocol";
 
 /// The properties that are ours and not librdkafka's.
-pub(super) const PROPERTIES: [&str; 2] = [TOKEN_COMMAND, PASSWORD_COMMAND];
+pub(super) const PROPERTIES: [&str; 4] = [TOKEN_COMMAND, PASSWORD_COMMAND, ISSUED_BY, REGION];
 
 /// How often a password is read again.
 const PASSWORD_EVERY: Duration = Duration::from_mins(1);
@@ -69,6 +76,9 @@ pub enum LoginError {
         /// Why not.
         source: SecretError,
     },
+    /// AWS gives no access keys.
+    #[error("-X oauthbearer=aws-msk-iam: {0}")]
+    Aws(AwsError),
     /// It is none.
     #[error(
         "-X {property}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
@@ -123,6 +133,7 @@ struct Clients(Vec<Weak<BaseProducer<Context>>>);
 #[derive(Debug, Clone)]
 enum Source {
     Token(SecretCommand),
+    Msk(Msk),
     Password(Secret),
 }
 
@@ -155,12 +166,24 @@ impl PartialEq for Login {
 impl Eq for Login {}
 
 impl Login {
-    /// Takes our own properties out of `properties`, and adds what librdkafka needs to know of them. `None`: nothing changes.
+    /// Takes our own properties out of `properties`, and adds what librdkafka needs to know of them. `brokers`: their addresses. `None`: nothing
+    /// changes.
     ///
     /// # Errors
     /// A command line that is none; properties that exclude each other, or miss one.
-    pub(super) fn take(properties: &mut Vec<(String, Given)>) -> Result<Option<Self>, SettingError> {
+    pub(super) fn take(properties: &mut Vec<(String, Given)>, brokers: &[Given]) -> Result<Option<Self>, SettingError> {
         let token = take(properties, TOKEN_COMMAND);
+        let (issuer, region) = (take(properties, ISSUED_BY), take(properties, REGION));
+        if let Some(issuer) = issuer {
+            let others = token.or_else(|| take(properties, PASSWORD_COMMAND)).or_else(|| take(properties, PASSWORD));
+            return match others {
+                Some(other) => Err(SettingError::Exclusive { first: issuer.origin, second: other.origin }),
+                None => by_msk(properties, &issuer, region, brokers).map(Some),
+            };
+        }
+        if let Some(region) = region {
+            return Err(SettingError::Needs { origin: region.origin, other: "-X oauthbearer=aws-msk-iam" });
+        }
         let command = take(properties, PASSWORD_COMMAND);
         let password = properties.iter().rfind(|(name, _)| name == PASSWORD).map(|(_, given)| given.clone());
         let user = properties.iter().rfind(|(name, _)| name == USER).map(|(_, given)| given.text.clone());
@@ -178,15 +201,19 @@ impl Login {
             }
             (None, None, _) => return Ok(None),
         };
+        Ok(Some(Self::new(property, source, user.unwrap_or_default())))
+    }
+
+    fn new(property: &'static str, source: Source, user: String) -> Self {
         let shared = Shared {
             property,
             source,
-            user: user.unwrap_or_default(),
+            user,
             present: Mutex::default(),
             refused: AtomicBool::new(false),
             clients: Mutex::default(),
         };
-        Ok(Some(Self(Arc::new(Renewed { shared: Arc::new(shared), thread: Mutex::default() }))))
+        Self(Arc::new(Renewed { shared: Arc::new(shared), thread: Mutex::default() }))
     }
 
     /// The present password; `None`: it is by a token.
@@ -270,6 +297,21 @@ fn parse(command: &Given) -> Result<SecretCommand, SettingError> {
     SecretCommand::parse(&command.text).map_err(|error| command.invalid(format!("a program: {error}"), None))
 }
 
+/// Tokens that are signed here.
+fn by_msk(
+    properties: &mut Vec<(String, Given)>,
+    issuer: &Given,
+    region: Option<Given>,
+    brokers: &[Given],
+) -> Result<Login, SettingError> {
+    if issuer.text.trim() != MSK {
+        return Err(issuer.invalid(MSK, Some(MSK.to_owned())));
+    }
+    by_token(properties, issuer)?;
+    let msk = Msk::new(region.map(|region| region.text.trim().to_owned()), brokers);
+    Ok(Login::new(ISSUED_BY, Source::Msk(msk), String::new()))
+}
+
 /// A token goes with its mechanism, and with a protocol that has logins.
 fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), SettingError> {
     let value = |wanted: &str| properties.iter().rfind(|(name, _)| name.replace("mechanisms", "mechanism") == wanted);
@@ -312,13 +354,21 @@ impl Shared {
             Source::Token(command) => {
                 let output = command.output().map_err(secret)?;
                 let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken { property })?;
-                let renew_at = token.renew_at(now);
-                if token.has_expired(now) {
-                    return Err(LoginError::Expired { property });
-                }
-                Ok(Present { proof: Proof::Token(token), renew_at })
+                self.judged(token, now)
+            }
+            Source::Msk(msk) => {
+                let token = msk.token(&Surroundings::of_process(), now).map_err(LoginError::Aws)?;
+                self.judged(token, now)
             }
         }
+    }
+
+    fn judged(&self, token: Token, now: SystemTime) -> Result<Present, LoginError> {
+        let renew_at = token.renew_at(now);
+        if token.has_expired(now) {
+            return Err(LoginError::Expired { property: self.property });
+        }
+        Ok(Present { proof: Proof::Token(token), renew_at })
     }
 
     /// Renews until nobody needs it any more.
@@ -366,7 +416,7 @@ impl Shared {
     fn refused_every(&self) -> Duration {
         match &self.source {
             Source::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
-            Source::Password(Secret::Command(_)) | Source::Token(_) => REFUSED_EVERY,
+            Source::Password(Secret::Command(_)) | Source::Token(_) | Source::Msk(_) => REFUSED_EVERY,
         }
     }
 
@@ -443,19 +493,19 @@ mod tests {
 
     #[track_caller]
     fn refused(pairs: &[(&str, &str)]) -> String {
-        Login::take(&mut given(pairs)).unwrap_err().to_string()
+        Login::take(&mut given(pairs), &[]).unwrap_err().to_string()
     }
 
     #[test]
     fn our_own_properties_do_not_reach_librdkafka_and_bring_what_it_needs() {
         let mut properties = given(&[("linger.ms", "5"), (TOKEN_COMMAND, "print-token 'a b'")]);
-        assert!(Login::take(&mut properties).unwrap().is_some());
+        assert!(Login::take(&mut properties, &[]).unwrap().is_some());
         let expected = [("linger.ms", "5"), (MECHANISM, "OAUTHBEARER"), (PROTOCOL, "SASL_SSL")];
         assert_eq!(names(&properties), expected);
-        assert!(Login::take(&mut properties).unwrap().is_none());
+        assert!(Login::take(&mut properties, &[]).unwrap().is_none());
         let said = [("sasl.mechanisms", "oauthbearer"), (PROTOCOL, "sasl_plaintext")];
         let mut properties = given(&[said[0], said[1], (TOKEN_COMMAND, "a")]);
-        assert!(Login::take(&mut properties).unwrap().is_some());
+        assert!(Login::take(&mut properties, &[]).unwrap().is_some());
         assert_eq!(names(&properties), said);
     }
 
@@ -471,6 +521,9 @@ mod tests {
         );
         assert!(refused(&[(MECHANISM, "PLAIN"), (TOKEN_COMMAND, "a")]).contains("expected OAUTHBEARER"));
         assert!(refused(&[(PROTOCOL, "SSL"), (TOKEN_COMMAND, "a")]).contains("expected SASL_SSL"));
+        assert!(refused(&[(ISSUED_BY, "aws-msk-iam"), (TOKEN_COMMAND, "a")]).contains("exclude each other"));
+        assert!(refused(&[(ISSUED_BY, "aws")]).contains("expected aws-msk-iam"));
+        assert_eq!(refused(&[(REGION, "eu-west-1")]), "-X aws-region needs -X oauthbearer=aws-msk-iam");
         assert!(refused(&[(PASSWORD_COMMAND, "cat 'x")]).contains("a quote in it is not closed"));
     }
 
@@ -479,7 +532,7 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let from = FlagFile { flag: "-X sasl.password".to_owned(), file: file.path().to_owned() };
         let given = Given { text: text.to_owned(), origin: Origin::FlagFile(Box::new(from)) };
-        let login = Login::take(&mut vec![(PASSWORD.to_owned(), given)]).unwrap().unwrap();
+        let login = Login::take(&mut vec![(PASSWORD.to_owned(), given)], &[]).unwrap().unwrap();
         (login, file)
     }
 
