@@ -8,6 +8,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::secure::SecureKafka;
 
+use crate::check::checked_as;
 use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, ids, wait_events};
 
 pub(crate) const PASSWORD: &str = "s3cret-of-kafka";
@@ -229,5 +230,32 @@ fn no_secret_shows_in_the_log_the_process_list_or_a_page() {
         for secret in [PASSWORD, POSTGRES_PASSWORD] {
             assert!(!text.contains(secret), "{secret} in {place}: {text}");
         }
+    }
+}
+
+#[test]
+fn a_protocol_that_the_listener_does_not_speak_is_told_by_check_with_flags_that_work() {
+    let (lane, kafka) = (lane(), kafka());
+    let authority = kafka.file("right.pem");
+    let by_password = by_scram("SCRAM-SHA-256", "scram", &authority);
+    let spoken = |protocol: &'static str| -> Vec<(&str, &str)> {
+        let others = by_password.iter().filter(|(name, _)| *name != "security.protocol").copied();
+        others.chain([("security.protocol", protocol)]).collect()
+    };
+    for (brokers, properties) in [
+        (&kafka.sasl_ssl, spoken("SASL_PLAINTEXT")),
+        (&kafka.sasl_ssl, spoken("PLAINTEXT")),
+        (&lane.brokers, spoken("SASL_SSL")),
+        (&lane.brokers, spoken("SASL_PLAINTEXT")),
+        (&lane.brokers, vec![("security.protocol", "SSL"), ("ssl.ca.location", &authority)]),
+    ] {
+        let mut arguments = through(&lane, brokers, &properties);
+        "check".clone_into(&mut arguments[0]);
+        arguments.push("--json".to_owned());
+        let password = [("WALRELAY_KAFKA_SASL_PASSWORD", PASSWORD)];
+        let fix = checked_as(&arguments, &password).level("connection", "fail", &["Kafka at"]);
+        let flags = fix.strip_prefix("walrelay run ").unwrap_or_else(|| panic!("{properties:?}: {fix}"));
+        arguments.extend(flags.split(' ').map(str::to_owned));
+        checked_as(&arguments, &password).level("connection", "ok", &["brokers answer"]);
     }
 }

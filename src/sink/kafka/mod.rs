@@ -29,6 +29,7 @@ mod examine;
 mod failure;
 mod lines;
 mod listed;
+mod listener;
 mod login;
 pub mod partitions;
 mod probe;

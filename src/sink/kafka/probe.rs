@@ -38,6 +38,13 @@ pub(super) fn advertised(error: &str) -> Option<(&str, &str)> {
     id.bytes().all(|byte| byte.is_ascii_digit()).then_some((address, error))
 }
 
+/// `host:port` of a bootstrap server, whose protocol may stand before it, and whose port may be left out.
+pub(super) fn address(broker: &str) -> String {
+    let address = broker.trim().rsplit('/').next().unwrap_or_default();
+    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if has_port && !address.ends_with(']') { address.to_owned() } else { format!("{address}:9092") }
+}
+
 /// Whether the settings name this address.
 pub(super) fn is_known(bootstrap: &str, address: &str) -> bool {
     bootstrap.split(',').any(|known| known.trim().rsplit('/').next() == Some(address))

@@ -9,6 +9,7 @@ mod tests;
 use super::destination::{KIND, Kafka};
 use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
 use super::failure::LOGIN_HINT;
+use super::listener::{self, Speaks};
 use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
@@ -47,7 +48,7 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
     let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
     let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
     match examine(&settings, &topics) {
-        Err(failure) => vec![unreachable(kafka, &failure)],
+        Err(failure) => vec![unreachable(kafka, &failure, &listener::ask(&kafka.brokers))],
         Ok(cluster) => {
             let mut found = findings(kafka, &settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
@@ -59,18 +60,49 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
 }
 
 /// Nobody answers, or not us.
-fn unreachable(kafka: &Kafka, failure: &Failure) -> Finding {
+fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     if is_of_advertised_address(failure) {
         return misled(fail("advertised", failure.text.clone()));
     }
     let found = fail("connection", failure.text.clone());
-    let protocol = kafka.property("security.protocol").unwrap_or("plaintext");
+    let protocol = kafka.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
+    if let Some((why, fix)) = other_protocol(kafka, &protocol, speaks) {
+        return found.why(why).fix(fix);
+    }
     match failure.class {
         FailureClass::LogIn => found.why("the brokers refuse the credentials").fix(LOGIN_HINT),
-        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found.why("nothing else could be looked at here").fix(format!(
-            "--brokers with the brokers' address; security.protocol is {protocol}: brokers that want TLS or a log-in answer nothing to another one (-X security.protocol=SASL_SSL)"
-        )),
+        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found
+            .why("nothing else could be looked at here")
+            .fix(format!("--brokers with the brokers' address; security.protocol is {protocol}")),
     }
+}
+
+/// Where the listener speaks another protocol than it is spoken to in: what it speaks, and the flags.
+fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(String, String)> {
+    let (has_login, is_encrypted) = (protocol.starts_with("sasl_"), protocol.ends_with("ssl"));
+    let login = if has_login || kafka.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
+    let (speaks, flags) = match speaks {
+        Speaks::Plain if protocol != "plaintext" => {
+            ("neither TLS nor a log-in".to_owned(), "-X security.protocol=PLAINTEXT".to_owned())
+        }
+        Speaks::Sasl(mechanisms) if protocol != "sasl_plaintext" => {
+            let known = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"];
+            let best = known.into_iter().find(|known| mechanisms.iter().any(|offered| offered == known));
+            let chosen = kafka.property("sasl.mechanism").filter(|chosen| mechanisms.iter().any(|m| m == chosen));
+            let mechanism = chosen.or(best).unwrap_or("PLAIN");
+            let flags = format!("-X security.protocol=SASL_PLAINTEXT -X sasl.mechanism={mechanism}");
+            (format!("no TLS, and a log-in by {}", mechanisms.join(", ")), flags)
+        }
+        Speaks::Sasl(mechanisms) => {
+            let chosen = kafka.property("sasl.mechanism").unwrap_or("GSSAPI");
+            let offered = mechanisms.first().filter(|_| mechanisms.iter().all(|offered| offered != chosen))?;
+            let why = format!("a log-in by {}, not by {chosen}", mechanisms.join(", "));
+            (why, format!("-X sasl.mechanism={offered}"))
+        }
+        Speaks::Tls if !is_encrypted => ("TLS alone".to_owned(), format!("-X security.protocol={login}")),
+        Speaks::Plain | Speaks::Tls | Speaks::Nothing => return None,
+    };
+    Some((format!("the listener there speaks {speaks}"), format!("walrelay run {flags}")))
 }
 
 /// Everything about the cluster.

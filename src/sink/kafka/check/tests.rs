@@ -124,7 +124,32 @@ fn certificates_that_are_not_verified_are_warned_of() {
 #[test]
 fn a_refused_log_in_is_told_from_silence() {
     let failure = |class| Failure { class, reason: "other", text: "x".to_owned() };
-    assert!(unreachable(&kafka(&[]), &failure(FailureClass::LogIn)).fix.unwrap().contains("sasl.username"));
-    let silence = unreachable(&kafka(&[]), &failure(FailureClass::Environment)).fix.unwrap();
+    let fix = |class| unreachable(&kafka(&[]), &failure(class), &Speaks::Nothing).fix.unwrap();
+    assert!(fix(FailureClass::LogIn).contains("sasl.username"));
+    let silence = fix(FailureClass::Environment);
     assert!(silence.contains("--brokers") && silence.contains("security.protocol is plaintext"));
+}
+
+#[test]
+fn a_listener_that_speaks_another_protocol_is_told_with_the_flags_in_the_right_direction() {
+    let failure = Failure { class: FailureClass::Environment, reason: "other", text: "x".to_owned() };
+    let scram = || Speaks::Sasl(vec!["SCRAM-SHA-256".to_owned(), "PLAIN".to_owned()]);
+    for (given, speaks, flags) in [
+        (&[][..], Speaks::Tls, "-X security.protocol=SSL"),
+        (&[("sasl.username", "u")], Speaks::Tls, "-X security.protocol=SASL_SSL"),
+        (&[("security.protocol", "SSL")], Speaks::Plain, "-X security.protocol=PLAINTEXT"),
+        (&[("security.protocol", "SASL_SSL")], Speaks::Plain, "-X security.protocol=PLAINTEXT"),
+        (&[], scram(), "-X security.protocol=SASL_PLAINTEXT -X sasl.mechanism=SCRAM-SHA-256"),
+        (
+            &[("security.protocol", "SASL_SSL"), ("sasl.mechanism", "PLAIN")],
+            scram(),
+            "-X security.protocol=SASL_PLAINTEXT -X sasl.mechanism=PLAIN",
+        ),
+        (&[("security.protocol", "SASL_PLAINTEXT")], scram(), "-X sasl.mechanism=SCRAM-SHA-256"),
+    ] {
+        let fix = unreachable(&kafka(given), &failure, &speaks).fix;
+        assert_eq!(fix, Some(format!("walrelay run {flags}")), "{given:?} {speaks:?}");
+    }
+    let same = [("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")];
+    assert!(unreachable(&kafka(&same), &failure, &scram()).fix.unwrap().contains("--brokers"));
 }
