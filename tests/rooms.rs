@@ -42,7 +42,7 @@ const NAME_KINDS: &str = "sink/kinds.rs";
 const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs", "supervise/mod.rs"];
 
 /// Where an answer is told apart by its words, because its sender has no code for it.
-const JUDGE_WORDS: &[&str] = &["commands/check/service.rs", "sink/kafka/probe.rs"];
+const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs"];
 
 struct Source {
     /// Below `src/`.
@@ -159,7 +159,9 @@ fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
 
 /// Destinations with a client on a thread of its own.
 fn is_a_lanes_client(path: &str) -> bool {
-    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/"].iter().any(|folder| path.starts_with(folder))
+    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/"]
+        .iter()
+        .any(|folder| path.starts_with(folder))
 }
 
 fn is_kafkas(path: &str) -> bool {

@@ -178,9 +178,13 @@ impl PlanError {
     /// What fixes it, in one sentence.
     pub fn hint(&self) -> String {
         match self {
-            Self::NoColumnForRole { role, nearest, .. } => {
+            Self::NoColumnForRole { role, nearest, present, .. } => {
                 let flag = role.flag();
-                let name = nearest.as_deref().unwrap_or("COLUMN");
+                let name = match nearest {
+                    Some(nearest) => nearest.clone(),
+                    None if present.is_empty() => "with a column that the publication sends".to_owned(),
+                    None => format!("with one of {}", listed(present)),
+                };
                 match role {
                     Role::Route => format!("name it: {flag} {name}, or give a --topic without {{route}}"),
                     Role::Id | Role::Key | Role::Payload | Role::Type | Role::Headers => {

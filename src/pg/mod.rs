@@ -12,6 +12,7 @@ pub mod instance;
 pub mod kept;
 mod login;
 pub(crate) mod marker;
+pub(crate) mod pooler;
 pub mod replication;
 pub mod server;
 pub mod shape;

@@ -412,6 +412,11 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
             "raise --max-row above {length} (bytes) if a row may be so large; the slot stays before its transaction"
         ));
     }
+    if let pg::Error::Authentication { .. } = error {
+        return Some(
+            "set the user's password: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
+        );
+    }
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
         (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here, or the role does not exist or may not log in".to_owned(),

@@ -17,6 +17,7 @@ use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
+use crate::pg::pooler::Pooler;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery, ReplicationStream};
 use crate::relay::{Clock, Ended, Identity, Misplaced, Relay, Why};
@@ -297,11 +298,18 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 "Postgres authentication failed; retrying with credentials that are read again at each attempt"
             );
         } else {
-            tracing::warn!(error = text, retry_in = ?pause, "Postgres connection failed; retrying");
+            let hint = self.pooler(error).map(Pooler::fix);
+            tracing::warn!(error = text, retry_in = ?pause, hint, "Postgres connection failed; retrying");
         }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
         self.idle(pause)
+    }
+
+    /// What stands between us and a server that was never reached: it would refuse us tomorrow as well.
+    fn pooler(&self, error: &pg::Error) -> Option<Pooler> {
+        let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
+        Pooler::recognise(&host.to_string(), error)
     }
 
     /// The server is free of us until the sink has moved.

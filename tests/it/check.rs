@@ -193,6 +193,32 @@ fn a_table_without_replica_identity_that_publishes_updates_is_told() {
 }
 
 #[test]
+fn a_column_list_that_hides_the_key_is_widened() {
+    if default_major() < 15 {
+        return assert!(check(&good(), &[]).of("key").is_empty());
+    }
+    let lane = good();
+    let table = "ALTER PUBLICATION NAME SET TABLE outbox (id, aggregatetype, type, payload)";
+    lane.sql(&table.replace("NAME", &lane.name));
+    fixed_by_sql(&lane, &[], "key", "warn", &["column list hides aggregateid"]);
+}
+
+#[test]
+fn rows_from_before_any_slot_are_told_with_what_creates_it_and_then_with_what_shows_them() {
+    let lane = good();
+    lane.sql(ROW);
+    lane.drop_slot(&lane.name);
+    let fix = check(&lane, &[]).level("before_slot", "warn", &["1 row is there already"]);
+    run_ours(&format!("{fix} --source '{}'", lane.source));
+    let fix = check(&lane, &[]).level("before_slot", "warn", &["1 row is older than the slot"]);
+    // It shows; only the flag that it names publishes.
+    run_ours(&format!("{fix} --source '{}' --slot {1} --publication {1}", lane.source, lane.name));
+    check(&lane, &[]).level("before_slot", "warn", &["1 row is older than the slot"]);
+    run_ours(&format!("{fix} --apply --source '{}' --slot {1} --publication {1}", lane.source, lane.name));
+    check(&lane, &[]).level("before_slot", "ok", &[]);
+}
+
+#[test]
 fn a_column_that_is_missing_is_named_with_the_flag() {
     let lane = Lane::with(&GOOD.replace("payload", "body"), "outbox");
     let fix = check(&lane, &[]).level("columns", "fail", &["no column for the payload", "body"]);
@@ -206,9 +232,13 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
         "CREATE TABLE outbox (id text PRIMARY KEY, type text, payload jsonb, entity text, execute_at timestamptz)",
         "outbox",
     );
+    // Nothing looks like a key here.
+    fixed_by_sql(&lane, &[], "key", "warn", &["no column for the key"]);
+    lane.sql("ALTER TABLE outbox DROP COLUMN aggregateid; ALTER TABLE outbox ADD COLUMN customer_id text");
     let fix = check(&lane, &[]).level("key", "warn", &["no column for the key"]);
-    assert!(fix.contains("--key-column"), "{fix}");
-    check(&lane, &["--key-column", "entity"]).level("columns", "ok", &[]);
+    let flags: Vec<&str> = fix.strip_prefix("walrelay run ").unwrap().split(' ').collect();
+    check(&lane, &flags).level("columns", "ok", &[]);
+    assert!(check(&lane, &flags).of("key").is_empty(), "{fix}");
     fixed_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
     fixed_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
     let fix = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);

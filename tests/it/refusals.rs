@@ -1,12 +1,15 @@
 //! What ends a run before its first row, or in the middle: the exit code, the words, and that the hint fixes it.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Mode, Postgres, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::Tap;
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, fresh, hint, ids, quoted, wait_events, wait_log};
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended, fresh, hint, ids, quoted, wait_events, wait_log};
 
 /// A run that an operator must fix: its words, and the hint.
 #[track_caller]
@@ -291,4 +294,24 @@ fn a_publication_made_after_the_slot_is_told_with_what_fixes_it() {
     lane.drop_slot(&lane.name);
     lane.make_slot();
     assert_flows(&lane, &[]);
+}
+
+#[test]
+fn a_pooler_that_passes_no_replication_is_told_with_the_way_past_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // As PgBouncer before 1.23 answers the start-up packet.
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            let body = b"SFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
+            let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+            stream.write_all(&[&b"E"[..], &length, body].concat()).unwrap();
+        }
+    });
+    let mut arguments = Lane::debezium().arguments(&[]);
+    arguments[2] = format!("postgres://u@127.0.0.1:{port}/d?sslmode=disable");
+    let mut relay = Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    wait_log(&relay, "use the direct port: --source");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
 }

@@ -3,12 +3,13 @@
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
-use super::service::{Pooler, Quantity, replication_fix};
+use super::service::{Quantity, replication_fix};
 use crate::commands::output::{bytes, duration, session};
 use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::OnUpdate;
 use crate::pg::catalog::Session;
+use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
 use crate::supervise::{RunError, agrees, chain, check_slot};
 use std::time::Duration;

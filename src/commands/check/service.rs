@@ -1,4 +1,4 @@
-//! Who runs the server, and what stands between: managed services and poolers, told by what they answer.
+//! Who runs the server: managed services, told by what they answer.
 //!
 //! In: names of settings and roles that are there, errors, host names. Out: which one it is, and how a thing is fixed there. Pure.
 //! A role's attributes are never taken for proof: services grant replication in ways of their own.
@@ -210,69 +210,6 @@ impl Service {
     }
 }
 
-/// What stands between us and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pooler {
-    /// PgBouncer before 1.23, or one that is told so.
-    PgBouncer,
-    /// Supabase's.
-    Supabase,
-    /// Neon's.
-    Neon,
-    /// Something that hands out ordinary sessions where replication is asked for.
-    Unknown,
-}
-
-impl Pooler {
-    /// By the address, or by how it answers the attempt to connect. `host`: `name:port`.
-    pub(super) fn recognise(host: &str, error: &pg::Error) -> Option<Self> {
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        if name.ends_with(".pooler.supabase.com") {
-            return Some(Self::Supabase);
-        }
-        if name.ends_with(".neon.tech") && name.contains("-pooler.") {
-            return Some(Self::Neon);
-        }
-        let pg::Error::Server { error, .. } = error else { return None };
-        match error.code.as_str() {
-            // Its own words: there is no code for it.
-            PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(Self::PgBouncer),
-            PROTOCOL_VIOLATION if error.message.contains("replication connection") => Some(Self::PgBouncer),
-            // IDENTIFY_SYSTEM was taken for SQL.
-            SYNTAX_ERROR => Some(Self::Unknown),
-            _ => None,
-        }
-    }
-
-    /// For people.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::PgBouncer => "PgBouncer",
-            Self::Supabase => "Supabase's pooler",
-            Self::Neon => "Neon's pooler",
-            Self::Unknown => "a pooler",
-        }
-    }
-
-    /// The way past it.
-    pub(super) const fn fix(self) -> &'static str {
-        match self {
-            Self::PgBouncer => {
-                "use the direct port: --source with Postgres' own address (often port 5432), or PgBouncer 1.23 or later, which passes replication connections"
-            }
-            Self::Supabase => "use the direct port: --source postgres://postgres@db.REF.supabase.co:5432/postgres",
-            Self::Neon => "use the direct port: --source with the host's name without -pooler",
-            Self::Unknown => "use the direct port: --source with Postgres' own address",
-        }
-    }
-}
-
-/// `protocol_violation`.
-const PROTOCOL_VIOLATION: &str = "08P01";
-
-/// `syntax_error`.
-const SYNTAX_ERROR: &str = "42601";
-
 /// What a refused attempt to replicate asks for.
 pub(super) fn replication_fix(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
     match error.code() {
@@ -393,18 +330,6 @@ mod tests {
                 assert!(!told.contains("ALTER SYSTEM") && !told.contains("pg_hba.conf"), "{}: {told}", service.name());
             }
         }
-    }
-
-    #[test]
-    fn a_pooler_is_known_by_its_address_or_by_its_answer() {
-        let refused = answer("08P01", "unsupported startup parameter: replication");
-        assert_eq!(Pooler::recognise("db:6432", &refused), Some(Pooler::PgBouncer));
-        assert_eq!(Pooler::recognise("db:5432", &answer("42601", "syntax error")), Some(Pooler::Unknown));
-        assert_eq!(Pooler::recognise("db:5432", &answer("28P01", "password")), None);
-        let ended = pg::Error::Ended;
-        assert_eq!(Pooler::recognise("aws-0-eu.pooler.supabase.com:6543", &ended), Some(Pooler::Supabase));
-        assert_eq!(Pooler::recognise("ep-x-pooler.eu.aws.neon.tech:5432", &ended), Some(Pooler::Neon));
-        assert!(Pooler::PgBouncer.fix().contains("use the direct port"));
     }
 
     #[test]

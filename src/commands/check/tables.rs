@@ -109,10 +109,11 @@ fn mapped(
     report.sample_topic = Some(sample.last_topic.clone().unwrap_or_else(|| outbox.topic_example(plan)));
     let mut found = vec![ok("columns", "every role that is needed has its column")];
     if plan.column(Role::Key).is_none() {
+        let (finding, fix) = without_key(config, table, plan);
         found.push(
-            warn("key", "no column for the key: aggregateid, aggregate_id")
+            warn("key", finding)
                 .why("records have null keys: they spread over the partitions, and consumers see them in no order")
-                .fix("walrelay run --key-column COLUMN"),
+                .fix(fix),
         );
     }
     found.extend(nullable(table, plan));
@@ -120,6 +121,27 @@ fn mapped(
     found.extend(scheduled(config, table));
     found.extend(bad_rows(config, table, sample));
     found
+}
+
+/// Why records have no key, and what gives them one.
+fn without_key(config: &run::Request, table: &TableFacts, plan: &Plan) -> (String, String) {
+    let published: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
+    let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
+    let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
+    if let Some(hidden) = hidden
+        && let Some(sql) = with_columns(config, table, &[published.as_slice(), &[hidden]].concat(), None)
+    {
+        return (format!("the publication's column list hides {hidden}, the column of the key"), sql);
+    }
+    let likely = |name: &&&str| name.ends_with("id") && Some(**name) != plan.column(Role::Id);
+    let fix = match published.iter().find(likely) {
+        Some(name) => format!("walrelay run --key-column {}", shell_quoted(name)),
+        None => format!(
+            "ALTER TABLE {} ADD COLUMN aggregateid text; -- and have the application write the key there",
+            table.sql_name()
+        ),
+    };
+    ("no column for the key: aggregateid, aggregate_id".to_owned(), fix)
 }
 
 /// Columns that the topic is made of and that may be null.
@@ -209,14 +231,16 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
 
 /// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
 fn in_publication(config: &run::Request, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
+    let listed: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
+    let listed = if columns && table.column_list { listed } else { Vec::new() };
+    with_columns(config, table, &listed, filter)
+}
+
+/// The same with these columns; none: all.
+fn with_columns(config: &run::Request, table: &TableFacts, columns: &[&str], filter: Option<&str>) -> Option<String> {
     let (publication, name) = (identifier(&config.publication), table.member.as_deref()?);
-    let list = if columns && table.column_list {
-        let columns: Vec<String> =
-            table.published.relation.columns.iter().map(|column| identifier(&column.name)).collect();
-        format!(" ({})", columns.join(", "))
-    } else {
-        String::new()
-    };
+    let columns: Vec<String> = columns.iter().map(|column| identifier(column)).collect();
+    let list = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
     let filter = filter.map_or_else(String::new, |filter| format!(" WHERE ({filter})"));
     Some(format!(
         "BEGIN; ALTER PUBLICATION {publication} DROP TABLE {name}; ALTER PUBLICATION {publication} ADD TABLE {name}{list}{filter}; COMMIT;"
@@ -264,9 +288,9 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
                 .fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),
         Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
-            warn("before_slot", format!("{} that no slot will carry, with more until it is made", counted(rows.count)))
-                .why("a slot publishes what is committed after it was made")
-                .fix(format!("walrelay republish {} --apply, once the slot is there", table_flag(table))),
+            warn("before_slot", format!("{} there already, from before the slot is created", counted(rows.count)))
+                .why("a slot publishes what is committed after it was created; check then names the command that publishes what is older")
+                .fix(set_up(config, table)),
         ),
         Ok(rows) => found.extend(rows.before_slot.and_then(|count| before_slot(config, facts, table, count))),
     }
@@ -281,13 +305,18 @@ fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: 
     let xid = marker::since(comment, &config.slot)?;
     Some(
         warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
-            .why("a slot publishes what is committed after it was made")
+            .why("a slot publishes what is committed after it was created; the command shows how many rows it would publish, and with --apply publishes them")
             .fix(format!(
-                "walrelay republish {} --where {} --apply",
+                "walrelay republish {} --where {}",
                 table_flag(table),
                 shell_quoted(&catalog::older_than(xid))
             )),
     )
+}
+
+fn set_up(config: &run::Request, table: &TableFacts) -> String {
+    let (slot, publication) = (shell_quoted(&config.slot), shell_quoted(&config.publication));
+    format!("walrelay setup --apply --slot {slot} --publication {publication} {}", table_flag(table))
 }
 
 fn table_flag(table: &TableFacts) -> String {

@@ -160,13 +160,13 @@ fn a_missing_column_is_named_with_what_was_tried_what_is_there_and_the_flag() {
         &defaults,
         "table shop.outbox has no column for the route: tried aggregatetype, aggregate_type, type, event_type, \
          task_type; it has id, payload",
-        "name it: --route-column COLUMN, or give a --topic without {route}",
+        "name it: --route-column with one of id, payload, or give a --topic without {route}",
     );
     refused(
         &texts(""),
         &defaults,
         "table shop.outbox has no column for the id: tried id, event_id; it has no column that is published",
-        "name it: --id-column COLUMN",
+        "name it: --id-column with a column that the publication sends",
     );
 }
 

@@ -1,0 +1,91 @@
+//! What stands between us and the server: poolers, told by their address or by what they answer.
+//!
+//! In: an error of connecting, and the host's name. Out: which pooler it is, and the way past it. Pure.
+
+use super::error::Error;
+
+/// What stands between us and the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pooler {
+    /// PgBouncer before 1.23, or one that is told so.
+    PgBouncer,
+    /// Supabase's.
+    Supabase,
+    /// Neon's.
+    Neon,
+    /// Something that hands out ordinary sessions where replication is asked for.
+    Unknown,
+}
+
+impl Pooler {
+    /// By the address, or by how it answers the attempt to connect. `host`: `name:port`.
+    pub(crate) fn recognise(host: &str, error: &Error) -> Option<Self> {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        if name.ends_with(".pooler.supabase.com") {
+            return Some(Self::Supabase);
+        }
+        if name.ends_with(".neon.tech") && name.contains("-pooler.") {
+            return Some(Self::Neon);
+        }
+        let Error::Server { error, .. } = error else { return None };
+        match error.code.as_str() {
+            // Its own words: there is no code for it.
+            PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(Self::PgBouncer),
+            PROTOCOL_VIOLATION if error.message.contains("replication connection") => Some(Self::PgBouncer),
+            // IDENTIFY_SYSTEM was taken for SQL.
+            SYNTAX_ERROR => Some(Self::Unknown),
+            _ => None,
+        }
+    }
+
+    /// For people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::PgBouncer => "PgBouncer",
+            Self::Supabase => "Supabase's pooler",
+            Self::Neon => "Neon's pooler",
+            Self::Unknown => "a pooler",
+        }
+    }
+
+    /// The way past it.
+    pub(crate) const fn fix(self) -> &'static str {
+        match self {
+            Self::PgBouncer => {
+                "use the direct port: --source with Postgres' own address (often port 5432), or PgBouncer 1.23 or later, which passes replication connections"
+            }
+            Self::Supabase => "use the direct port: --source postgres://postgres@db.REF.supabase.co:5432/postgres",
+            Self::Neon => "use the direct port: --source with the host's name without -pooler",
+            Self::Unknown => "use the direct port: --source with Postgres' own address",
+        }
+    }
+}
+
+/// `protocol_violation`.
+const PROTOCOL_VIOLATION: &str = "08P01";
+
+/// `syntax_error`.
+const SYNTAX_ERROR: &str = "42601";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::ServerError;
+
+    fn answer(code: &str, message: &str) -> Error {
+        let error = ServerError { code: code.to_owned(), message: message.to_owned(), ..ServerError::default() };
+        Error::Server { doing: "connecting".to_owned(), error: Box::new(error) }
+    }
+
+    #[test]
+    fn a_pooler_is_known_by_its_address_or_by_its_answer() {
+        let refused = answer("08P01", "unsupported startup parameter: replication");
+        assert_eq!(Pooler::recognise("db:6432", &refused), Some(Pooler::PgBouncer));
+        assert_eq!(Pooler::recognise("db:5432", &answer("42601", "syntax error")), Some(Pooler::Unknown));
+        assert_eq!(Pooler::recognise("db:5432", &answer("28P01", "password")), None);
+        let ended = Error::Ended;
+        assert_eq!(Pooler::recognise("aws-0-eu.pooler.supabase.com:6543", &ended), Some(Pooler::Supabase));
+        assert_eq!(Pooler::recognise("ep-x-pooler.eu.aws.neon.tech:5432", &ended), Some(Pooler::Neon));
+        assert!(Pooler::PgBouncer.fix().contains("use the direct port"));
+    }
+}
