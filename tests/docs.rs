@@ -44,6 +44,36 @@ fn the_manual_says_that_a_record_may_be_seen_before_its_row() {
     assert!(timing.split("\n- ").next().unwrap().contains("synchronous replication"), "{timing}");
 }
 
+/// Where the repository's own files are.
+const FOLDERS: [&str; 9] = ["src/", "tests/", "dev/", "docs/", "packaging/", "docker/", "benches/", "sql/", "fuzz/"];
+
+/// Files that a page names between backticks. One with a name in capitals stands for any.
+fn named_files(page: &str) -> impl Iterator<Item = &str> {
+    let pieces = page.split('`').map(|piece| piece.split("::").next().unwrap());
+    pieces.filter(|piece| {
+        let is_path = piece.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        is_path
+            && piece.contains('.')
+            && !piece.contains("NAME")
+            && FOLDERS.iter().any(|below| piece.starts_with(below))
+    })
+}
+
+#[test]
+fn each_file_that_a_page_names_is_there() {
+    let (mut missing, mut found) = (Vec::new(), 0);
+    for page in pages() {
+        for file in named_files(&text(&page)) {
+            found += 1;
+            if !Path::new(env!("CARGO_MANIFEST_DIR")).join(file).exists() {
+                missing.push(format!("{page}: {file}"));
+            }
+        }
+    }
+    assert!(found > 50, "pages name files: {found}");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 /// A message as the manual may have it: `…` for what is filled in.
 fn shown(literal: &str) -> String {
     let mut text = String::new();
