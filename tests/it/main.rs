@@ -53,5 +53,6 @@ mod standby;
 mod stops;
 mod tables;
 mod tokens;
+mod topics;
 mod transactions;
 mod trouble;

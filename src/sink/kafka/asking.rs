@@ -110,7 +110,7 @@ impl KafkaSink {
         Ok(count)
     }
 
-    /// How many partitions the topic has, in the cluster's words, which librdkafka hears as well.
+    /// How many partitions the topic has, in the cluster's words, which the first lane's client hears as well; others ask when they need to.
     fn ask(&mut self, topic: &str) -> Result<usize, Failure> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), self.metadata_patience);
         self.serve_events();

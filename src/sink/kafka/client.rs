@@ -7,6 +7,7 @@
 //! since librdkafka then joins threads that may be looking a name up (see `retire`).
 //! Specification: librdkafka's `rdkafka.h`, "Topic Handle" and "Producer API".
 
+use super::asking::METADATA_PATIENCE;
 use super::context::Context;
 use crate::sink::{Header, Record};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
@@ -90,6 +91,14 @@ impl Client {
         produce(producer, handle, partition, record, opaque)?;
         self.lingers = true;
         Ok(())
+    }
+
+    /// Asks the cluster for a topic's partitions, which librdkafka hears as well.
+    #[cold]
+    pub(super) fn learn(&self, topic: &str) {
+        if let Err(error) = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE) {
+            tracing::debug!(%error, topic, "its partitions could not be asked for");
+        }
     }
 
     /// Whether it takes nothing any more.

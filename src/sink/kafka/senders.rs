@@ -3,6 +3,7 @@
 //! In: records with their places, from [`Partitions`](super::partitions::Partitions). Out: to librdkafka. Says which lanes' producers
 //! have ended.
 
+use super::asking::METADATA_PATIENCE;
 use super::client::Client;
 use super::context::Context;
 use super::failure;
@@ -28,6 +29,9 @@ const FORBIDDEN_PAUSE: Duration = Duration::from_secs(1);
 /// What was collected is told to leave this often, until it does.
 const URGE_EVERY: Duration = Duration::from_millis(5);
 
+/// A client asks for a partition that it does not know this often at most.
+const LEARN_EVERY: Duration = METADATA_PATIENCE;
+
 /// All of them.
 pub(super) struct Senders {
     lanes: Vec<Lane>,
@@ -35,6 +39,8 @@ pub(super) struct Senders {
     isolating: Option<Client>,
     /// When it was told last.
     urged: Instant,
+    /// When one of them asked for a partition last.
+    learned: Option<Instant>,
     settings: Settings,
 }
 
@@ -57,7 +63,7 @@ impl Senders {
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
         let lane = |_| Ok(Lane { client: client(settings.producer()?)?, began: now, fruitless: 0 });
         let lanes = (0..lanes.max(1)).map(lane).collect::<Result<_, SettingsError>>()?;
-        Ok(Self { lanes, isolating: None, urged: now, settings: settings.clone() })
+        Ok(Self { lanes, isolating: None, urged: now, learned: None, settings: settings.clone() })
     }
 
     pub(super) fn lanes(&self) -> u8 {
@@ -172,13 +178,17 @@ fn no_thread(error: &io::Error) -> SettingsError {
 impl Clients for Named<'_> {
     #[inline]
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Some(lane) = self.senders.lanes.get_mut(usize::from(place.lane)) else { return Err(NotTaken::Later) };
-        send(&mut lane.client, self.topics, place, record, ticket)
+        let Senders { lanes, learned, .. } = &mut *self.senders;
+        let Some(lane) = lanes.get_mut(usize::from(place.lane)) else { return Err(NotTaken::Later) };
+        send((&mut lane.client, learned), self.topics, place, record, ticket)
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let topics = self.topics;
-        send(self.senders.isolating()?, topics, place, record, ticket)
+        let mut learned = self.senders.learned;
+        let sent = send((self.senders.isolating()?, &mut learned), topics, place, record, ticket);
+        self.senders.learned = learned;
+        sent
     }
 
     fn release(&mut self) {
@@ -194,18 +204,35 @@ impl Clients for Named<'_> {
 
 #[inline]
 fn send(
-    client: &mut Client,
+    (client, learned): (&mut Client, &mut Option<Instant>),
     topics: &Topics,
     place: Place,
     record: &Record<'_>,
     ticket: Ticket,
 ) -> Result<(), NotTaken> {
     let topic = (place.topic, topics.name(place.topic));
-    client.send(topic, place.partition, record, ticket.pack()).map_err(|code| {
+    let mut sent = client.send(topic, place.partition, record, ticket.pack());
+    if sent == Err(RDKafkaErrorCode::UnknownPartition) && may_learn(learned) {
+        // The cluster has named it to the first lane's client. This one would hear of it within minutes.
+        client.learn(topic.1);
+        sent = client.send(topic, place.partition, record, ticket.pack());
+    }
+    sent.map_err(|code| {
         client.ended |= code == RDKafkaErrorCode::Fatal;
         if client.ended && client.is_forbidden() {
             return NotTaken::Refused(failure::of_forbidden(record.topic));
         }
         failure::of_send(record, code)
     })
+}
+
+/// Whether a client may ask now.
+#[cold]
+fn may_learn(learned: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let is_due = learned.is_none_or(|at| now.saturating_duration_since(at) >= LEARN_EVERY);
+    if is_due {
+        *learned = Some(now);
+    }
+    is_due
 }
