@@ -51,8 +51,8 @@ pub struct Refuser {
 #[derive(Debug)]
 struct Shared {
     target: String,
-    refusal: Refusal,
-    refused: AtomicUsize,
+    /// With how many requests each has refused.
+    refusals: Vec<(Refusal, AtomicUsize)>,
     closed: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
 }
@@ -63,12 +63,19 @@ impl Refuser {
     /// # Errors
     /// No port can be opened.
     pub fn start(target: impl Into<String>, refusal: Refusal) -> Result<Self> {
+        Self::start_with(target, vec![refusal])
+    }
+
+    /// The same, with refusals for several topics.
+    ///
+    /// # Errors
+    /// No port can be opened.
+    pub fn start_with(target: impl Into<String>, refusals: Vec<Refusal>) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             target: target.into(),
-            refusal,
-            refused: AtomicUsize::new(0),
+            refusals: refusals.into_iter().map(|refusal| (refusal, AtomicUsize::new(0))).collect(),
             closed: AtomicBool::new(false),
             connections: Mutex::default(),
         });
@@ -84,7 +91,13 @@ impl Refuser {
 
     /// How many requests were refused until now.
     pub fn refused(&self) -> usize {
-        self.shared.refused.load(Ordering::SeqCst)
+        self.shared.refusals.iter().map(|(_, refused)| refused.load(Ordering::SeqCst)).sum()
+    }
+
+    /// How many of them held records for this topic.
+    pub fn refused_of(&self, topic: &str) -> usize {
+        let its = self.shared.refusals.iter().filter(|(refusal, _)| refusal.topic == topic);
+        its.map(|(_, refused)| refused.load(Ordering::SeqCst)).sum()
     }
 }
 
@@ -147,8 +160,8 @@ fn forward_requests(
         let frame = read_frame(&mut client)?;
         match shared.answer(&frame)? {
             None => write_frame(&mut server, &frame)?,
-            Some(answer) => {
-                thread::sleep(shared.refusal.delay);
+            Some((answer, delay)) => {
+                thread::sleep(delay);
                 write_frame(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner), &answer)?;
             }
         }
@@ -156,15 +169,17 @@ fn forward_requests(
 }
 
 impl Shared {
-    /// What a request is refused with; `None`: it is the broker's.
-    fn answer(&self, request: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// What a request is refused with, and after which delay; `None`: it is the broker's.
+    fn answer(&self, request: &[u8]) -> Result<Option<(Vec<u8>, Duration)>> {
         let Some(produce) = Produce::read(request)? else { return Ok(None) };
-        if produce.topic != self.refusal.topic {
-            return Ok(None);
+        let its = self.refusals.iter().filter(|(refusal, _)| refusal.topic == produce.topic);
+        for (refusal, refused) in its {
+            let left = |refused: usize| (refused < refusal.count).then_some(refused + 1);
+            if refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+                return Ok(Some((produce.refused_with(refusal.code), refusal.delay)));
+            }
         }
-        let left = |refused: usize| (refused < self.refusal.count).then_some(refused + 1);
-        let taken = self.refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
-        Ok(taken.then(|| produce.refused_with(self.refusal.code)))
+        Ok(None)
     }
 }
 

@@ -22,6 +22,7 @@ mod dry_run;
 mod exactly_once;
 mod failover;
 mod fates;
+mod first_batch;
 mod idle;
 #[cfg(feature = "nats")]
 mod nats;

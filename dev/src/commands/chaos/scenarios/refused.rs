@@ -16,16 +16,22 @@ const ROUNDS: u64 = 3;
 /// Rows of the key.
 const ROWS: i64 = 12;
 
-/// Codes of Kafka's table: a message too large, a record list too large, an invalid record; after them those that pass by themselves:
-/// not the leader, timed out, loading, not enough replicas, a storage error.
-const CODES: [i16; 8] = [10, 18, 87, 6, 7, 14, 19, 56];
+/// Codes of Kafka's table. A message too large, a corrupt one, an invalid topic, a record list too large, invalid acks, an invalid
+/// timestamp, an unsupported version, a policy, an unknown server error, an unsupported compression, an invalid record: they are final.
+/// Rights on the topic and the cluster: so to librdkafka.
+const FINAL: [i16; 13] = [10, 2, 17, 18, 21, 32, 35, 44, -1, 76, 87, 29, 31];
+
+/// These pass by themselves: no such partition, no leader, not the leader, timed out, loading, no coordinator, not enough replicas,
+/// before and after the append, a storage error, a fenced leader's epoch.
+const PASSING: [i16; 10] = [3, 5, 6, 7, 14, 16, 19, 20, 56, 74];
 
 pub(in super::super) fn play(world: &mut World, dice: u64) -> Result<Vec<String>> {
     let mut broken = Vec::new();
     for round in 0..ROUNDS {
         // Each play begins with a code that is final.
-        let place = if round == 0 { dice % 3 } else { dice.wrapping_add(round) % 8 };
-        let code = CODES.get(usize::try_from(place)?).copied().unwrap_or(10);
+        let codes = if round % 2 == 0 { &FINAL[..] } else { &PASSING };
+        let place = usize::try_from(dice.wrapping_add(round) % 997)? % codes.len();
+        let code = codes.get(place).copied().unwrap_or(10);
         let delay = Duration::from_millis(50 + dice.rotate_left(7).wrapping_add(round * 113) % 350);
         let gap = Duration::from_millis(10 + dice.rotate_left(13).wrapping_add(round * 29) % 70);
         broken.extend(refuse_once(world, code, delay, gap)?);
