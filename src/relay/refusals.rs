@@ -39,6 +39,9 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     cases: BTreeMap<Position, Case>,
+    /// How many dead-letter records with a token were delivered while others with it are still under way: those of one transaction
+    /// may share a token, and a report does not say which of them it means.
+    arrived: HashMap<Token, u32>,
     /// The tables that the server has announced, by their identifiers.
     tables: HashMap<u32, String>,
     room: HeaderRoom,
@@ -54,6 +57,13 @@ struct Case {
     token: Token,
     record: OwnedRecord,
     stage: Stage,
+}
+
+impl Case {
+    /// Whether a dead-letter record with this token stands in its place.
+    fn has_letter(&self, token: Token) -> bool {
+        matches!(self.stage, Stage::Letter { token: its, .. } if its == token)
+    }
 }
 
 #[derive(Debug)]
@@ -84,6 +94,7 @@ impl Refusals {
     /// Everything in flight is given up.
     pub(super) fn forget(&mut self) {
         self.cases.clear();
+        self.arrived.clear();
     }
 
     /// Whether a row stops the relay.
@@ -103,12 +114,24 @@ impl Refusals {
         self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. } | Stage::Skipped { .. }))
     }
 
-    /// So many dead-letter records with this token were delivered: their rows. Those of one transaction have one token.
+    /// So many dead-letter records with this token were delivered: the rows that are over with it.
     fn delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
-        let is_it = |case: &Case| matches!(case.stage, Stage::Letter { token: its, .. } if its == token);
-        let first = self.cases.iter().filter(|(_, case)| is_it(case)).map(|(position, _)| *position);
-        let over: Vec<Position> = first.take(records as usize).collect();
-        over.into_iter().filter_map(|position| Some((position, self.cases.remove(&position)?.row))).collect()
+        if !self.cases.values().any(|case| case.has_letter(token)) {
+            return Vec::new();
+        }
+        *self.arrived.entry(token).or_default() += records;
+        self.over(token)
+    }
+
+    /// The rows of dead-letter records with this token, once each of them that is not refused was delivered.
+    fn over(&mut self, token: Token) -> Vec<(Position, BadRow)> {
+        let sent = self.cases.iter().filter(|(_, case)| case.has_letter(token));
+        let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
+        if self.arrived.get(&token).is_none_or(|arrived| (*arrived as usize) < sent.len()) {
+            return Vec::new();
+        }
+        self.arrived.remove(&token);
+        sent.into_iter().filter_map(|position| Some((position, self.cases.remove(&position)?.row))).collect()
     }
 
     /// Which row a record was made of.
@@ -138,9 +161,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if let Some(alone) = self.careful.guilty_at(position) {
             return self.letter_of_a_row_refused(alone, &refused);
         }
-        if let Some(Case { stage: Stage::Letter { bare, .. }, .. }) = self.refusals.cases.get(&position) {
-            let bare = *bare;
-            return self.letter_refused(position, bare, refused);
+        if let Some(Case { stage: Stage::Letter { bare, token }, .. }) = self.refusals.cases.get(&position) {
+            let letter = (*bare, *token);
+            return self.letter_refused(position, letter, refused);
         }
         let (fate, now) = (self.bad_rows.fate(position), self.clock.now());
         let is_decided = match refused.failure.class {
@@ -249,7 +272,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// The dead-letter record of a refused one is refused as well.
-    fn letter_refused(&mut self, position: Position, bare: bool, refused: Refused) {
+    fn letter_refused(&mut self, position: Position, (bare, token): (bool, Token), refused: Refused) {
         let Refused { id, failure, .. } = refused;
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
         let waits = match failure.class {
@@ -270,6 +293,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Stage::Offered { bare: true, at: now }
             };
         }
+        self.letters_delivered(token, 0);
         self.offer_letters();
     }
 
@@ -297,6 +321,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
         for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {
+            if let Stage::Letter { token, .. } = case.stage {
+                self.refusals.arrived.remove(&token);
+            }
             if !matches!(case.stage, Stage::Letter { .. }) {
                 self.sink.resolve(case.id, Resolution::Skip);
                 self.tracker.withdrawn(case.token);
@@ -324,5 +351,40 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         let confirmed = self.tracker.flush_lsn();
         Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, letter_refused }))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: Token = Token { transaction: 1, tick: 2, topic: 3 };
+
+    fn letter() -> Case {
+        Case {
+            row: BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated },
+            is_row: true,
+            id: RefusalId(1),
+            token: TOKEN,
+            record: OwnedRecord::default(),
+            stage: Stage::Letter { bare: false, token: TOKEN },
+        }
+    }
+
+    fn at(ordinal: u64) -> Position {
+        Position { final_lsn: Lsn::new(10), ordinal }
+    }
+
+    #[test]
+    fn of_two_dead_letter_records_with_one_token_the_one_that_is_refused_is_not_taken_for_the_one_that_arrived() {
+        let mut refusals = Refusals::default();
+        refusals.cases.extend([(at(8), letter()), (at(9), letter())]);
+        assert!(refusals.delivered(TOKEN, 1).is_empty(), "which one it was is not known yet");
+        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::Offered { bare: true, at: Instant::now() };
+        let over: Vec<Position> = refusals.delivered(TOKEN, 0).into_iter().map(|(position, _)| position).collect();
+        assert_eq!(over, [at(9)]);
+        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::Letter { bare: true, token: TOKEN };
+        let over = refusals.delivered(TOKEN, 1);
+        assert_eq!((over.len(), refusals.cases.len(), refusals.arrived.len()), (1, 0, 0));
     }
 }
