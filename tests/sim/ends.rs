@@ -101,6 +101,7 @@ impl Sink for SimSink {
                 let taken = &mut broker.producers[producer].taken;
                 taken.take(found.number, (&postgres.wal, truth), began.0, began.1);
                 world.took(found, record);
+                world.log(&format_args!("producer {producer} takes {found:?}"));
             }
             enqueue
         })
@@ -120,6 +121,9 @@ impl Sink for SimSink {
             let World { broker, dice, now, .. } = world;
             broker.reports(*producer, *now, dice)
         });
+        for report in reports.iter().filter(|report| !matches!(report, Report::Delivered(_))) {
+            shared.with(|world| world.log(report));
+        }
         // The world is free again: `each` asks for the time.
         reports.into_iter().for_each(each);
     }
@@ -134,6 +138,7 @@ impl Sink for SimSink {
             }
             let now = base + world.now;
             let enqueue = lanes.resolve(refusal, resolution, world, now);
+            world.log(&format_args!("{refusal:?} is resolved: {enqueue:?}, {resolution:?}"));
             if let (Enqueue::Taken, Resolution::Instead(record, _)) = (&enqueue, resolution) {
                 let found = identify(record, &world.postgres.wal);
                 world.took(found, record);
@@ -170,6 +175,7 @@ impl Sink for SimSink {
                 return Err(Failure { class: FailureClass::Client, reason: "client", text });
             }
             world.counts.restarts += 1;
+            world.log(&format_args!("producer {producer} is replaced"));
             assert!(!world.streaming || in_flight == 0, "records are given up, and the stream goes on");
             if let Some(lanes) = lanes {
                 let now = base + world.now;

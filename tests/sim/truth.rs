@@ -62,7 +62,9 @@ impl Taken {
     /// another relay.
     pub(crate) fn take(&mut self, number: usize, (wal, truth): (&Wal, &Truth), begin: Lsn, others: Lsn) {
         assert!(self.rows.insert(number), "row {number} was handed to the same producer twice");
-        let expected = self.next.unwrap_or_else(|| first_row(wal, begin));
+        // A row whose timeline was left while it was on its way may still come: the log that its stream began in is cut.
+        let first = || if wal.rows[number].lost { number } else { first_row(wal, begin) };
+        let expected = self.next.unwrap_or_else(first);
         assert!(number >= expected, "row {number} came after row {expected} had its turn");
         for skipped in expected..number {
             let row = &wal.rows[skipped];
