@@ -369,7 +369,7 @@ fn librdkafkas_log_lines_keep_nobody_from_committing() {
     let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "debug=eos,broker"]);
     let (stop, last) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| trade(&lane, 1, &stop, &last));
+        scope.spawn(|| trade(&lane, 1, 5, &stop, &last));
         // More of them than are committed in one transaction.
         let committed = wait_until(LONG, "transactions to be committed while rows come", || {
             Ok(relay.metric("walrelay_transactions_total")? > 500.0)
@@ -382,14 +382,15 @@ fn librdkafkas_log_lines_keep_nobody_from_committing() {
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 
-/// Commits transactions of a few rows, one after another, until `stop`; the last row.
-fn trade(lane: &Lane, first: u32, stop: &AtomicBool, last: &AtomicU32) {
+/// Commits transactions of a few rows, one after another, and now and then one of `most`, until `stop`; the last row.
+fn trade(lane: &Lane, first: u32, most: u32, stop: &AtomicBool, last: &AtomicU32) {
     let mut client = lane.connect();
     let sql =
         "INSERT INTO outbox SELECT n, 'order', 'k' || n % 7, 't', 'p' FROM generate_series($1::int, $2::int) AS n";
-    let mut next = first;
+    let (mut next, mut turn) = (first, 0);
     while !stop.load(Ordering::Relaxed) {
-        let end = next + 4;
+        turn += 1;
+        let end = next + if turn % 100 == 0 { most } else { 5 } - 1;
         client.execute(sql, &[&i32::try_from(next).unwrap(), &i32::try_from(end).unwrap()]).unwrap();
         last.store(end, Ordering::Relaxed);
         next = end + 1;
@@ -401,6 +402,7 @@ fn trade(lane: &Lane, first: u32, stop: &AtomicBool, last: &AtomicU32) {
 fn a_broker_that_is_dead_for_longer_than_a_transaction_may_take_makes_nothing_appear_twice() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    kafka.create_topic(&lane.topic("order"), 6, &[]).unwrap();
     let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "transaction.timeout.ms=10000"]);
     insert(&lane, 1, 100);
     lane.wait_confirmed();
@@ -409,7 +411,7 @@ fn a_broker_that_is_dead_for_longer_than_a_transaction_may_take_makes_nothing_ap
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (first, lane, stop, last) = (last.load(Ordering::Relaxed) + 1, &lane, &stop, &last);
-            scope.spawn(move || trade(lane, first, stop, last));
+            scope.spawn(move || trade(lane, first, 3000, stop, last));
             wait_until(LONG, "rows", || Ok(last.load(Ordering::Relaxed) > first + 500)).unwrap();
             kafka.kill().unwrap();
             // This is what is tested: longer than a transaction may be open.
