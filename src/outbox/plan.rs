@@ -279,6 +279,7 @@ impl Plan {
         details: &Details,
     ) -> Result<Connected, PlanError> {
         let Some(connect) = &mapping.connect else { return Ok(Connected::Plan(self)) };
+        self.without_left_out(relation, connect, details);
         match ConnectPlan::new(&self, relation, mapping, connect, details) {
             Ok(plan) => {
                 self.connect = Some(Box::new(plan));

@@ -8,6 +8,7 @@
 //! arena at rest, pieces become slices and the record is lent out. Nothing is kept but room: a row that is offered again
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
+use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError, shown};
 use super::json::{self, Member};
 use super::kind::Kind;
@@ -32,6 +33,8 @@ const KEPT_BYTES: usize = 1 << 20;
 pub(super) struct Scratch {
     pub(super) arena: Arena,
     pub(super) envelope: Vec<u8>,
+    /// What Debezium's router would remember.
+    pub(super) schemas: EnvelopeSchemas,
     topic: LastTopic,
     columns: Vec<Column<'static>>,
     pub(super) topic_values: Vec<Piece<'static>>,

@@ -77,7 +77,7 @@ fn days_since_1970(date: &str) -> Option<i64> {
 pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     const DAYS_PER_ERA: i64 = 146_097;
     const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(-5000..=300_000).contains(&year) {
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(-5000..=6_000_000).contains(&year) {
         return None;
     }
     let year = if month <= 2 { year - 1 } else { year };

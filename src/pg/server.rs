@@ -285,7 +285,7 @@ pub fn custom_types(connection: &mut Connection) -> Result<Vec<CustomType>, Erro
 pub struct ColumnConstraints {
     /// Schema, table and column.
     pub name: (String, String, String),
-    /// `NOT NULL`.
+    /// `NOT NULL`, of itself or of the domain that is its type, as Java's driver has it.
     pub not_null: bool,
     /// Its `DEFAULT`, as `pg_get_expr` writes it.
     pub default: Option<String>,
@@ -297,11 +297,13 @@ pub struct ColumnConstraints {
 /// The connection broke.
 pub fn column_constraints(connection: &mut Connection, publication: &str) -> Result<Vec<ColumnConstraints>, Error> {
     let rows = connection.query(&format!(
-        "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+        "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull),
+                pg_catalog.pg_get_expr(d.adbin, d.adrelid)
            FROM pg_catalog.pg_publication_tables AS p
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
            LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum AND a.attgenerated = ''
           WHERE p.pubname = {}",
         literal(publication)

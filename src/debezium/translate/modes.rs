@@ -1,7 +1,7 @@
 //! How Debezium reads columns, before a converter sees them.
 
 use super::Translator;
-use crate::outbox::connect::{BinaryMode, DecimalMode, IntervalMode, TimePrecision};
+use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, TimePrecision};
 
 impl Translator {
     pub(super) fn modes(&mut self) {
@@ -9,11 +9,27 @@ impl Translator {
         self.mode("decimal.handling.mode", &DECIMALS, |this, mode| this.out.connect.modes.decimal = mode);
         self.mode("binary.handling.mode", &BINARIES, |this, mode| this.out.connect.modes.binary = mode);
         self.mode("interval.handling.mode", &INTERVALS, |this, mode| this.out.connect.modes.interval = mode);
+        self.mode("hstore.handling.mode", &HSTORES, |this, mode| this.out.connect.modes.hstore = mode);
+        self.mode("event.converting.failure.handling.mode", &FAILURES, |this, fails| {
+            this.out.connect.fail_on_conversion = fails;
+        });
+        self.money_digits();
         let prefix = self.job.connector.take_filled("topic.prefix");
         let old = self.job.connector.take_filled("database.server.name");
         if let Some(prefix) = prefix.or(old) {
             prefix.text.trim().clone_into(&mut self.out.connect.schemas.prefix);
             self.not_needed(&prefix, "the router names topics without it; it shows only in the names of schemas");
+        }
+    }
+
+    fn money_digits(&mut self) {
+        let Some(value) = self.job.connector.take_filled("money.fraction.digits") else { return };
+        match value.text.trim().parse::<u8>() {
+            Ok(digits) => {
+                self.out.connect.modes.money_digits = i32::from(digits);
+                self.not_needed(&value, "honoured in keys, headers and envelopes; it has no flag");
+            }
+            Err(_) => self.refuse(&value, format!("\"{}\" is no number from 0 to 255", value.text.trim())),
         }
     }
 
@@ -46,5 +62,10 @@ const BINARIES: [(&str, BinaryMode); 4] = [
     ("base64-url-safe", BinaryMode::Base64UrlSafe),
     ("hex", BinaryMode::Hex),
 ];
+
+const HSTORES: [(&str, HstoreMode); 2] = [("json", HstoreMode::Json), ("map", HstoreMode::Map)];
+
+/// Whether a value that cannot be converted ends the task.
+const FAILURES: [(&str, bool); 3] = [("warn", false), ("skip", false), ("fail", true)];
 
 const INTERVALS: [(&str, IntervalMode); 2] = [("numeric", IntervalMode::Numeric), ("string", IntervalMode::Text)];

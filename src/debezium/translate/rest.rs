@@ -50,7 +50,7 @@ const NOTHING: [&str; 8] = [
 ];
 
 /// The connector's. One that ends with a dot stands for all that begin with it; the first that fits counts.
-const CONNECTOR: [(&str, When, Severity, &str); 95] = [
+const CONNECTOR: [(&str, When, Severity, &str); 92] = [
     ("name", Always, NotNeeded, CONNECT),
     ("tasks.max", Always, NotNeeded, CONNECT),
     ("tasks.max.enforce", Always, NotNeeded, CONNECT),
@@ -128,12 +128,6 @@ const CONNECTOR: [(&str, When, Severity, &str); 95] = [
         NotNeeded,
         "a row that cannot be read stops the relay (--on-bad-row)",
     ),
-    (
-        "event.converting.failure.handling.mode",
-        Always,
-        NotNeeded,
-        "a row that cannot be read stops the relay (--on-bad-row)",
-    ),
     ("guardrail.", Always, NotNeeded, PACE),
     ("skipped.operations", Always, NotNeeded, "updates and deletes of the outbox publish nothing anyway"),
     ("tombstones.on.delete", Always, NotNeeded, "deletes of the outbox publish nothing"),
@@ -165,8 +159,6 @@ const CONNECTOR: [(&str, When, Severity, &str); 95] = [
         Warning,
         "a column of a type that Debezium does not know is refused where a record is made of it",
     ),
-    ("hstore.handling.mode", Always, NotNeeded, "hstore is refused where a record is made of it"),
-    ("money.fraction.digits", Always, NotNeeded, "money is refused where a record is made of it"),
     ("unavailable.value.placeholder", Always, NotNeeded, "an inserted row has all its values"),
     ("converters", On, Differs, "custom converters may change values; none is applied"),
     ("post.processors", On, Differs, "post processors may change values; none is applied"),

@@ -1,20 +1,34 @@
 //! An array's elements from Postgres' text.
 //!
-//! In: `{a,"b c",NULL}`. Out: each element's text, `None` for null. Arrays of arrays, and those that do not begin at 1, are
-//! not read: Debezium has no form for them.
+//! In: `{a,"b c",NULL}`, `[0:1]={1,2}`. Out: each element of the outermost dimension; bounds are passed over, as Java's driver
+//! does, and an array in the place of an element is not looked into: Debezium has no form for it.
 //! Specification: PostgreSQL manual, section 8.15.6 "Array Input and Output Syntax".
 
 use std::borrow::Cow;
 
-/// The elements; `None`: it is no array of one dimension.
-pub(super) fn elements(text: &str) -> Option<Vec<Option<Cow<'_, str>>>> {
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Element<'a> {
+    Null,
+    Text(Cow<'a, str>),
+    /// An array.
+    List,
+}
+
+/// The elements; `None`: it is no array.
+pub(super) fn elements(text: &str) -> Option<Vec<Element<'_>>> {
+    let text = if text.starts_with('[') { text.split_once('=')?.1 } else { text };
     let mut rest = text.strip_prefix('{')?.strip_suffix('}')?;
     let mut elements = Vec::new();
     if rest.is_empty() {
         return Some(elements);
     }
     loop {
-        let (element, after) = if rest.starts_with('"') { quoted(rest)? } else { bare(rest)? };
+        let (element, after) = match rest.bytes().next() {
+            Some(b'"') => quoted(rest)?,
+            Some(b'{') => list(rest)?,
+            _ => bare(rest)?,
+        };
         elements.push(element);
         match after.strip_prefix(',') {
             Some(next) => rest = next,
@@ -24,28 +38,45 @@ pub(super) fn elements(text: &str) -> Option<Vec<Option<Cow<'_, str>>>> {
     }
 }
 
-type Element<'a> = (Option<Cow<'a, str>>, &'a str);
+type Rest<'a> = (Element<'a>, &'a str);
 
-fn bare(text: &str) -> Option<Element<'_>> {
+/// Up to the brace that closes it.
+fn list(text: &str) -> Option<Rest<'_>> {
+    let (mut depth, mut in_quotes, mut escaped) = (0_usize, false, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => in_quotes = !in_quotes,
+            '{' if !in_quotes => depth += 1,
+            '}' if !in_quotes && depth == 1 => return Some((Element::List, text.get(at + 1..)?)),
+            '}' if !in_quotes => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn bare(text: &str) -> Option<Rest<'_>> {
     let (element, after) = text.split_at_checked(text.find(',').unwrap_or(text.len()))?;
     if element.is_empty() || element.contains(['{', '}', '"', '\\']) {
         return None;
     }
-    Some(((element != "NULL").then_some(Cow::Borrowed(element)), after))
+    Some((if element == "NULL" { Element::Null } else { Element::Text(Cow::Borrowed(element)) }, after))
 }
 
 /// Within quotes a backslash stands before what it hides.
-fn quoted(text: &str) -> Option<Element<'_>> {
+fn quoted(text: &str) -> Option<Rest<'_>> {
     let inside = text.strip_prefix('"')?;
     let end = inside.find(['"', '\\'])?;
     if inside.get(end..)?.starts_with('"') {
-        return Some((Some(Cow::Borrowed(inside.get(..end)?)), inside.get(end + 1..)?));
+        return Some((Element::Text(Cow::Borrowed(inside.get(..end)?)), inside.get(end + 1..)?));
     }
     let mut element = String::new();
     let mut characters = inside.char_indices();
     while let Some((at, character)) = characters.next() {
         match character {
-            '"' => return Some((Some(Cow::Owned(element)), inside.get(at + 1..)?)),
+            '"' => return Some((Element::Text(Cow::Owned(element)), inside.get(at + 1..)?)),
             '\\' => element.push(characters.next()?.1),
             _ => element.push(character),
         }
@@ -60,8 +91,12 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &[Option<&str>]) {
-        let read = elements(text).expect(text);
-        assert_eq!(read.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{text}");
+        let expected = expected.iter().map(|text| match text {
+            None => Element::Null,
+            Some("{}") => Element::List,
+            Some(text) => Element::Text(Cow::Borrowed(*text)),
+        });
+        assert_eq!(elements(text).expect(text), expected.collect::<Vec<_>>(), "{text}");
     }
 
     #[test]
@@ -75,8 +110,16 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_form_is_not_read() {
-        for text in ["{{1},{2}}", "[0:1]={1,2}", "", "{1", "{1,}", "{\"a}", "{\"a\"b}", "{,1}"] {
+    fn arrays_within_are_not_looked_into_and_bounds_are_passed_over() {
+        check("{{1,2},{3,NULL}}", &[Some("{}"), Some("{}")]);
+        check(r#"{{"}\"{"},{{x}}}"#, &[Some("{}"), Some("{}")]);
+        check("[0:1]={1,2}", &[Some("1"), Some("2")]);
+        check("[0:0][1:2]={{1,2}}", &[Some("{}")]);
+    }
+
+    #[test]
+    fn what_is_no_array_is_not_read() {
+        for text in ["", "{1", "{1,}", "{\"a}", "{\"a\"b}", "{,1}", "[0:1]", "{{1}", "{{1}x}"] {
             assert_eq!(elements(text), None, "{text}");
         }
     }

@@ -4,8 +4,23 @@
 //! evaluated: a literal is itself, a call of a function is the type's zero.
 //! Specification: Debezium's `PostgresDefaultValueConverter` as of 3.6, by what it was seen to do.
 
-/// The value's text; `None`: Debezium takes the column to have no default. `scale`: a numeric's declared one.
-pub(super) fn text(expression: &str, type_id: u32, is_enum: bool, scale: Option<i32>) -> Option<String> {
+/// What its column's type is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    pub(super) type_id: u32,
+    pub(super) is_enum: bool,
+    /// A numeric's declared one.
+    pub(super) scale: Option<i32>,
+    /// A numeric without one has defaults, too.
+    pub(super) any_scale: bool,
+}
+
+/// The value's text; `None`: Debezium takes the column to have no default.
+pub(super) fn text(expression: &str, column: Column) -> Option<String> {
+    let Column { type_id, is_enum, scale, any_scale } = column;
+    if type_id == NUMERIC && scale.is_none() && any_scale {
+        return unscaled(expression);
+    }
     let zero = zero(type_id, is_enum, scale)?;
     if is_call(expression) {
         return zero.call;
@@ -14,6 +29,22 @@ pub(super) fn text(expression: &str, type_id: u32, is_enum: bool, scale: Option<
         return raw(expression, type_id, scale).or(zero.other);
     };
     Some(if type_id == NUMERIC { scaled(&literal, scale)? } else { literal })
+}
+
+/// Whether the default is one that Debezium reads as another time than values: infinities, but for texts.
+pub(super) fn is_another_time(type_id: u32, text: &str) -> bool {
+    matches!(type_id, 1082 | 1114 | 1184) && matches!(text, "infinity" | "-infinity")
+}
+
+/// A number as it stands there.
+fn unscaled(expression: &str) -> Option<String> {
+    if is_call(expression) {
+        return Some("0".to_owned());
+    }
+    let number = literal(expression).unwrap_or_else(|| expression.to_owned());
+    let digits = number.strip_prefix('-').unwrap_or(&number);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    is_number.then_some(number)
 }
 
 const NUMERIC: u32 = 1700;
@@ -39,6 +70,7 @@ fn zero(type_id: u32, is_enum: bool, scale: Option<i32>) -> Option<Zero> {
         NUMERIC => scale.and_then(|_| Some(Zero { call: Some(scaled("0", scale)?), other: None })),
         1082 => always("1970-01-01"),
         1083 | 1186 => always("00:00:00"),
+        1560 | 1562 => Some(Zero { call: None, other: None }),
         1114 => always("1970-01-01 00:00:00"),
         1184 => always("1970-01-01 00:00:00+00"),
         _ if is_enum => Some(Zero { call: None, other: None }),
@@ -98,9 +130,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const fn of(type_id: u32) -> Column {
+        Column { type_id, is_enum: false, scale: Some(2), any_scale: false }
+    }
+
     #[track_caller]
     fn check(expression: &str, type_id: u32, expected: Option<&str>) {
-        assert_eq!(text(expression, type_id, false, Some(2)).as_deref(), expected, "{expression} of {type_id}");
+        assert_eq!(text(expression, of(type_id)).as_deref(), expected, "{expression} of {type_id}");
+    }
+
+    #[test]
+    fn a_numeric_without_a_scale_has_a_default_as_double_and_text_alone() {
+        let any = |any_scale| Column { scale: None, any_scale, ..of(1700) };
+        assert_eq!(text("1.50", any(true)).as_deref(), Some("1.50"));
+        assert_eq!(text("'-1.5'::numeric", any(true)).as_deref(), Some("-1.5"));
+        assert_eq!(text("round(1.5)", any(true)).as_deref(), Some("0"));
+        assert_eq!((text("(1 + 2)", any(true)), text("1.50", any(false))), (None, None));
+    }
+
+    #[test]
+    fn bits_are_literals() {
+        check("'101'::\"bit\"", 1560, Some("101"));
+        check("f()", 1560, None);
     }
 
     #[test]
@@ -118,7 +169,7 @@ mod tests {
         check("'2020-01-02 03:04:05+00'::timestamp with time zone", 1184, Some("2020-01-02 03:04:05+00"));
         check("'1 day'::interval", 1186, Some("1 day"));
         check("('a'::text || 'b'::text)", 25, Some("a"));
-        assert_eq!(text("'sad'::mood", 20_000, true, None).as_deref(), Some("sad"));
+        assert_eq!(text("'sad'::mood", Column { is_enum: true, ..of(20_000) }).as_deref(), Some("sad"));
     }
 
     #[test]
@@ -132,7 +183,7 @@ mod tests {
         check("jsonb_build_object()", 3802, Some("{}"));
         check("pg_catalog.round(1.5)", 1700, Some("0.00"));
         check("random()", 701, Some("0"));
-        assert_eq!(text("f()", 20_000, true, None), None);
+        assert_eq!(text("f()", Column { is_enum: true, ..of(20_000) }), None);
     }
 
     #[test]
@@ -151,13 +202,12 @@ mod tests {
         for type_id in [1266, 26, 869, 1009, 17, 20_000] {
             check("'x'::any", type_id, None);
         }
-        assert_eq!(text("1.50", 1700, false, None), None);
     }
 
     proptest! {
         #[test]
         fn no_expression_panics(expression in "[a-z'().: 0-9-]{0,30}", type_id in proptest::sample::select(vec![16, 20, 25, 1700, 1184])) {
-            let _text = text(&expression, type_id, false, Some(2));
+            let _text = text(&expression, of(type_id));
         }
     }
 }

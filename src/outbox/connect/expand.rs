@@ -60,10 +60,9 @@ pub(super) fn expand(text: &str, how: Expand) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::String;
     }
-    // What follows reads well-formed text alone; the depth is bounded here, too.
-    if serde_json::from_str::<IgnoredAny>(text).is_err() {
-        return Expanded::String;
-    }
+    // What follows reads well-formed text alone; the depth is bounded here, too. Jackson does not look at what stands behind.
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let Some(Ok(_)) = values.next() else { return Expanded::String };
     let Some(node) = (Parser { rest: text }).node() else { return Expanded::String };
     let Ok(Some(shape)) = infer(&node, how) else { return Expanded::String };
     let mut out = Vec::new();
@@ -177,7 +176,10 @@ fn infer(node: &Node, how: Expand) -> Result<Option<Shape>, StaysString> {
         Node::Object(members) => {
             let mut shapes = Vec::new();
             for (name, member) in members {
-                shapes.extend(infer(member, how)?.map(|shape| (name.clone(), shape)));
+                match infer(member, how)? {
+                    Some(_) if name.is_empty() => return Err(StaysString),
+                    shape => shapes.extend(shape.map(|shape| (name.clone(), shape))),
+                }
             }
             Shape::Object(shapes)
         }
@@ -230,6 +232,7 @@ fn write(node: &Node, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit> {
         (Node::Boolean(value), Shape::Boolean) => out.extend(value.to_string().as_bytes()),
         (Node::Int(value), Shape::Int) => out.extend(value.to_string().as_bytes()),
         (Node::Long(value), Shape::Long) => out.extend(value.to_string().as_bytes()),
+        (Node::Double(value), Shape::Double) if !value.is_finite() => push_string(out, &number::float(*value)),
         (Node::Double(value), Shape::Double) => out.extend(number::float(*value).as_bytes()),
         (Node::String(text), Shape::String) => push_string(out, text),
         (Node::List(items), Shape::List(shape)) => {
@@ -308,8 +311,28 @@ mod tests {
     }
 
     #[test]
+    fn doubles_that_are_too_large_are_javas_infinity() {
+        check(r#"{"a":1e400,"b":[-1e400]}"#, r#"{"a":"Infinity","b":["-Infinity"]}"#);
+    }
+
+    #[test]
+    fn what_stands_behind_is_not_looked_at() {
+        for behind in ["x", " x", "]", "}", "{\"b\":2}", "false"] {
+            check(&format!("{{\"a\":1}}{behind}"), r#"{"a":1}"#);
+        }
+    }
+
+    #[test]
+    fn a_member_without_a_name_keeps_the_text_a_string() {
+        for text in [r#"{"":1}"#, r#"{"a":1,"o":{"":2}}"#, r#"[{"":"x"}]"#] {
+            assert_eq!(expand(text, DROPPED), Expanded::String, "{text}");
+        }
+        check(r#"{"":null,"a":1}"#, r#"{"a":1}"#);
+    }
+
+    #[test]
     fn what_is_no_object_or_array_stays_a_string() {
-        for text in ["x", " {}", "1", "\"a\"", "{", "{a:1}", "{} x"] {
+        for text in ["x", " {}", "1", "\"a\"", "{", "{a:1}"] {
             assert_eq!(expand(text, DROPPED), Expanded::String, "{text}");
         }
     }

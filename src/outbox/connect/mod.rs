@@ -12,8 +12,11 @@
 
 mod array;
 mod default;
+mod envelope;
 mod expand;
 mod number;
+mod odd;
+mod reader;
 mod row;
 mod schema;
 mod settings;
@@ -22,15 +25,19 @@ mod types;
 mod value;
 
 pub use settings::{
-    BinaryMode, Connect, Converter, DecimalMode, Expand, IntervalMode, Json, Modes, Schemas, TimePrecision,
+    BinaryMode, Connect, Converter, DecimalMode, Expand, HstoreMode, IntervalMode, Json, Modes, Schemas, TimePrecision,
 };
 pub use types::TypeDetail;
 
 use super::mapping::Mapping;
 use super::plan::Plan;
 use crate::pgoutput::Relation;
+use envelope::EnvelopeSchema;
+pub(super) use envelope::EnvelopeSchemas;
+use reader::Reader;
+use row::Written;
 use std::collections::HashMap;
-use types::{NoType, Reader, Type};
+use types::{NoType, Schema, Type};
 
 /// What the catalogue says of a column, beyond what a Relation message does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,31 +91,19 @@ enum ValuePlan {
     Java { members: Vec<(String, Encoder)> },
 }
 
-/// An envelope's schema but for its name, which holds the route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct EnvelopeSchema {
-    /// Up to and with the quote before the name, and the name up to the route.
-    before_route: String,
-    route: usize,
-    /// The column of the version.
-    version: Option<usize>,
-}
-
 /// How a column becomes bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Encoder {
     /// There is no such column: a null.
-    Absent {
-        null: Null,
-    },
+    Absent { null: Null },
     /// The text that Postgres sends, a bytea's bytes.
-    AsIs {
-        null: Null,
-    },
+    AsIs { null: Null },
     Write {
         reader: Reader,
         way: Way,
         null: Null,
+        /// A value that Debezium cannot convert ends its task, rather than being a null.
+        must_convert: bool,
     },
 }
 
@@ -134,11 +129,14 @@ enum Null {
     Text(String),
 }
 
+const ANOTHER_TIME: &str = "of a type with infinity, and that is its default, of which Debezium makes another time";
+const LEFT_OUT: &str = "of a type that Debezium leaves out of its records, and so its task ends where the router looks for the column (additional columns: table.field.additional.missing=ignore passes over it)";
 const NO_BYTES: &str = "bytes, of which this converter writes no text that can be had here: set binary.handling.mode, or a converter for bytes";
 const BYTES_ALONE: &str = "no bytea, and the converter takes bytes alone";
 const JAVA_DATE: &str =
     "a date or time, and with time.precision.mode=connect its text depends on the zone of Java's machine";
-const VARIABLE: &str = "a numeric without a scale, for which this converter writes where it lies in Java's memory: set decimal.handling.mode";
+const NO_TEXT: &str = "of a type for which this converter writes where its bytes lie in Java's memory (of numerics without a scale: set decimal.handling.mode)";
+const OTHER_BYTES: &str = "bytes, but no bytea, which this converter does not take";
 
 /// A column as converters see it.
 struct Column {
@@ -146,6 +144,8 @@ struct Column {
     optional: bool,
     /// The value that stands for a null, in Postgres' text.
     default: Option<String>,
+    /// A value that cannot be converted ends the task.
+    must_convert: bool,
 }
 
 impl Encoder {
@@ -154,11 +154,12 @@ impl Encoder {
         let is_bytes = matches!(kind.reader, Reader::Bytes(BinaryMode::Bytes));
         match converter {
             Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: Null::Nothing }),
+            Converter::Bytes { .. } if kind.schema.kind == "bytes" => Err(OTHER_BYTES),
             Converter::Bytes { other: Some(other) } => Self::new(column, other),
             Converter::Bytes { other: None } => Err(BYTES_ALONE),
-            Converter::Text | Converter::Simple if is_java_date(kind) => Err(JAVA_DATE),
+            Converter::Text | Converter::Simple if is_java_date(&kind.schema) => Err(JAVA_DATE),
             Converter::Text if is_bytes => Err(NO_BYTES),
-            Converter::Text if kind.schema.kind == "struct" => Err(VARIABLE),
+            Converter::Text if kind.schema.has_no_java_text() => Err(NO_TEXT),
             Converter::Text => Ok(Self::text(column, Way::Java)),
             Converter::Simple => Ok(Self::text(column, Way::Simple)),
             Converter::Json(json) => Ok(Self::json(column, *json)),
@@ -170,21 +171,20 @@ impl Encoder {
         if is_its_text(&column.kind.reader) {
             return Self::AsIs { null };
         }
-        Self::Write { reader: column.kind.reader.clone(), way, null }
+        Self::Write { reader: column.kind.reader.clone(), way, null, must_convert: column.must_convert }
     }
 
     fn json(column: &Column, json: Json) -> Self {
         let reader = column.kind.reader.clone();
-        if !json.schemas {
-            let way = Way::Json(json);
-            let null = Null::of(column, &way).unwrap_or_else(|| Null::Text("null".to_owned()));
-            return Self::Write { reader, way, null };
-        }
-        let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
-        let otherwise = Null::Text(format!("{before}null}}"));
-        let way = Way::JsonWithSchema { json, before };
-        let null = Null::of(column, &way).unwrap_or(otherwise);
-        Self::Write { reader, way, null }
+        let (way, otherwise) = if json.schemas {
+            let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
+            let null = format!("{before}null}}");
+            (Way::JsonWithSchema { json, before }, null)
+        } else {
+            (Way::Json(json), "null".to_owned())
+        };
+        let null = Null::of(column, &way).unwrap_or(Null::Text(otherwise));
+        Self::Write { reader, way, null, must_convert: column.must_convert || column.has_no_null() }
     }
 
     /// As a member of an envelope, whose schema is the envelope's.
@@ -197,12 +197,17 @@ impl Null {
     /// The default's bytes, where there is one.
     fn of(column: &Column, way: &Way) -> Option<Self> {
         let mut out = Vec::new();
-        row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
-        String::from_utf8(out).ok().map(Self::Text)
+        let written = row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
+        String::from_utf8(out).ok().filter(|_| written == Written::Value).map(Self::Text)
     }
 }
 
 impl Column {
+    /// Whether a null is an error where schemas are looked at.
+    fn has_no_null(&self) -> bool {
+        !self.optional && self.default.is_none()
+    }
+
     /// Its schema's JSON; `field`: its name in a structure.
     fn schema(&self, json: Json, field: Option<&str>) -> String {
         let way = Way::Json(json);
@@ -219,9 +224,10 @@ const fn is_its_text(reader: &Reader) -> bool {
     reader.is_text() || matches!(reader, Reader::Integer | Reader::Boolean)
 }
 
-fn is_java_date(kind: &Type) -> bool {
-    let name = kind.schema.name.unwrap_or_default();
-    name.starts_with("org.apache.kafka.connect.data.") && !name.ends_with(".Decimal")
+fn is_java_date(schema: &Schema) -> bool {
+    let name = schema.name.unwrap_or_default();
+    let is_one = name.starts_with("org.apache.kafka.connect.data.") && !name.ends_with(".Decimal");
+    is_one || schema.items.as_ref().is_some_and(|items| is_java_date(items))
 }
 
 /// What a plan is made from.
@@ -230,6 +236,23 @@ struct Planner<'a> {
     relation: Option<&'a Relation>,
     connect: &'a Connect,
     details: &'a Details,
+}
+
+impl Plan {
+    /// Takes out the additional columns of which Debezium makes no field, where the router passes over those that are missing.
+    pub(super) fn without_left_out(&mut self, relation: Option<&Relation>, connect: &Connect, details: &Details) {
+        let Some(relation) = relation.filter(|_| connect.skip_missing) else { return };
+        let is_left_out = |index: usize| {
+            let column = relation.columns.get(index);
+            let kind =
+                column.map(|column| Type::of(column.type_id, column.type_modifier, connect.modes, &details.types));
+            kind == Some(Err(NoType::LeftOut))
+        };
+        self.extra_headers.retain(|(_, index)| !is_left_out(*index));
+        let mut kept = self.envelope.iter().map(|(_, index)| !is_left_out(*index)).collect::<Vec<_>>().into_iter();
+        self.envelope_names.retain(|_| kept.next().unwrap_or(true));
+        self.envelope.retain(|(_, index)| !is_left_out(*index));
+    }
 }
 
 impl ConnectPlan {
@@ -267,6 +290,7 @@ impl Planner<'_> {
         let kind = Type::of(column.type_id, column.type_modifier, self.connect.modes, &self.details.types);
         kind.map_err(|no| match no {
             NoType::Unknown => NoPlan::Stale { index },
+            NoType::LeftOut => NoPlan::Column { index, why: LEFT_OUT },
             NoType::Unsupported(why) => NoPlan::Column { index, why },
         })
     }
@@ -284,8 +308,14 @@ impl Planner<'_> {
         let scale = if let Reader::Decimal { scale, .. } = kind.reader { scale } else { None };
         let is_enum = kind.schema.name == Some(types::ENUM);
         let expression = detail.and_then(|detail| detail.default.as_deref());
-        let default = expression.and_then(|expression| default::text(expression, type_id, is_enum, scale));
-        Ok(Column { kind, optional: !detail.is_some_and(|detail| detail.not_null), default })
+        let any_scale = matches!(kind.reader, Reader::Decimal { mode: DecimalMode::Double | DecimalMode::Text, .. });
+        let column = default::Column { type_id, is_enum, scale, any_scale };
+        let default = expression.and_then(|expression| default::text(expression, column));
+        if default.as_deref().is_some_and(|text| default::is_another_time(type_id, text)) {
+            return Err(NoPlan::Column { index, why: ANOTHER_TIME });
+        }
+        let optional = !detail.is_some_and(|detail| detail.not_null);
+        Ok(Column { kind, optional, default, must_convert: self.connect.fail_on_conversion })
     }
 
     fn encoder(&self, index: usize, converter: &Converter) -> Result<Encoder, NoPlan> {
@@ -314,8 +344,12 @@ impl Planner<'_> {
                 Err(NoPlan::Column { index: payload, why: BYTES_ALONE })
             }
             Converter::Text => {
-                let member =
-                    |(name, index): (&str, usize)| Ok((name.to_owned(), self.encoder(index, &Converter::Text)?));
+                let member = |(name, index): (&str, usize)| {
+                    let column = self.column(index)?;
+                    let column = Column { must_convert: column.must_convert || column.has_no_null(), ..column };
+                    let encoder = Encoder::new(&column, &Converter::Text);
+                    Ok((name.to_owned(), encoder.map_err(|why| NoPlan::Column { index, why })?))
+                };
                 let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
                 Ok(ValuePlan::Java { members })
             }
@@ -340,9 +374,11 @@ impl Planner<'_> {
     }
 
     fn envelope_schema(&self, mapping: &Mapping, json: Json) -> Result<EnvelopeSchema, NoPlan> {
-        let mut fields = Vec::new();
+        let (mut fields, mut nullable) = (Vec::new(), Vec::new());
         for (name, index) in self.members() {
-            fields.push(self.column(index)?.schema(json, Some(name)));
+            let column = self.column(index)?;
+            fields.push(column.schema(json, Some(name)));
+            nullable.push(Column { optional: true, default: None, ..column }.schema(json, Some(name)));
         }
         let named = |name: &Option<String>| {
             name.as_ref().and_then(|name| self.plan.columns.iter().position(|column| column.name == *name))
@@ -356,6 +392,8 @@ impl Planner<'_> {
                 "{{\"schema\":{{\"type\":\"struct\",\"fields\":[{}],\"optional\":false,\"name\":{name}",
                 fields.join(",")
             ),
+            payload: self.column(self.plan.payload)?.schema(json, None),
+            fields: nullable.join(","),
             route: named(&mapping.route_column).unwrap_or(self.plan.payload),
             version: named(&self.connect.schemas.version_column),
         })

@@ -89,6 +89,42 @@ impl Decimal {
         self.scale
     }
 
+    /// With so many digits behind the point, where it has fewer.
+    pub(super) fn of_scale(mut self, scale: i32) -> Self {
+        let more = usize::try_from(scale.saturating_sub(self.scale)).unwrap_or(0);
+        if self.digits != "0" {
+            self.digits.extend(std::iter::repeat_n('0', more));
+        }
+        self.scale = self.scale.max(scale);
+        self
+    }
+
+    /// With so many digits behind the point, not below 0; the half is rounded away from zero.
+    pub(super) fn rounded(mut self, scale: i32) -> Self {
+        let mut up = false;
+        while self.scale > scale {
+            up = self.digits.pop().is_some_and(|digit| digit >= '5');
+            self.scale -= 1;
+        }
+        if up {
+            self.digits = plus_one(&self.digits);
+        }
+        if self.digits.bytes().all(|digit| digit == b'0') {
+            "0".clone_into(&mut self.digits);
+            self.negative = false;
+        }
+        self.of_scale(scale)
+    }
+
+    /// As `BigDecimal.toPlainString` writes it: never with an exponent.
+    pub(super) fn plain_text(&self) -> String {
+        let sign = if self.negative { "-" } else { "" };
+        let Ok(scale @ 1..) = usize::try_from(self.scale) else { return format!("{sign}{}", self.digits) };
+        let padded = format!("{:0>width$}", self.digits, width = scale + 1);
+        let (whole, fraction) = padded.split_at_checked(padded.len() - scale).unwrap_or((&padded, ""));
+        format!("{sign}{whole}.{fraction}")
+    }
+
     /// Without zeros at the end of the fraction.
     pub(super) fn stripped(mut self) -> Self {
         while self.scale > 0 && self.digits.ends_with('0') && self.digits.len() > 1 {
@@ -106,19 +142,12 @@ impl Decimal {
         let sign = if self.negative { "-" } else { "" };
         let length = i32::try_from(self.digits.len()).unwrap_or(i32::MAX);
         let exponent = length - 1 - self.scale;
-        if self.scale == 0 {
-            return format!("{sign}{}", self.digits);
-        }
-        if exponent < -6 {
+        if self.scale != 0 && exponent < -6 {
             let (first, rest) = self.digits.split_at_checked(1).unwrap_or((&self.digits, ""));
             let point = if rest.is_empty() { "" } else { "." };
             return format!("{sign}{first}{point}{rest}E{exponent}");
         }
-        let width = usize::try_from(self.scale).unwrap_or(0) + 1;
-        let padded = format!("{:0>width$}", self.digits);
-        let at = padded.len() + 1 - width;
-        let (whole, fraction) = padded.split_at_checked(at).unwrap_or((&padded, ""));
-        format!("{sign}{whole}.{fraction}")
+        self.plain_text()
     }
 
     /// The unscaled number as `BigInteger.toByteArray` gives it: two's complement, highest byte first, as few as can be.
@@ -129,6 +158,14 @@ impl Decimal {
         }
         bytes
     }
+}
+
+fn plus_one(digits: &str) -> String {
+    let kept = digits.trim_end_matches('9');
+    let nines = digits.len() - kept.len();
+    let raised = kept.chars().last().and_then(|last| char::from_digit(last.to_digit(10)? + 1, 10));
+    let before = kept.get(..kept.len().saturating_sub(1)).unwrap_or_default();
+    format!("{before}{}{}", raised.unwrap_or('1'), "0".repeat(nines))
 }
 
 /// Decimal digits in base 256, with a sign bit that is 0.

@@ -4,11 +4,11 @@
 //! but room.
 
 use super::super::fault::{BadReason, RowError, shown};
-use super::super::record::{Draft, Parts, Row, Scratch};
+use super::super::record::{Draft, Parts, Row, Scratch, Value as Part};
 use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
-use super::value::Unwritable;
-use super::{ConnectPlan, Encoder, EnvelopeSchema, Null, ValuePlan, Way};
+use super::value::{Unwritable, Value};
+use super::{ConnectPlan, Encoder, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
 
@@ -43,12 +43,12 @@ impl<'a> Row<'a> {
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<T, RowError> {
         let mut parts = scratch.parts();
-        let Scratch { arena, envelope, .. } = &mut *scratch;
+        let Scratch { arena, envelope, schemas, .. } = &mut *scratch;
         self.id(arena)?;
         let id = self.encoded(self.plan.id, &connect.id, arena)?;
         self.topic_values(&mut parts.topic, arena)?;
         let key = self.encoded_or_absent(self.plan.key, &connect.key, arena)?;
-        let value = self.connect_value(connect, arena, envelope)?;
+        let value = self.connect_value(connect, arena, schemas, envelope)?;
         parts.headers.push(Draft { name: "id".into(), value: id });
         let skip_null = self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_null_headers);
         for ((name, index), encoder) in self.plan.extra_headers.iter().zip(&connect.headers) {
@@ -82,8 +82,8 @@ impl<'a> Row<'a> {
 
     fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, Fault> {
         let piece = self.piece(index, Booleans::Words, arena)?;
-        let (reader, way, null) = match encoder {
-            Encoder::Write { reader, way, null } => (reader, way, null),
+        let (reader, way, null, must_convert) = match encoder {
+            Encoder::Write { reader, way, null, must_convert } => (reader, way, null, *must_convert),
             Encoder::AsIs { null } | Encoder::Absent { null } if piece == Piece::Null => {
                 return Ok(null_piece(null, arena));
             }
@@ -91,8 +91,11 @@ impl<'a> Row<'a> {
         };
         let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null, arena)) };
         let mut out = Vec::new();
-        write(reader, way, bytes, &mut out)?;
-        Ok(Piece::written(arena, |arena| arena.extend(&out)))
+        match write(reader, way, bytes, &mut out)? {
+            Written::Value => Ok(Piece::written(arena, |arena| arena.extend(&out))),
+            Written::Nothing if must_convert => Err(Fault::Unreadable),
+            Written::Nothing => Ok(null_piece(null, arena)),
+        }
     }
 
     /// `Ok(true)`: the value lies in `envelope`; else in the piece.
@@ -100,30 +103,34 @@ impl<'a> Row<'a> {
         self,
         connect: &ConnectPlan,
         arena: &mut Arena,
+        schemas: &mut EnvelopeSchemas,
         envelope: &mut Vec<u8>,
-    ) -> Result<super::super::record::Value<'a>, RowError> {
-        use super::super::record::Value;
+    ) -> Result<Part<'a>, RowError> {
+        envelope.clear();
+        if let ValuePlan::Json { schema: Some(schema), .. } = &connect.value {
+            self.push_schema(schema, arena, schemas, envelope)?;
+        }
         let payload = self.plan.payload;
         let piece = self.piece(payload, Booleans::Words, arena)?;
         let bytes = piece.bytes(arena).or_else(|| connect.payload_default.as_deref().map(str::as_bytes));
         if self.mapping.tombstone_on_empty_payload && (bytes.is_none() || (connect.blank_counts && self.blank(bytes))) {
-            return Ok(Value::Bare(Piece::Null));
+            return Ok(Part::Bare(Piece::Null));
         }
         match &connect.value {
             ValuePlan::Payload { encoder, expand } => {
                 if let Some(json) = self.expanded(connect, *expand, arena)? {
-                    return Ok(Value::Bare(Piece::written(arena, |arena| arena.extend(&json))));
+                    return Ok(Part::Bare(Piece::written(arena, |arena| arena.extend(&json))));
                 }
-                Ok(Value::Bare(self.encoded(payload, encoder, arena)?))
+                Ok(Part::Bare(self.encoded(payload, encoder, arena)?))
             }
             ValuePlan::Json { members, expand, schema } => {
                 let json = self.expanded(connect, *expand, arena)?;
-                self.push_json_envelope(members, json, schema.as_ref(), arena, envelope)?;
-                Ok(Value::Enveloped)
+                self.push_json_envelope(members, json, schema.is_some(), arena, envelope)?;
+                Ok(Part::Enveloped)
             }
             ValuePlan::Java { members } => {
                 self.push_java_envelope(members, arena, envelope)?;
-                Ok(Value::Enveloped)
+                Ok(Part::Enveloped)
             }
         }
     }
@@ -157,14 +164,10 @@ impl<'a> Row<'a> {
         self,
         members: &[(String, Encoder)],
         expanded: Option<Vec<u8>>,
-        schema: Option<&EnvelopeSchema>,
+        has_schema: bool,
         arena: &mut Arena,
         envelope: &mut Vec<u8>,
     ) -> Result<(), RowError> {
-        envelope.clear();
-        if let Some(schema) = schema {
-            self.push_schema(schema, arena, envelope)?;
-        }
         let mut expanded = expanded;
         let mut before = b'{';
         for ((name, encoder), index) in members.iter().zip(self.member_indexes()) {
@@ -177,27 +180,26 @@ impl<'a> Row<'a> {
             }
         }
         envelope.push(b'}');
-        if schema.is_some() {
+        if has_schema {
             envelope.push(b'}');
         }
         Ok(())
     }
 
-    /// From `{"schema":` up to and with `"payload":`.
-    fn push_schema(self, schema: &EnvelopeSchema, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<(), RowError> {
+    /// From `{"schema":` up to and with `"payload":`. A tombstone's counts, too, although it is not written.
+    fn push_schema(
+        self,
+        schema: &EnvelopeSchema,
+        arena: &mut Arena,
+        schemas: &mut EnvelopeSchemas,
+        envelope: &mut Vec<u8>,
+    ) -> Result<(), RowError> {
         let route = self.piece(schema.route, Booleans::Words, arena)?;
+        let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
         let route = std::str::from_utf8(route.bytes(arena).unwrap_or_default())
             .map_err(|_| self.unwritable(schema.route, Fault::NotUtf8))?;
-        let route = super::schema::quoted(route);
-        envelope.extend(schema.before_route.as_bytes());
-        envelope.extend(route.get(1..route.len() - 1).unwrap_or_default().as_bytes());
-        envelope.extend(b".Value\"");
-        let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
-        if let Some(version) = version.bytes(arena) {
-            envelope.extend(b",\"version\":");
-            envelope.extend(version);
-        }
-        envelope.extend(b"},\"payload\":");
+        schemas.note(schema, version.bytes(arena), route);
+        schemas.push(schema, version.bytes(arena), route, envelope);
         Ok(())
     }
 
@@ -207,7 +209,6 @@ impl<'a> Row<'a> {
         arena: &mut Arena,
         envelope: &mut Vec<u8>,
     ) -> Result<(), RowError> {
-        envelope.clear();
         envelope.extend(b"Struct{");
         let mut first = true;
         for ((name, encoder), index) in members.iter().zip(self.member_indexes()) {
@@ -245,8 +246,19 @@ fn null_piece<'a>(null: &Null, arena: &mut Arena) -> Piece<'a> {
     }
 }
 
-pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+/// Whether a value was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    Value,
+    /// Debezium has none of this text.
+    Nothing,
+}
+
+pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<Written, Fault> {
     let value = reader.read(bytes).ok_or(Fault::Unreadable)?;
+    if value == Value::Nothing {
+        return Ok(Written::Nothing);
+    }
     match way {
         Way::Java => value.push_java(out)?,
         Way::Simple => value.push_simple(out, false)?,
@@ -257,7 +269,7 @@ pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut V
             out.push(b'}');
         }
     }
-    Ok(())
+    Ok(Written::Value)
 }
 
 /// What both kinds of rows give to be lent out.

@@ -3,29 +3,38 @@
 //! In: a column's [`Schema`]. Out: its JSON.
 //! Specification: Kafka Connect's `JsonConverter.asJsonSchema`.
 
-use super::types::Schema;
+use super::types::{POINT, Schema};
 use super::value::push_string;
 
-/// What is asked for by this name has two fields, and a text about it.
-const VARIABLE_FIELDS: &str =
-    r#"{"type":"int32","optional":false,"field":"scale"},{"type":"bytes","optional":false,"field":"value"}"#;
-const VARIABLE_DOC: &str = "\"doc\":\"Variable scaled decimal\"";
+/// Debezium's structures: a name, its fields, and a text about it.
+const STRUCTURES: [(&str, &str, &str); 2] = [
+    (
+        "io.debezium.data.VariableScaleDecimal",
+        r#"{"type":"int32","optional":false,"field":"scale"},{"type":"bytes","optional":false,"field":"value"}"#,
+        "Variable scaled decimal",
+    ),
+    (
+        POINT,
+        r#"{"type":"double","optional":false,"field":"x"},{"type":"double","optional":false,"field":"y"},{"type":"bytes","optional":true,"field":"wkb"},{"type":"int32","optional":true,"field":"srid"}"#,
+        "Geometry (POINT)",
+    ),
+];
+
+/// A map's keys are never null, its values may be.
+const MAP: &str = r#""keys":{"type":"string","optional":false},"values":{"type":"string","optional":true}"#;
 
 /// A column's schema; `default`: its default's JSON, `field`: its name in a structure.
 pub(super) fn json(schema: &Schema, optional: bool, default: Option<&str>, field: Option<&str>) -> String {
     let mut members = vec![format!("\"type\":\"{}\"", schema.kind)];
-    let is_struct = schema.kind == "struct";
-    if is_struct {
-        members.push(format!("\"fields\":[{VARIABLE_FIELDS}]"));
-    }
+    let structure = STRUCTURES.iter().find(|(name, ..)| schema.kind == "struct" && schema.name == Some(*name));
+    members.extend(structure.map(|(_, fields, _)| format!("\"fields\":[{fields}]")));
+    members.extend((schema.kind == "map").then(|| MAP.to_owned()));
     members.extend(
         schema.items.as_ref().map(|items| format!("\"items\":{}", json(items, !schema.items_required, None, None))),
     );
     members.push(format!("\"optional\":{optional}"));
     members.extend(schema.name.map(|name| format!("\"name\":\"{name}\",\"version\":1")));
-    if is_struct {
-        members.push(VARIABLE_DOC.to_owned());
-    }
+    members.extend(structure.map(|(.., doc)| format!("\"doc\":\"{doc}\"")));
     if !schema.parameters.is_empty() {
         let each = |(name, value): &(&str, String)| format!("{}:{}", quoted(name), quoted(value));
         let parameters = schema.parameters.iter().map(each).collect::<Vec<_>>().join(",");

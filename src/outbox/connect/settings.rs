@@ -22,6 +22,8 @@ pub struct Connect {
     pub skip_missing: bool,
     /// Whether a header whose value is null is left out, as Debezium Server does; Kafka Connect writes it as null.
     pub skip_null_headers: bool,
+    /// `event.converting.failure.handling.mode=fail`: a value that cannot be converted is no null, it ends the run.
+    pub fail_on_conversion: bool,
     /// What schemas are called (where a converter writes any).
     pub schemas: Schemas,
     /// `column.include.list`, `column.exclude.list`, well-formed: a column that is not captured is as if the table had none of
@@ -39,6 +41,7 @@ impl Default for Connect {
             expand: None,
             skip_missing: false,
             skip_null_headers: false,
+            fail_on_conversion: false,
             schemas: Schemas::default(),
             columns: Vec::new(),
         }
@@ -99,7 +102,7 @@ pub struct Json {
 }
 
 /// What columns become before a converter sees them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modes {
     /// `time.precision.mode`.
     pub time: TimePrecision,
@@ -109,6 +112,33 @@ pub struct Modes {
     pub binary: BinaryMode,
     /// `interval.handling.mode`.
     pub interval: IntervalMode,
+    /// `hstore.handling.mode`.
+    pub hstore: HstoreMode,
+    /// `money.fraction.digits`: digits of a precise amount of money behind the point.
+    pub money_digits: i32,
+}
+
+impl Default for Modes {
+    fn default() -> Self {
+        Self {
+            time: TimePrecision::default(),
+            decimal: DecimalMode::default(),
+            binary: BinaryMode::default(),
+            interval: IntervalMode::default(),
+            hstore: HstoreMode::default(),
+            money_digits: 2,
+        }
+    }
+}
+
+/// `hstore.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HstoreMode {
+    /// A text with a JSON object.
+    #[default]
+    Json,
+    /// A structure.
+    Map,
 }
 
 /// `time.precision.mode`.

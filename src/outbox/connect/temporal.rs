@@ -1,7 +1,8 @@
 //! Dates, times and intervals as Debezium reads them from Postgres' text.
 //!
 //! In: text with `DateStyle=ISO`, `IntervalStyle=postgres`, `TimeZone=UTC`, which the connection pins. Out: numbers since the
-//! epoch or midnight, ISO 8601 texts. `None` for what Debezium cannot read either, or what is not known here.
+//! epoch or midnight, ISO 8601 texts. `None` for what is none of these, or not known here. Infinities and extremes are what
+//! Java makes of them: numbers that saturate, and wrap around.
 //! Specification: Debezium's PostgreSQL connector, "Temporal types"; PostgreSQL manual, section 8.5.
 
 use super::super::time;
@@ -16,25 +17,54 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// Microseconds in this unit; finer ones are cut off.
-    fn of_micros(self, micros: i64) -> Option<i64> {
+    /// A number of microseconds below a day in this unit; finer ones are cut off.
+    const fn of_micros(self, micros: i64) -> i64 {
         match self {
-            Self::Millis => Some(micros.div_euclid(1000)),
-            Self::Micros => Some(micros),
-            Self::Nanos => micros.checked_mul(1000),
+            Self::Millis => micros.div_euclid(1000),
+            Self::Micros => micros,
+            Self::Nanos => micros * 1000,
+        }
+    }
+
+    /// Seconds and what is left in this unit, in Java's arithmetic: milliseconds and microseconds saturate with the seconds,
+    /// and the sum wraps around. `None`: nanoseconds that 64 bits do not hold.
+    fn of_instant(self, Instant { seconds, micros }: Instant) -> Option<i64> {
+        let (per_second, rest) = (self.of_micros(MICROS_PER_SECOND), self.of_micros(micros));
+        match self {
+            Self::Millis | Self::Micros => Some(seconds.saturating_mul(per_second).wrapping_add(rest)),
+            Self::Nanos => i64::try_from(i128::from(seconds) * i128::from(per_second) + i128::from(rest)).ok(),
         }
     }
 }
 
-/// Java's driver has these for infinity, in microseconds since 1970.
-const INFINITY_MICROS: i64 = 9_223_372_036_825_200_000;
-const MINUS_INFINITY_MICROS: i64 = -9_223_372_036_832_400_000;
+/// Seconds since 1970, and microseconds from 0 to below a million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Instant {
+    seconds: i64,
+    micros: i64,
+}
+
+/// Java's driver has these for infinity.
+const INFINITY: Instant = Instant { seconds: 9_223_372_036_825, micros: 200_000 };
+const MINUS_INFINITY: Instant = Instant { seconds: -9_223_372_036_833, micros: 600_000 };
+
+/// Days, as Debezium has them: what is left of its dates in 32 bits.
+const INFINITY_DAYS: i64 = -2_147_472_692;
+const MINUS_INFINITY_DAYS: i64 = -2_147_472_691;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A date as days since 1970.
 pub(super) fn days(text: &str) -> Option<i64> {
+    match text {
+        "infinity" => Some(INFINITY_DAYS),
+        "-infinity" => Some(MINUS_INFINITY_DAYS),
+        _ => finite_days(text),
+    }
+}
+
+fn finite_days(text: &str) -> Option<i64> {
     let (date, before_christ) = era(text);
     let mut parts = date.split('-').map(digits);
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
@@ -53,7 +83,7 @@ fn digits(text: &str) -> Option<i64> {
 
 /// A time of day since midnight.
 pub(super) fn time_of_day(text: &str, unit: Unit) -> Option<i64> {
-    unit.of_micros(clock_micros(text)?)
+    clock_micros(text).map(|micros| unit.of_micros(micros))
 }
 
 /// `HH:MM:SS` with up to six digits of a second, in microseconds.
@@ -68,19 +98,23 @@ fn clock_micros(text: &str) -> Option<i64> {
     Some(((hours * 60 + minutes) * 60 + seconds) * MICROS_PER_SECOND + fraction)
 }
 
-/// A timestamp without a zone since 1970, taken as UTC.
-pub(super) fn timestamp(text: &str, unit: Unit) -> Option<i64> {
-    let micros = match text {
-        "infinity" => INFINITY_MICROS,
-        "-infinity" => MINUS_INFINITY_MICROS,
+/// A timestamp without a zone since 1970, taken as UTC. `Some(None)`: Debezium cannot convert it.
+#[allow(clippy::option_option, reason = "what is not read, and what Debezium does not convert, are not the same")]
+pub(super) fn timestamp(text: &str, unit: Unit) -> Option<Option<i64>> {
+    Some(match (text, unit) {
+        ("infinity", Unit::Nanos) => Some(i64::MAX),
+        ("-infinity", Unit::Nanos) => Some(i64::MIN),
+        ("infinity", Unit::Millis | Unit::Micros) => unit.of_instant(INFINITY),
+        ("-infinity", Unit::Millis | Unit::Micros) => unit.of_instant(MINUS_INFINITY),
         _ => {
             let (text, before_christ) = era(text);
             let (date, clock) = text.split_once(' ')?;
-            let days = if before_christ { days(&format!("{date} BC"))? } else { days(date)? };
-            days.checked_mul(SECONDS_PER_DAY * MICROS_PER_SECOND)?.checked_add(clock_micros(clock)?)?
+            let days = if before_christ { finite_days(&format!("{date} BC"))? } else { finite_days(date)? };
+            let micros = clock_micros(clock)?;
+            let seconds = days.checked_mul(SECONDS_PER_DAY)?.checked_add(micros / MICROS_PER_SECOND)?;
+            unit.of_instant(Instant { seconds, micros: micros % MICROS_PER_SECOND })
         }
-    };
-    unit.of_micros(micros)
+    })
 }
 
 /// A timestamp with a zone in ISO 8601, with as many digits of a second as its column has; 0: as many as it needs.
@@ -104,7 +138,7 @@ pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<Stri
 fn iso_date(date: &str, before_christ: bool) -> Option<String> {
     let (year, rest) = date.split_once('-')?;
     let year = digits(year)?;
-    days(date)?;
+    finite_days(date)?;
     Some(match if before_christ { 1 - year } else { year } {
         year @ 0..=9999 => format!("{year:04}-{rest}"),
         year @ 10_000.. => format!("+{year}-{rest}"),
@@ -116,11 +150,8 @@ fn iso_date(date: &str, before_christ: bool) -> Option<String> {
 pub(super) fn zoned_time(text: &str) -> Option<String> {
     let at = text.find(['+', '-'])?;
     let (clock, offset) = text.split_at_checked(at)?;
-    let micros = clock_micros(clock)?;
-    // Midnight as 24:00 has no place in Java's times.
-    if micros >= SECONDS_PER_DAY * MICROS_PER_SECOND {
-        return None;
-    }
+    // Midnight as 24:00 is that of the same day to Java.
+    let micros = clock_micros(clock)? % (SECONDS_PER_DAY * MICROS_PER_SECOND);
     let sign = if offset.starts_with('-') { -1 } else { 1 };
     let mut parts = offset.get(1..)?.split(':').map(digits);
     let seconds = parts.next()?? * 3600 + parts.next().unwrap_or(Some(0))? * 60 + parts.next().unwrap_or(Some(0))?;
@@ -130,6 +161,18 @@ pub(super) fn zoned_time(text: &str) -> Option<String> {
     let fraction = fraction.trim_end_matches('0');
     let point = if fraction.is_empty() { "" } else { "." };
     Some(format!("{:02}:{:02}:{:02}{point}{fraction}Z", second / 3600, second / 60 % 60, second % 60))
+}
+
+/// A time of day in an array, in which Java's driver has milliseconds, and 24:00 is midnight.
+pub(super) fn time_in_array(text: &str, unit: Unit) -> Option<i64> {
+    let millis = Unit::Millis.of_micros(clock_micros(text)?) % (SECONDS_PER_DAY * 1000);
+    Some(unit.of_micros(millis * 1000))
+}
+
+/// A date in an array. Of infinities, and of dates before the Gregorian calendar, Java's driver makes others: not known here.
+pub(super) fn days_in_array(text: &str) -> Option<i64> {
+    const FIRST_GREGORIAN: i64 = -141_427;
+    finite_days(text).filter(|days| *days >= FIRST_GREGORIAN)
 }
 
 /// An interval's parts; each may be negative.
@@ -206,7 +249,10 @@ mod tests {
             ("1969-12-31", Some(-1)),
             ("0001-01-01", Some(-719_162)),
             ("0001-12-31 BC", Some(-719_163)),
-            ("infinity", None),
+            ("4713-01-01 BC", Some(-2_440_550)),
+            ("5874897-12-31", Some(2_145_042_905)),
+            ("infinity", Some(-2_147_472_692)),
+            ("-infinity", Some(-2_147_472_691)),
             ("2025-13-01", None),
             ("x", None),
         ] {
@@ -224,13 +270,32 @@ mod tests {
     }
 
     #[test]
+    fn arrays_have_times_to_milliseconds_and_dates_of_the_gregorian_calendar() {
+        assert_eq!(time_in_array("10:00:00.123456", Unit::Micros), Some(36_000_123_000));
+        assert_eq!(time_in_array("24:00:00", Unit::Millis), Some(0));
+        assert_eq!(days_in_array("1582-10-15"), Some(-141_427));
+        assert_eq!(["1582-10-14", "infinity", "0044-03-15 BC"].map(days_in_array), [None; 3]);
+    }
+
+    #[test]
     fn timestamps_are_since_the_epoch() {
-        assert_eq!(timestamp("2025-11-21 09:08:07.654321", Unit::Micros), Some(1_763_716_087_654_321));
-        assert_eq!(timestamp("2025-11-21 09:08:07.654", Unit::Millis), Some(1_763_716_087_654));
-        assert_eq!(timestamp("1969-12-31 23:59:59.5", Unit::Millis), Some(-500));
-        assert_eq!(timestamp("infinity", Unit::Micros), Some(9_223_372_036_825_200_000));
-        assert_eq!(timestamp("-infinity", Unit::Millis), Some(-9_223_372_036_832_400));
-        assert_eq!(timestamp("infinity", Unit::Nanos), None);
+        let last = "294276-12-31 23:59:59.999999";
+        for (text, unit, expected) in [
+            ("2025-11-21 09:08:07.654321", Unit::Micros, Some(1_763_716_087_654_321)),
+            ("2025-11-21 09:08:07.654", Unit::Millis, Some(1_763_716_087_654)),
+            ("1969-12-31 23:59:59.5", Unit::Millis, Some(-500)),
+            ("infinity", Unit::Micros, Some(9_223_372_036_825_200_000)),
+            ("-infinity", Unit::Millis, Some(-9_223_372_036_832_400)),
+            ("infinity", Unit::Nanos, Some(i64::MAX)),
+            ("-infinity", Unit::Nanos, Some(i64::MIN)),
+            (last, Unit::Millis, Some(9_224_318_015_999_999)),
+            (last, Unit::Micros, Some(-9_223_372_036_853_775_810)),
+            (last, Unit::Nanos, None),
+            ("4713-01-01 00:00:00 BC", Unit::Micros, Some(-210_863_520_000_000_000)),
+        ] {
+            assert_eq!(timestamp(text, unit), Some(expected), "{text}");
+        }
+        assert_eq!(timestamp("2025-11-21", Unit::Micros), None);
     }
 
     #[test]
@@ -251,7 +316,8 @@ mod tests {
         assert_eq!(zoned_time("13:51:30.5+02").as_deref(), Some("11:51:30.5Z"));
         assert_eq!(zoned_time("00:30:00+05:30").as_deref(), Some("19:00:00Z"));
         assert_eq!(zoned_time("23:00:00-03").as_deref(), Some("02:00:00Z"));
-        assert_eq!(zoned_time("24:00:00+00"), None);
+        assert_eq!(zoned_time("24:00:00+00").as_deref(), Some("00:00:00Z"));
+        assert_eq!(zoned_time("24:00:00-05").as_deref(), Some("05:00:00Z"));
     }
 
     #[test]

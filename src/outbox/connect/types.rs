@@ -1,16 +1,13 @@
 //! What Debezium makes of a column's type.
 //!
 //! In: a type's oid and modifier, what the catalogue says of types that are not built in, the handling modes. Out: a [`Type`],
-//! which reads the type's text as a [`Value`] and knows its schema; or why there is none.
+//! which has the type's [`Reader`] and its schema; or why there is none.
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
 use super::super::kind::is_custom;
-use super::array;
-use super::number::Decimal;
-use super::temporal::{self, Unit};
-use super::value::Value;
-use crate::outbox::connect::{BinaryMode, DecimalMode, IntervalMode, Modes, TimePrecision};
-use std::borrow::Cow;
+use super::reader::Reader;
+use super::temporal::Unit;
+use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};
 use std::collections::HashMap;
 
 /// What the catalogue says of a type that is not built in.
@@ -40,31 +37,6 @@ pub(super) struct Type {
     pub(super) schema: Schema,
 }
 
-/// How a type's text (bytes for bytea) reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reader {
-    Boolean,
-    Integer,
-    Float,
-    Double,
-    Text,
-    Bytes(BinaryMode),
-    Days,
-    TimeOfDay(Unit),
-    Timestamp(Unit),
-    ZonedTimestamp {
-        fraction_digits: usize,
-    },
-    ZonedTime,
-    Interval(IntervalMode),
-    /// Without a scale each value has its own.
-    Decimal {
-        mode: DecimalMode,
-        scale: Option<i32>,
-    },
-    List(Box<Self>),
-}
-
 /// A schema, but for its name in a structure, and whether it is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Schema {
@@ -85,6 +57,8 @@ pub(super) struct Schema {
 pub(super) enum NoType {
     /// The catalogue was not asked for this type yet.
     Unknown,
+    /// Debezium leaves such columns out, as if the table had none of that name.
+    LeftOut,
     /// There is no form here.
     Unsupported(&'static str),
 }
@@ -113,6 +87,9 @@ impl Type {
         if let Some(element) = element_of(type_id) {
             return list(element, modifier, modes);
         }
+        if is_left_out(type_id) {
+            return Err(NoType::LeftOut);
+        }
         if !is_custom(type_id) {
             return Err(NoType::Unsupported("of a type that is not written as Debezium does"));
         }
@@ -122,21 +99,27 @@ impl Type {
             return Self::of(detail.base, modifier, modes, details);
         }
         if detail.element != 0 {
-            let element = Self::of(detail.element, modifier, modes, details)?;
-            let items_required = element.schema.name == Some(ENUM);
-            let list = list_of(element);
-            return Ok(Self { schema: Schema { items_required, ..list.schema }, ..list });
+            if details.get(&detail.element).is_some_and(|element| element.base != 0) {
+                return Err(NoType::LeftOut);
+            }
+            return Ok(list_of(Self::of(detail.element, modifier, modes, details)?));
         }
         match (&detail.labels, detail.name.as_str()) {
             (Some(labels), _) => Ok(enumeration(labels)),
             (None, "citext" | "isbn") => Ok(text(None)),
             (None, "ltree") => Ok(text(Some("io.debezium.data.Ltree"))),
-            _ => Err(NoType::Unsupported("of an extension's type that is not written as Debezium does")),
+            (None, "hstore") => Ok(hstore(modes.hstore)),
+            (None, "geometry" | "geography" | "vector" | "halfvec" | "sparsevec") => {
+                Err(NoType::Unsupported("of an extension's type that is not written as Debezium does"))
+            }
+            (None, _) => Err(NoType::LeftOut),
         }
     }
 }
 
 pub(super) const ENUM: &str = "io.debezium.data.Enum";
+const DECIMAL: &str = "org.apache.kafka.connect.data.Decimal";
+pub(super) const POINT: &str = "io.debezium.data.geometry.Point";
 
 fn enumeration(labels: &[String]) -> Type {
     let schema = Schema {
@@ -148,23 +131,49 @@ fn enumeration(labels: &[String]) -> Type {
     Type { reader: Reader::Text, schema }
 }
 
+fn hstore(mode: HstoreMode) -> Type {
+    let reader = Reader::Hstore(mode);
+    match mode {
+        HstoreMode::Json => typed(reader, "string", Some("io.debezium.data.Json")),
+        HstoreMode::Map => typed(reader, "map", None),
+    }
+}
+
 fn list(element: u32, modifier: i32, modes: Modes) -> Result<Type, NoType> {
-    let Some(Ok(element)) = scalar(element, modifier, modes) else {
-        return Err(NoType::Unsupported("an array of a type that is not written as Debezium does"));
-    };
-    Ok(list_of(element))
+    match scalar(element, modifier, modes) {
+        Some(Ok(element)) => Ok(list_of(element)),
+        Some(Err(no)) => Err(no),
+        None => Err(NoType::Unsupported("an array of a type that is not written as Debezium does")),
+    }
 }
 
 fn list_of(element: Type) -> Type {
-    let schema = Schema { kind: "array", items: Some(Box::new(element.schema)), ..Schema::default() };
-    Type { reader: Reader::List(Box::new(element.reader)), schema }
+    let required = element.schema.name == Some(ENUM);
+    let schema =
+        Schema { kind: "array", items: Some(Box::new(element.schema)), items_required: required, ..Schema::default() };
+    Type { reader: Reader::List { element: Box::new(element.reader), required }, schema }
 }
 
-/// Element types of the arrays that are read. Those with times are left out: Java's driver takes them through the zone of its
-/// machine.
+/// Types of which Debezium makes no field, without `include.unknown.datatypes`.
+const fn is_left_out(type_id: u32) -> bool {
+    matches!(
+        type_id,
+        // xid, line, circle, box, path, polygon, lseg, refcursor, regclass, txid_snapshot, pg_lsn, tsquery, jsonpath
+        28 | 628 | 718 | 603 | 602 | 604 | 601 | 1790 | 2205 | 2970 | 3220 | 3615 | 4072
+        // multiranges
+        | 4451 | 4532
+            ..=4536
+        // money[], interval[], varbit[], point[], name[], xml[]
+        | 791 | 1187 | 1563 | 1017 | 1003 | 143
+    )
+}
+
+/// Element types of the arrays that are read. Java's driver takes those with times through the zone of its machine: here that
+/// is UTC.
 const fn element_of(array: u32) -> Option<u32> {
     Some(match array {
         1000 => 16,
+        1001 => 17,
         1002 => 18,
         1005 => 21,
         1007 => 23,
@@ -177,7 +186,11 @@ const fn element_of(array: u32) -> Option<u32> {
         1028 => 26,
         1040 => 829,
         1041 => 869,
+        1115 => 1114,
         1182 => 1082,
+        1183 => 1083,
+        1185 => 1184,
+        1270 => 1266,
         1231 => 1700,
         199 => 114,
         2951 => 2950,
@@ -205,6 +218,10 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
         17 if modes.binary == BinaryMode::Bytes => typed(Reader::Bytes(modes.binary), "bytes", None),
         17 => typed(Reader::Bytes(modes.binary), "string", None),
         1700 => decimal(modifier, modes.decimal),
+        790 => money(modes.decimal, modes.money_digits),
+        1560 | 1562 => bits(type_id, modifier),
+        600 => typed(Reader::Point, "struct", Some(POINT)),
+        19 => typed(Reader::Nothing, "string", None),
         1082 => return Some(date(modes.time)),
         1083 => return Some(time_of_day(fraction, modes.time)),
         1114 => return Some(timestamp(fraction, modes.time)),
@@ -264,7 +281,8 @@ fn timestamp(fraction: i32, mode: TimePrecision) -> Result<Type, NoType> {
     Ok(typed(Reader::Timestamp(unit), "int64", Some(name)))
 }
 
-/// The modifier holds precision and scale, 4 more than they are.
+/// The modifier holds precision and scale, 4 more than they are. A negative scale is read without its sign, as Java's driver
+/// does: -2 is 2046.
 fn decimal(modifier: i32, mode: DecimalMode) -> Type {
     let declared = (modifier >= 4).then(|| ((modifier - 4) >> 16, (modifier - 4) & 0x7FF));
     let reader = Reader::Decimal { mode, scale: declared.map(|(_, scale)| scale) };
@@ -276,7 +294,7 @@ fn decimal(modifier: i32, mode: DecimalMode) -> Type {
             reader,
             schema: Schema {
                 kind: "bytes",
-                name: Some("org.apache.kafka.connect.data.Decimal"),
+                name: Some(DECIMAL),
                 parameters: vec![("scale", scale.to_string()), ("connect.decimal.precision", precision.to_string())],
                 ..Schema::default()
             },
@@ -284,105 +302,46 @@ fn decimal(modifier: i32, mode: DecimalMode) -> Type {
     }
 }
 
-impl Reader {
-    /// Whether the value is the text itself.
-    pub(super) const fn is_text(&self) -> bool {
-        matches!(self, Self::Text)
-    }
-
-    /// The value; `None`: it cannot be read.
-    pub(super) fn read<'a>(&self, bytes: &'a [u8]) -> Option<Value<'a>> {
-        if let Self::Bytes(mode) = self {
-            return Some(binary(bytes, *mode));
-        }
-        if self.is_text() {
-            return Some(Value::Text(Cow::Borrowed(bytes)));
-        }
-        let text = std::str::from_utf8(bytes).ok()?;
-        let owned = |text: String| Value::Text(Cow::Owned(text.into_bytes()));
-        Some(match self {
-            Self::Boolean => Value::Boolean(matches!(text, "t" | "true")),
-            Self::Integer => Value::Integer(text.parse().ok()?),
-            Self::Float => Value::Float(text.parse().ok()?),
-            Self::Double => Value::Double(text.parse().ok()?),
-            Self::Days => Value::Integer(temporal::days(text)?),
-            Self::TimeOfDay(unit) => Value::Integer(temporal::time_of_day(text, *unit)?),
-            Self::Timestamp(unit) => Value::Integer(temporal::timestamp(text, *unit)?),
-            Self::ZonedTimestamp { fraction_digits } => owned(temporal::zoned_timestamp(text, *fraction_digits)?),
-            Self::ZonedTime => owned(temporal::zoned_time(text)?),
-            Self::Interval(IntervalMode::Numeric) => Value::Integer(temporal::interval_micros(text)?),
-            Self::Interval(IntervalMode::Text) => owned(temporal::interval_text(text)?),
-            Self::Decimal { mode, scale } => read_decimal(text, *mode, *scale)?,
-            Self::List(element) => read_list(text, element)?,
-            Self::Text | Self::Bytes(_) => return None,
-        })
-    }
-}
-
-fn binary(bytes: &[u8], mode: BinaryMode) -> Value<'_> {
+fn money(mode: DecimalMode, digits: i32) -> Type {
+    let reader = Reader::Money { mode, digits };
     match mode {
-        BinaryMode::Bytes => Value::Bytes(Cow::Borrowed(bytes)),
-        BinaryMode::Base64 => Value::Text(Cow::Owned(base64(bytes))),
-        BinaryMode::Base64UrlSafe => {
-            let safe = |byte| match byte {
-                b'+' => b'-',
-                b'/' => b'_',
-                other => other,
-            };
-            Value::Text(Cow::Owned(base64(bytes).into_iter().map(safe).collect()))
-        }
-        BinaryMode::Hex => {
-            let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-            Value::Text(Cow::Owned(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
+        DecimalMode::Double => typed(reader, "double", None),
+        DecimalMode::Text => typed(reader, "string", None),
+        DecimalMode::Precise => {
+            let plain = typed(reader, "bytes", Some(DECIMAL));
+            let parameters = vec![("scale", digits.to_string())];
+            Type { schema: Schema { parameters, ..plain.schema }, ..plain }
         }
     }
 }
 
-fn base64(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    super::super::json::push_base64(&mut out, bytes);
-    out.retain(|byte| *byte != b'"');
-    out
-}
-
-/// `NaN` and infinities end Debezium's task, but for doubles.
-fn read_decimal(text: &str, mode: DecimalMode, scale: Option<i32>) -> Option<Value<'_>> {
-    if mode == DecimalMode::Double {
-        return Some(Value::Double(text.parse().ok()?));
-    }
-    let decimal = Decimal::parse(text)?;
-    Some(match (mode, scale) {
-        (DecimalMode::Text, _) => Value::Text(Cow::Borrowed(text.as_bytes())),
-        (_, None) => Value::VariableDecimal(decimal.stripped()),
-        (_, Some(_)) => Value::Decimal(decimal),
-    })
-}
-
-fn read_list<'a>(text: &'a str, element: &Reader) -> Option<Value<'a>> {
-    let read = |item: Option<Cow<'a, str>>| match item {
-        None => Some(None),
-        Some(Cow::Borrowed(text)) => element.read(text.as_bytes()).map(Some),
-        Some(Cow::Owned(text)) => element.read(text.as_bytes()).map(owned).map(Some),
+/// `bit` alone is of one bit, `bit varying` of any number.
+fn bits(type_id: u32, modifier: i32) -> Type {
+    let length = match (type_id, modifier) {
+        (_, 1..) => modifier,
+        (1560, _) => 1,
+        _ => i32::MAX,
     };
-    array::elements(text)?.into_iter().map(read).collect::<Option<Vec<_>>>().map(Value::List)
+    if length == 1 {
+        return typed(Reader::Bit, "boolean", None);
+    }
+    let plain = typed(Reader::Bits, "bytes", Some("io.debezium.data.Bits"));
+    let parameters = vec![("length", length.to_string())];
+    Type { schema: Schema { parameters, ..plain.schema }, ..plain }
 }
 
-fn owned<'a>(value: Value<'_>) -> Value<'a> {
-    match value {
-        Value::Boolean(value) => Value::Boolean(value),
-        Value::Integer(value) => Value::Integer(value),
-        Value::Float(value) => Value::Float(value),
-        Value::Double(value) => Value::Double(value),
-        Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
-        Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
-        Value::Decimal(decimal) => Value::Decimal(decimal),
-        Value::VariableDecimal(decimal) => Value::VariableDecimal(decimal),
-        Value::List(items) => Value::List(items.into_iter().map(|item| item.map(owned)).collect()),
+impl Schema {
+    /// Whether Java's `toString` shows only where the value lies, and not what it is.
+    pub(super) fn has_no_java_text(&self) -> bool {
+        let is_array_of_bytes = self.kind == "bytes" && self.name != Some(DECIMAL);
+        let of_items = || self.items.as_ref().is_some_and(|items| items.has_no_java_text());
+        is_array_of_bytes || self.kind == "struct" || of_items()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::value::Value;
     use super::*;
 
     fn of(type_id: u32, modifier: i32, modes: Modes) -> Type {
@@ -476,12 +435,51 @@ mod tests {
     }
 
     #[test]
-    fn values_that_debezium_cannot_read_are_none() {
-        for (type_id, text) in
-            [(1700, "NaN"), (1082, "infinity"), (1007, "{{1},{2}}"), (23, "x"), (1266, "24:00:00+00")]
-        {
+    fn values_that_are_not_known_are_none() {
+        for (type_id, text) in [(1082, "x"), (1009, "{{a},{b}}"), (23, "x"), (790, "1,5 €"), (1182, "{infinity}")] {
             assert_eq!(of(type_id, -1, Modes::default()).reader.read(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn values_that_debezium_cannot_convert_are_nothing() {
+        for (type_id, text) in [(1700, "NaN"), (1700, "-Infinity"), (1231, "{1,NaN}"), (19, "x")] {
+            let read = of(type_id, -1, Modes::default()).reader.read(text.as_bytes());
+            assert_eq!(read, Some(Value::Nothing), "{text}");
+        }
+        let double = Modes { decimal: DecimalMode::Double, ..Modes::default() };
+        check(1700, -1, double, "-Infinity", "-Infinity");
+    }
+
+    #[test]
+    fn odd_types_read_as_debezium_has_them() {
+        default(790, "-$1,234.50", "-1234.50");
+        default(1560, "1", "true");
+        default(1562, "101", "BQ==");
+        default(600, "(1,2)", r#"{"x":1.0,"y":2.0,"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA","srid":null}"#);
+        default(1007, "{{1,2},{3,4}}", "[null,null]");
+        default(1001, "{\"\\\\x0102\",NULL}", "[\"AQI=\",null]");
+        default(1115, "{\"2025-01-02 03:04:05.678901\",NULL}", "[1735787045678901,null]");
+        default(1183, "{10:00:00.123456}", "[36000123000]");
+        default(1185, "{infinity}", "[\"infinity\"]");
+        default(1270, "{10:00:00+02}", "[\"08:00:00Z\"]");
+        let modes = Modes { decimal: DecimalMode::Text, money_digits: 3, ..Modes::default() };
+        check(790, -1, modes, "$1.50", "1.50");
+        let schema = of(790, -1, Modes { money_digits: 3, ..Modes::default() }).schema;
+        assert_eq!(schema.parameters, [("scale", "3".to_owned())]);
+        assert_eq!(of(1560, 8, Modes::default()).schema.parameters, [("length", "8".to_owned())]);
+        assert_eq!(of(1562, -1, Modes::default()).schema.parameters, [("length", "2147483647".to_owned())]);
+        assert_eq!(of(1562, 1, Modes::default()).schema.kind, "boolean");
+    }
+
+    #[test]
+    fn a_negative_scale_is_a_large_one() {
+        // numeric(5,-2)
+        let modifier = ((5 << 16) | 0x7FE) + 4;
+        let Value::Decimal(read) = of(1700, modifier, Modes::default()).reader.read(b"12300").unwrap() else {
+            panic!()
+        };
+        assert_eq!((read.scale(), read.text().len()), (2046, "12300.".len() + 2046));
     }
 
     #[test]
@@ -495,24 +493,30 @@ mod tests {
             detail(20_002, "small", 23, None),
             detail(20_003, "citext", 0, None),
             detail(20_004, "hstore", 0, None),
+            detail(20_007, "cube", 0, None),
+            detail(20_008, "vector", 0, None),
+            (20_009, TypeDetail { element: 20_002, ..detail(20_009, "_small", 0, None).1 }),
             (20_006, TypeDetail { element: 20_001, ..detail(20_006, "_mood", 0, None).1 }),
         ]);
         let of = |type_id| Type::of(type_id, -1, Modes::default(), &details);
         assert_eq!(of(20_001).unwrap().schema.parameters, [("allowed", "sad,glad".to_owned())]);
         assert_eq!(of(20_002).unwrap().schema.kind, "int32");
         assert_eq!(of(20_003).unwrap(), Type::plain_text());
-        assert!(matches!(of(20_004), Err(NoType::Unsupported(_))));
+        assert_eq!(of(20_004).unwrap().schema.name, Some("io.debezium.data.Json"));
+        assert_eq!((of(20_007), of(20_009)), (Err(NoType::LeftOut), Err(NoType::LeftOut)));
+        assert!(matches!(of(20_008), Err(NoType::Unsupported(_))));
         assert_eq!(of(20_006).unwrap().schema.items.unwrap().name, Some("io.debezium.data.Enum"));
         assert_eq!(of(20_005), Err(NoType::Unknown));
     }
 
     #[test]
     fn types_without_a_form_are_refused() {
-        for type_id in [19, 790, 600, 1560, 1562, 1115, 1185, 1001, 1003] {
-            assert!(
-                matches!(Type::of(type_id, -1, Modes::default(), &TypeDetails::new()), Err(NoType::Unsupported(_))),
-                "{type_id}"
-            );
+        let of = |type_id| Type::of(type_id, -1, Modes::default(), &TypeDetails::new());
+        for type_id in [1561, 2277, 32] {
+            assert!(matches!(of(type_id), Err(NoType::Unsupported(_))), "{type_id}");
+        }
+        for type_id in [603, 3220, 3615, 4451, 2205, 1187, 1003, 791] {
+            assert_eq!(of(type_id), Err(NoType::LeftOut), "{type_id}");
         }
         let other = Modes { time: TimePrecision::Other, ..Modes::default() };
         for type_id in [1082, 1083, 1114, 1184, 1266, 1186] {

@@ -5,6 +5,7 @@
 
 use super::super::json::push_base64;
 use super::number::{self, Decimal};
+use super::odd;
 use crate::outbox::connect::Json;
 use std::borrow::Cow;
 use std::io::Write;
@@ -23,7 +24,12 @@ pub(super) enum Value<'a> {
     Decimal(Decimal),
     /// With its scale beside it.
     VariableDecimal(Decimal),
+    Point(f64, f64),
+    /// A structure of any names; a null among the values is `None`.
+    Map(Vec<(String, Option<String>)>),
     List(Vec<Option<Self>>),
+    /// Debezium cannot convert it: the column has no value, as if it were null.
+    Nothing,
 }
 
 /// A text that must be UTF-8 and is not, or a value that the way has no form for.
@@ -41,7 +47,10 @@ impl Value<'_> {
         match self {
             Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
             // Java shows where an array lies, not what is in it.
-            Self::Bytes(_) | Self::VariableDecimal(_) => return Err(Unwritable::NoForm),
+            Self::Bytes(_) | Self::VariableDecimal(_) | Self::Point(..) | Self::Nothing => {
+                return Err(Unwritable::NoForm);
+            }
+            Self::Map(members) => push_java_map(out, members),
             Self::List(items) => push_list(out, items, b", ", |out, item| item.push_java(out))?,
             Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) | Self::Text(_) => {
                 self.push_scalar(out);
@@ -62,6 +71,9 @@ impl Value<'_> {
             }
             Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
             Self::VariableDecimal(decimal) => push_variable(out, decimal),
+            Self::Point(x, y) => push_point(out, *x, *y),
+            Self::Map(members) => push_map(out, members, |out, text| push_simple_string(out, text.as_bytes())),
+            Self::Nothing => return Err(Unwritable::NoForm),
             Self::List(items) => push_list(out, items, b",", |out, item| item.push_simple(out, true))?,
             Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) | Self::Text(_) => {
                 self.push_scalar(out);
@@ -78,6 +90,9 @@ impl Value<'_> {
             Self::Decimal(decimal) if json.numeric_decimals => out.extend(decimal.text().as_bytes()),
             Self::Decimal(decimal) => push_base64(out, &decimal.unscaled_bytes()),
             Self::VariableDecimal(decimal) => push_variable(out, decimal),
+            Self::Point(x, y) => push_point(out, *x, *y),
+            Self::Map(members) => push_map(out, members, push_string),
+            Self::Nothing => return Err(Unwritable::NoForm),
             Self::Float(value) if !value.is_finite() => push_string(out, &number::float(*value)),
             Self::Double(value) if !value.is_finite() => push_string(out, &number::float(*value)),
             Self::List(items) => push_list(out, items, b",", |out, item| item.push_json(out, json))?,
@@ -95,7 +110,13 @@ impl Value<'_> {
             Self::Float(value) => out.extend(number::float(*value).as_bytes()),
             Self::Double(value) => out.extend(number::float(*value).as_bytes()),
             Self::Text(text) => out.extend(text.iter()),
-            Self::Bytes(_) | Self::Decimal(_) | Self::VariableDecimal(_) | Self::List(_) => {}
+            Self::Bytes(_)
+            | Self::Decimal(_)
+            | Self::VariableDecimal(_)
+            | Self::Point(..)
+            | Self::Map(_)
+            | Self::List(_)
+            | Self::Nothing => {}
         }
     }
 }
@@ -128,6 +149,46 @@ fn push_variable(out: &mut Vec<u8>, decimal: &Decimal) {
     out.push(b'}');
 }
 
+/// A structure with both numbers, and the point as bytes; both ways write it alike.
+fn push_point(out: &mut Vec<u8>, x: f64, y: f64) {
+    for (name, number) in [("{\"x\":", x), (",\"y\":", y)] {
+        out.extend(name.as_bytes());
+        if number.is_finite() {
+            out.extend(number::float(number).as_bytes());
+        } else {
+            push_string(out, &number::float(number));
+        }
+    }
+    out.extend(b",\"wkb\":");
+    push_base64(out, &odd::well_known_binary(x, y));
+    out.extend(b",\"srid\":null}");
+}
+
+fn push_map(out: &mut Vec<u8>, members: &[(String, Option<String>)], push: impl Fn(&mut Vec<u8>, &str)) {
+    out.push(b'{');
+    for (at, (name, value)) in members.iter().enumerate() {
+        out.extend(if at > 0 { b",".as_slice() } else { b"" });
+        push(out, name);
+        out.push(b':');
+        match value {
+            Some(value) => push(out, value),
+            None => out.extend(b"null"),
+        }
+    }
+    out.push(b'}');
+}
+
+fn push_java_map(out: &mut Vec<u8>, members: &[(String, Option<String>)]) {
+    out.push(b'{');
+    for (at, (name, value)) in members.iter().enumerate() {
+        out.extend(if at > 0 { b", ".as_slice() } else { b"" });
+        out.extend(name.as_bytes());
+        out.push(b'=');
+        out.extend(value.as_deref().unwrap_or("null").as_bytes());
+    }
+    out.push(b'}');
+}
+
 /// Backslashes and quotes alone are escaped.
 fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
@@ -143,6 +204,11 @@ fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
 /// As Jackson writes a string as bytes: what must be escaped, and characters beyond 16 bits as two escapes; hex digits in
 /// capitals.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+    push_escaped(out, text, true);
+}
+
+/// The same; `wide`: characters beyond 16 bits are escaped, too. They are not where Jackson writes into a text.
+pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
     out.push(b'"');
     for character in text.chars() {
         match character {
@@ -153,6 +219,7 @@ pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
             '\n' => out.extend(b"\\n"),
             '\u{C}' => out.extend(b"\\f"),
             '\r' => out.extend(b"\\r"),
+            '\u{10000}'.. if !wide => out.extend(character.encode_utf8(&mut [0; 4]).bytes()),
             '\0'..='\u{1F}' | '\u{10000}'.. => {
                 for unit in character.encode_utf16(&mut [0; 2]) {
                     // Writing to a vector does not fail.

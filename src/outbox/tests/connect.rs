@@ -254,10 +254,37 @@ fn a_payload_is_expanded_where_it_is_json() {
 }
 
 #[test]
-fn a_value_that_debezium_cannot_read_is_a_bad_row() {
-    let mapping = Mapping { headers: pairs(&[("x", "x")]), ..router(Connect::default()) };
-    let bad = debezium_and("x", NUMERIC, Some("NaN")).bad(mapping.clone());
+fn a_value_that_debezium_cannot_convert_is_a_null() {
+    header(Converter::Simple, NUMERIC, Some("NaN"), None);
+    header(PLAIN_JSON, NUMERIC, Some("-Infinity"), Some("null"));
+    header(PLAIN_JSON, 19, Some("a name"), Some("null"));
+    let nan = debezium_and("x", NUMERIC, Some("NaN"));
+    let with_header = |connect| Mapping { headers: pairs(&[("x", "x")]), ..router(connect) };
+    let json = with_header(Connect { header: PLAIN_JSON, ..Connect::default() });
+    let kept = catalogued(json.clone(), &[("x", true, None)], &debezium_and("x", NUMERIC, Some("1")));
+    assert_eq!(kept.headers_text(), r#"id="0192" x={"scale":0,"value":"AQ=="}"#);
+    let texts = with_header(Connect::default());
+    assert_eq!(catalogued(texts, &[("x", true, None)], &nan).headers_text(), "id=0192 x");
+    let bad = nan.bad(with_header(Connect { fail_on_conversion: true, ..Connect::default() }));
     assert_eq!(bad.reason, BadReason::Unwritable { column: "x".into(), value: "NaN".into() });
+}
+
+#[test]
+fn a_null_that_cannot_be_where_schemas_are_is_a_bad_row() {
+    let headers = pairs(&[("x", "x")]);
+    let mapping = Mapping { headers, ..of(Converter::Text, Converter::Text, PLAIN_JSON) };
+    let given = debezium_and("x", NUMERIC, Some("NaN"));
+    let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
+    let name = ("shop".to_owned(), "outbox".to_owned(), "x".to_owned());
+    let detail = ColumnDetail { not_null: true, default: None };
+    outbox.details(Details { columns: [(name, detail)].into(), ..Details::default() });
+    outbox.relation(&given.relation()).unwrap();
+    assert!(offer(&mut outbox, &given.insert()).is_err());
+}
+
+#[test]
+fn a_value_that_has_no_form_is_a_bad_row() {
+    let mapping = Mapping { headers: pairs(&[("x", "x")]), ..router(Connect::default()) };
     let bad = debezium_and("x", TEXT_ARRAY, Some("{{a},{b}}")).bad(mapping);
     assert_eq!(bad.reason.label(), "unwritable");
     let latin1 = debezium().of_type("payload", TEXT).with_bytes("payload", Some(b"\xE9"));
@@ -268,8 +295,19 @@ fn a_value_that_debezium_cannot_read_is_a_bad_row() {
 #[test]
 fn a_column_without_a_form_is_refused_at_the_start() {
     let with_header = |connect: Connect| Mapping { headers: pairs(&[("x", "x")]), ..router(connect) };
-    let money = refused(with_header(Connect::default()), &debezium_and("x", 790, None));
-    assert!(money.starts_with("column \"x\" of table shop.outbox is of a type that"), "{money}");
+    let of_box = debezium_and("x", 603, Some("(1,1),(0,0)"));
+    let error = refused(with_header(Connect::default()), &of_box);
+    assert!(error.starts_with("column \"x\" of table shop.outbox is of a type that Debezium leaves out"), "{error}");
+    let passes_over = Connect { skip_missing: true, ..Connect::default() };
+    let envelope = pairs(&[("x", "x"), ("t", "type")]);
+    let kept = of_box.kept(Mapping { envelope, ..with_header(Connect { value: PLAIN_JSON, ..passes_over }) });
+    assert_eq!(kept.headers_text(), "id=0192");
+    assert_eq!(kept.value_text(), Some(r#"{"payload":"{\"total\": 1.50}","t":"OrderPlaced"}"#));
+    for type_id in [600, 1231, 1562, 1001] {
+        let texts = Connect { header: Converter::Text, ..Connect::default() };
+        let error = refused(with_header(texts), &debezium_and("x", type_id, None));
+        assert!(error.contains("Java's memory"), "{error}");
+    }
     let connect_times = Modes { time: TimePrecision::Connect, ..Modes::default() };
     let dates = with_header(Connect { modes: connect_times, ..Connect::default() });
     assert!(refused(dates.clone(), &debezium_and("x", DATE, None)).contains("zone of Java's machine"));

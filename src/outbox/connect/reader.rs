@@ -1,0 +1,250 @@
+//! A column's text as a value.
+//!
+//! In: Postgres' text (bytes for bytea), how its type reads. Out: a [`Value`]; [`Value::Nothing`] for what Debezium cannot
+//! convert and leaves out of its record; `None` for what ends its task, or is not known here.
+//! Specification: Debezium's `PostgresValueConverter`, `SpecialValueDecimal`; the arrays of Java's driver.
+
+use super::array::{self, Element};
+use super::number::Decimal;
+use super::odd;
+use super::temporal::{self, Unit};
+use super::value::Value;
+use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
+use std::borrow::Cow;
+
+/// How a type's text (bytes for bytea) reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reader {
+    Boolean,
+    Integer,
+    Float,
+    Double,
+    Text,
+    Bytes(BinaryMode),
+    Days,
+    TimeOfDay(Unit),
+    Timestamp(Unit),
+    ZonedTimestamp {
+        fraction_digits: usize,
+    },
+    ZonedTime,
+    Interval(IntervalMode),
+    /// Without a scale each value has its own.
+    Decimal {
+        mode: DecimalMode,
+        scale: Option<i32>,
+    },
+    Money {
+        mode: DecimalMode,
+        /// `money.fraction.digits`.
+        digits: i32,
+    },
+    /// One bit: a boolean.
+    Bit,
+    Bits,
+    Point,
+    Hstore(HstoreMode),
+    /// Whatever stands there, Debezium has no value of it.
+    Nothing,
+    List {
+        element: Box<Self>,
+        /// One null among the elements makes the whole value none.
+        required: bool,
+    },
+}
+
+impl Reader {
+    /// Whether the value is the text itself.
+    pub(super) const fn is_text(&self) -> bool {
+        matches!(self, Self::Text)
+    }
+
+    /// The value; `None`: it cannot be read.
+    pub(super) fn read<'a>(&self, bytes: &'a [u8]) -> Option<Value<'a>> {
+        if let Self::Bytes(mode) = self {
+            return Some(binary(bytes, *mode));
+        }
+        if self.is_text() {
+            return Some(Value::Text(Cow::Borrowed(bytes)));
+        }
+        let text = std::str::from_utf8(bytes).ok()?;
+        let owned = |text: String| Value::Text(Cow::Owned(text.into_bytes()));
+        Some(match self {
+            Self::Boolean => Value::Boolean(matches!(text, "t" | "true")),
+            Self::Integer => Value::Integer(text.parse().ok()?),
+            Self::Float => Value::Float(text.parse().ok()?),
+            Self::Double => Value::Double(text.parse().ok()?),
+            Self::Days => Value::Integer(temporal::days(text)?),
+            Self::TimeOfDay(unit) => Value::Integer(temporal::time_of_day(text, *unit)?),
+            Self::Timestamp(unit) => temporal::timestamp(text, *unit)?.map_or(Value::Nothing, Value::Integer),
+            Self::ZonedTimestamp { fraction_digits } => owned(temporal::zoned_timestamp(text, *fraction_digits)?),
+            Self::ZonedTime => owned(temporal::zoned_time(text)?),
+            Self::Interval(IntervalMode::Numeric) => Value::Integer(temporal::interval_micros(text)?),
+            Self::Interval(IntervalMode::Text) => owned(temporal::interval_text(text)?),
+            Self::Decimal { mode, scale } => read_decimal(text, *mode, *scale)?,
+            Self::Money { mode, digits } => read_money(text, *mode, *digits)?,
+            Self::Bit => Value::Boolean(matches!(text, "1")),
+            Self::Bits => Value::Bytes(Cow::Owned(odd::bits(text)?)),
+            Self::Point => odd::point(text).map(|(x, y)| Value::Point(x, y))?,
+            Self::Hstore(HstoreMode::Map) => Value::Map(odd::hstore(text)?),
+            Self::Hstore(HstoreMode::Json) => Value::Text(Cow::Owned(odd::members_json(&odd::hstore(text)?))),
+            Self::Nothing => Value::Nothing,
+            Self::List { element, required } => read_list(text, element, *required)?,
+            Self::Text | Self::Bytes(_) => return None,
+        })
+    }
+}
+
+fn binary(bytes: &[u8], mode: BinaryMode) -> Value<'_> {
+    match mode {
+        BinaryMode::Bytes => Value::Bytes(Cow::Borrowed(bytes)),
+        BinaryMode::Base64 => Value::Text(Cow::Owned(base64(bytes))),
+        BinaryMode::Base64UrlSafe => {
+            let safe = |byte| match byte {
+                b'+' => b'-',
+                b'/' => b'_',
+                other => other,
+            };
+            Value::Text(Cow::Owned(base64(bytes).into_iter().map(safe).collect()))
+        }
+        BinaryMode::Hex => {
+            let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
+            Value::Text(Cow::Owned(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
+        }
+    }
+}
+
+fn base64(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    super::super::json::push_base64(&mut out, bytes);
+    out.retain(|byte| *byte != b'"');
+    out
+}
+
+/// `NaN` and infinities have a form as texts and doubles alone.
+fn read_decimal(text: &str, mode: DecimalMode, scale: Option<i32>) -> Option<Value<'_>> {
+    let special = is_special(text);
+    Some(match (mode, scale) {
+        (DecimalMode::Double, _) => Value::Double(text.parse().ok()?),
+        (DecimalMode::Text, _) if special => Value::Text(Cow::Borrowed(special_name(text).as_bytes())),
+        (DecimalMode::Precise, _) if special => Value::Nothing,
+        (DecimalMode::Text, None) => Value::Text(Cow::Borrowed(text.as_bytes())),
+        (DecimalMode::Text, Some(scale)) => {
+            Value::Text(Cow::Owned(Decimal::parse(text)?.of_scale(scale).plain_text().into_bytes()))
+        }
+        (DecimalMode::Precise, None) => Value::VariableDecimal(Decimal::parse(text)?.stripped()),
+        (DecimalMode::Precise, Some(scale)) => Value::Decimal(Decimal::parse(text)?.of_scale(scale)),
+    })
+}
+
+fn is_special(text: &str) -> bool {
+    matches!(text, "NaN" | "Infinity" | "-Infinity")
+}
+
+/// The names of Debezium's `SpecialValue`.
+fn special_name(text: &str) -> &'static str {
+    match text {
+        "Infinity" => "POSITIVE_INFINITY",
+        "-Infinity" => "NEGATIVE_INFINITY",
+        _ => "NAN",
+    }
+}
+
+fn read_money<'a>(text: &str, mode: DecimalMode, digits: i32) -> Option<Value<'a>> {
+    let amount = odd::money(text)?;
+    Some(match mode {
+        DecimalMode::Precise => Value::Decimal(amount.rounded(digits)),
+        DecimalMode::Double => Value::Double(amount.plain_text().parse().ok()?),
+        DecimalMode::Text => Value::Text(Cow::Owned(amount.plain_text().into_bytes())),
+    })
+}
+
+fn read_list<'a>(text: &'a str, element: &Reader, required: bool) -> Option<Value<'a>> {
+    let mut items = Vec::new();
+    for item in array::elements(text)? {
+        let value = match item {
+            Element::Null if required => Value::Nothing,
+            Element::Null => {
+                items.push(None);
+                continue;
+            }
+            // A list where one value is wanted: Debezium takes it for a null.
+            Element::List if element.has_no_list() => {
+                items.push(None);
+                continue;
+            }
+            Element::List => return None,
+            Element::Text(Cow::Borrowed(text)) => element.read_item(text)?,
+            Element::Text(Cow::Owned(text)) => element.read_item(&text).map(owned)?,
+        };
+        if value == Value::Nothing {
+            return Some(Value::Nothing);
+        }
+        items.push(Some(value));
+    }
+    Some(Value::List(items))
+}
+
+impl Reader {
+    /// Whether Debezium leaves a list in the place of one value out; of others it writes where it lies in Java's memory.
+    const fn has_no_list(&self) -> bool {
+        matches!(
+            self,
+            Self::Boolean | Self::Integer | Self::Float | Self::Double | Self::Bytes(_) | Self::Decimal { .. }
+        )
+    }
+
+    /// An array's element. Java's driver has times of day to milliseconds there, and midnight at their end as at their
+    /// beginning.
+    fn read_item<'a>(&self, text: &'a str) -> Option<Value<'a>> {
+        match self {
+            Self::TimeOfDay(unit) => temporal::time_in_array(text, *unit).map(Value::Integer),
+            Self::Days => temporal::days_in_array(text).map(Value::Integer),
+            // Of these Java's driver makes other times.
+            Self::ZonedTimestamp { .. } if text == "-infinity" || text.ends_with(" BC") => None,
+            Self::Decimal { .. } if is_special(text) => Some(Value::Nothing),
+            Self::Bytes(mode) => Some(owned(binary(&unhex(text)?, *mode))),
+            Self::Boolean
+            | Self::Integer
+            | Self::Float
+            | Self::Double
+            | Self::Text
+            | Self::Timestamp(_)
+            | Self::ZonedTimestamp { .. }
+            | Self::ZonedTime
+            | Self::Interval(_)
+            | Self::Decimal { .. }
+            | Self::Money { .. }
+            | Self::Bit
+            | Self::Bits
+            | Self::Point
+            | Self::Hstore(_)
+            | Self::Nothing
+            | Self::List { .. } => self.read(text.as_bytes()),
+        }
+    }
+}
+
+/// Bytes of Postgres' text form: `\x` and two digits for each.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("\\x")?;
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+fn owned<'a>(value: Value<'_>) -> Value<'a> {
+    match value {
+        Value::Boolean(value) => Value::Boolean(value),
+        Value::Integer(value) => Value::Integer(value),
+        Value::Float(value) => Value::Float(value),
+        Value::Double(value) => Value::Double(value),
+        Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
+        Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
+        Value::Decimal(decimal) => Value::Decimal(decimal),
+        Value::VariableDecimal(decimal) => Value::VariableDecimal(decimal),
+        Value::Point(x, y) => Value::Point(x, y),
+        Value::Map(members) => Value::Map(members),
+        Value::Nothing => Value::Nothing,
+        Value::List(items) => Value::List(items.into_iter().map(|item| item.map(owned)).collect()),
+    }
+}
