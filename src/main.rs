@@ -85,7 +85,7 @@ fn measure(request: &bench::Request) -> Result<(), BenchError> {
     bench::bench(request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 
-fn end_check(ended: Result<(), walrelay::debezium::DebeziumError>) -> u8 {
+fn end_check(ended: Result<(), walrelay::config::ConfigError>) -> u8 {
     match ended {
         Ok(()) => 0,
         Err(error) => fail(&error, error.hint(), commands::EXIT_SETTINGS),

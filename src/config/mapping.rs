@@ -92,10 +92,18 @@ impl Reader<'_> {
 
     /// `NAME=COLUMN` for each, with where it was given.
     fn pairs(&self, setting: &str, typed: &[String]) -> Result<Vec<(Pair, Given)>, ConfigError> {
-        let pair = |given: Given| match given.text.split_once('=') {
-            Some((name, column)) if !name.is_empty() && is_name(column) => {
-                Ok(((name.to_owned(), column.to_owned()), given))
+        // Debezium's aliases may hold one, its columns may not.
+        let split = |given: &Given| {
+            match given.origin {
+                Origin::Translated(_) => given.text.rsplit_once('='),
+                Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => {
+                    given.text.split_once('=')
+                }
             }
+            .map(|(name, column)| (name.to_owned(), column.to_owned()))
+        };
+        let pair = |given: Given| match split(&given) {
+            Some((name, column)) if !name.is_empty() && is_name(&column) => Ok(((name, column), given)),
             _ => {
                 let bare = is_name(&given.text) && !given.text.contains('=');
                 Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))).into())

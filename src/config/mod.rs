@@ -63,7 +63,7 @@ pub enum Task {
     /// Measure.
     Bench(Box<bench::Request>),
     /// Show what an old set-up means.
-    CheckDebezium(Box<Review>),
+    CheckDebezium(Box<Review<ConfigError>>),
     /// Publish rows once more.
     Republish(Box<republish::Request>),
     /// Delete rows that are delivered.

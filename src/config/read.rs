@@ -65,9 +65,9 @@ impl Reader<'_> {
     }
 
     pub(super) fn run(&mut self, args: &RunArgs) -> Result<run::Request, ConfigError> {
+        self.old_set_up(args.debezium.accept_differences.as_deref())?;
         let Place { source, publication, slot } = self.place(&args.source)?;
         let limits = self.limits(&args.operation)?;
-        self.old_set_up(args.debezium.accept_differences.as_deref())?;
         let tables = self.tables(&args.table)?;
         let destination = self.destination(&args.destination, limits.max_in_flight)?;
         let addresses = destination.kind().topics;
@@ -116,7 +116,11 @@ impl Reader<'_> {
         };
         let accept = self.layers.is_on("accept-differences", debezium.accept_differences.as_deref())?;
         let files = self.layers.debezium_files(&debezium.from_debezium);
-        let (report, verdict) = (translation.report(&files, accept), translation.verdict(accept));
+        let report = translation.report(&files, accept);
+        let told = self.warnings.len();
+        let verdict = self.run(&args.run).map(drop);
+        // The report has them.
+        self.warnings.truncate(told);
         Ok(Task::CheckDebezium(Box::new(Review { report, verdict })))
     }
 

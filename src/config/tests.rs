@@ -570,6 +570,67 @@ fn check_shows_what_an_old_set_up_means() {
     assert_eq!((request.json, request.config.slot.as_str()), (true, "s"));
 }
 
+/// One line more, which `run` refuses by its key and line; `check` says the same.
+#[track_caller]
+fn both_refuse(line: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, line);
+    let of_run = refused(&["run", "--from-debezium", &old]);
+    let invocation = parse_in(&environment(&[]), &["check", "--from-debezium", &old]).unwrap();
+    let Task::CheckDebezium(review) = invocation.task else { panic!("no check") };
+    let of_check = Exit::Wrong(review.verdict.expect_err(line)).to_string();
+    assert_eq!(of_run, of_check, "{line}");
+    let (key, _) = line.split_once('=').unwrap();
+    let key = format!("{key} ({old}, line 17)");
+    assert!(of_run.contains(&key), "{line}: {of_run}");
+}
+
+#[test]
+fn check_and_run_judge_an_old_set_up_alike_and_name_its_keys() {
+    for line in [
+        "debezium.source.database.sslmode=nonsense",
+        "debezium.source.database.port=abc",
+        "debezium.source.database.port=0",
+        "debezium.source.slot.name=Bad-Slot",
+        "debezium.sink.kafka.producer.bootstrap.servers=a:b:c",
+        "debezium.sink.kafka.producer.compression.type=brotli",
+        "debezium.sink.kafka.producer.linger.ms=-5",
+        "debezium.sink.kafka.producer.security.protocol=SASL_SSL",
+        "debezium.transforms.o.table.fields.additional.placement=a:envelope:payload",
+        "debezium.transforms.o.table.fields.additional.placement=a:envelope:x,b:envelope:x",
+        "debezium.transforms.o.table.fields.additional.placement=a:footer",
+        "debezium.transforms.o.route.topic.regex=(",
+        "debezium.source.topic.prefix=${nothing}",
+        "debezium.source.plugin.name=wal2json",
+    ] {
+        both_refuse(line);
+    }
+}
+
+#[test]
+fn what_debezium_takes_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    for line in [
+        "debezium.source.database.sslmode=Require",
+        "debezium.source.database.port= 5433 ",
+        "debezium.transforms.o.table.fields.additional.placement=a:header,b:header:x=y,",
+    ] {
+        let old = old_set_up(&dir, line);
+        run_in(&environment(&[]), &["--from-debezium", &old]);
+        let task = parse_in(&environment(&[]), &["check", "--from-debezium", &old]).unwrap().task;
+        let Task::CheckDebezium(review) = task else { panic!("no check") };
+        review.verdict.expect(line);
+    }
+    let (config, _) = run_in(
+        &environment(&[]),
+        &[
+            "--from-debezium",
+            &old_set_up(&dir, "debezium.transforms.o.table.fields.additional.placement=b:header:x=y,"),
+        ],
+    );
+    assert_eq!(config.mapping.headers, [("x=y".to_owned(), "b".to_owned())]);
+}
+
 proptest! {
     #[test]
     fn no_command_line_panics(arguments in proptest::collection::vec("(run|setup|status|--?[a-zA-Z-]{1,12}=?|\\PC{0,8})", 0..5)) {

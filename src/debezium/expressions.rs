@@ -42,6 +42,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) keys: &'a Keys,
     /// Names of config providers, and the last part of their classes' names.
     pub(super) providers: BTreeMap<String, String>,
+    /// Whether Debezium Server's engine asks them, too: `config.providers` is there. Quarkus has looked at the value before.
+    pub(super) asks: bool,
 }
 
 /// The providers that a worker (or a connector's `config.providers.*`) names.
@@ -66,6 +68,7 @@ impl Surroundings<'_> {
     pub(super) fn resolve(&self, text: &str, literal: bool) -> Result<String, Unresolved> {
         match self.platform {
             Platform::Connect => self.connect(text),
+            Platform::Server if self.asks => self.server(text, literal, 0).and_then(|text| self.connect(&text)),
             Platform::Server => self.server(text, literal, 0),
         }
     }
@@ -218,7 +221,7 @@ mod tests {
             keys.insert(key.to_owned(), Value { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
         let providers = providers(&keys);
-        let surroundings = Surroundings { platform, environment: &environment, keys: &keys, providers };
+        let surroundings = Surroundings { platform, environment: &environment, keys: &keys, providers, asks: false };
         surroundings.resolve(text, literal).map_err(|error| error.to_string())
     }
 

@@ -1,26 +1,26 @@
 //! `walrelay check --from-debezium`: what an old set-up means here.
 //!
-//! In: what the settings' reader made of the files. Out: the report on stdout, and the error that `run` would end with.
+//! In: what the settings' reader made of the files. Out: the report on stdout, and the error that `run` would end with: it is
+//! the reader's own, so that the two cannot disagree.
 //! Contacts nothing.
 
-use super::DebeziumError;
 use std::io::Write;
 
 /// What is shown of an old set-up.
 #[derive(Debug)]
-pub struct Review {
+pub struct Review<E> {
     /// For stdout; no secret is in it.
     pub report: String,
     /// Whether `run` would take the files.
-    pub verdict: Result<(), DebeziumError>,
+    pub verdict: Result<(), E>,
 }
 
-impl Review {
+impl<E> Review<E> {
     /// Prints the report.
     ///
     /// # Errors
     /// `run` would not take the files.
-    pub fn print(self, out: &mut dyn Write) -> Result<(), DebeziumError> {
+    pub fn print(self, out: &mut dyn Write) -> Result<(), E> {
         // A reader that went away does not want the rest.
         drop(out.write_all(self.report.as_bytes()));
         self.verdict

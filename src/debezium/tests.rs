@@ -8,7 +8,7 @@ use super::*;
 use crate::outbox::connect::{BinaryMode, Converter, DecimalMode, Expand, IntervalMode, Json, TimePrecision};
 
 /// A set-up that has nothing to complain of.
-const SERVER: &str = "\
+pub(super) const SERVER: &str = "\
 debezium.sink.type=kafka
 debezium.sink.kafka.producer.bootstrap.servers=k:9092
 debezium.format.key=simplestring
@@ -24,7 +24,7 @@ debezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
 ";
 
 /// The same for Kafka Connect, as members of an object.
-const CONNECTOR: &str = r#"
+pub(super) const CONNECTOR: &str = r#"
 "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
 "plugin.name": "pgoutput",
 "slot.name": "dbz",
@@ -50,13 +50,13 @@ fn read_all(files: &[&str], variables: &[(&str, &str)]) -> Result<Translation, D
 }
 
 #[track_caller]
-fn translated(files: &[&str]) -> Translation {
+pub(super) fn translated(files: &[&str]) -> Translation {
     read_all(files, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The set-up of Debezium Server with further lines.
 #[track_caller]
-fn server(lines: &str) -> Translation {
+pub(super) fn server(lines: &str) -> Translation {
     translated(&[&format!("{SERVER}{lines}\n")])
 }
 
@@ -250,8 +250,25 @@ fn placements_keep_their_order_and_repeat_names() {
 }
 
 #[test]
+fn an_empty_regular_expression_matches_no_route() {
+    let translation =
+        connect(r#""transforms.outbox.route.topic.regex": "", "transforms.outbox.route.topic.replacement": "x.$1""#);
+    assert_eq!(setting(&translation, "topic").as_deref(), Some("{route}"));
+    translation.verdict(false).unwrap();
+}
+
+#[test]
+fn commas_at_the_end_of_placements_are_nothing_and_aliases_may_hold_an_equals_sign() {
+    let translation =
+        connect(r#""transforms.outbox.table.fields.additional.placement": "a:header:x=y,b:envelope:z=1,,""#);
+    assert_eq!(setting(&translation, "header").as_deref(), Some("x=y=a"));
+    assert_eq!(setting(&translation, "envelope").as_deref(), Some("z=1=b"));
+    translation.verdict(false).unwrap();
+}
+
+#[test]
 fn a_placement_that_is_none_is_refused() {
-    for placements in ["a", "a:footer", "a:header:b:c", ":header", "a:header:b=c"] {
+    for placements in ["a", "a:footer", "a:header:b:c", ":header", "a=b:header", "a:header,,b:header", "a:header, "] {
         let option = format!(r#""transforms.outbox.table.fields.additional.placement": "{placements}""#);
         assert!(matches!(connect(&option).verdict(true), Err(DebeziumError::Problems { .. })), "{placements}");
     }
@@ -693,6 +710,19 @@ fn expressions_are_resolved_and_what_cannot_be_is_refused() {
     assert!(unset.verdict(true).is_err());
     let vault = connect(r#""database.password": "${vault:a:b}""#);
     noted(&vault, "database.password", Severity::Refused, "config provider \"vault\"");
+}
+
+#[test]
+fn the_engine_of_debezium_server_asks_config_providers_where_quarkus_leaves_the_expression() {
+    let lines = r"debezium.source.slot.name=\\${env:SLOT}";
+    let providers = "debezium.source.config.providers=env\n\
+                     debezium.source.config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider";
+    let slot = |text: &str| {
+        let translation = read_all(&[&format!("{SERVER}{text}\n")], &[("SLOT", "of_variable")]).unwrap();
+        setting(&translation, "slot")
+    };
+    assert_eq!(slot(&format!("{lines}\n{providers}")).as_deref(), Some("of_variable"));
+    assert_eq!(slot(lines).as_deref(), Some("${env:SLOT}"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::Translator;
 use crate::debezium::keys::Value;
 use crate::debezium::{Setting, Severity};
-use crate::given::Origin;
+use crate::given::{Key, Origin};
 use crate::outbox::{List, TablePatterns};
 
 /// Debezium's names of what libpq calls otherwise, and whether it is shown.
@@ -33,7 +33,8 @@ impl Translator {
             parts.push(("keepalives", Value { text: "0".to_owned(), origin: off.origin }));
         }
         self.judge_tls(&parts);
-        let Some(origin) = parts.first().map(|(_, value)| value.origin.clone()) else { return };
+        self.judge_places(&mut parts);
+        let Some(origin) = parts.first().map(|(_, value)| of_all(&value.origin)) else { return };
         let pairs = |shown: bool| {
             let pairs = parts.iter().filter(|(keyword, _)| !shown || *keyword != "password");
             pairs.map(|(keyword, value)| format!("{keyword}={}", quoted(&value.text))).collect::<Vec<_>>().join(" ")
@@ -48,6 +49,21 @@ impl Translator {
         if parts.iter().any(|(keyword, _)| *keyword == "password") {
             let text = "the password is taken from the file and not shown; without the file: PGPASSWORD or ~/.pgpass";
             self.note(Severity::NotNeeded, &origin_of(&parts, "password").unwrap_or(origin), text);
+        }
+    }
+
+    /// What libpq would refuse without naming the key.
+    fn judge_places(&mut self, parts: &mut [(&str, Value)]) {
+        for (keyword, value) in parts {
+            let text = value.text.trim().to_ascii_lowercase();
+            match *keyword {
+                // Debezium takes them in any case.
+                "sslmode" if SSL_MODES.contains(&text.as_str()) => value.text = text,
+                "sslmode" => self.refuse(value, format!("\"{text}\" is none of {}", SSL_MODES.join(", "))),
+                "port" if text.parse::<u16>().is_ok_and(|port| port > 0) => value.text = text,
+                "port" => self.refuse(value, format!("\"{text}\" is no port: 1 to 65535")),
+                _ => {}
+            }
         }
     }
 
@@ -73,8 +89,13 @@ impl Translator {
         let slot = connector.take_filled("slot.name");
         let publication = connector.take_filled("publication.name");
         let drop = connector.take("slot.drop.on.stop");
-        if let Some(class) = class.filter(|class| !class.text.trim().ends_with("PostgresConnector")) {
-            self.refuse(&class, "this is no PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)");
+        match class {
+            Some(class) if class.text.trim().ends_with("PostgresConnector") => self.not_needed(&class, "the same job"),
+            Some(class) => {
+                let text = "this is no PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)";
+                self.refuse(&class, text);
+            }
+            None => {}
         }
         match plugin {
             Some(plugin) if plugin.text.trim() == "pgoutput" => {
@@ -144,6 +165,19 @@ impl Translator {
 }
 
 const NO_PGOUTPUT: &str = "the slot must be one of the plugin pgoutput: set plugin.name=pgoutput in Debezium, with a new slot, and let it run until the old slot is read";
+
+const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
+
+/// The place of what all these keys give together.
+fn of_all(first: &Origin) -> Origin {
+    match first {
+        Origin::Translated(key) => {
+            let prefix = key.name.rsplit_once("database.").map_or("", |(prefix, _)| prefix);
+            Origin::Translated(Box::new(Key { name: format!("{prefix}database.*"), ..Key::clone(key) }))
+        }
+        Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => first.clone(),
+    }
+}
 
 fn origin_of(parts: &[(&str, Value)], keyword: &str) -> Option<Origin> {
     parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())

@@ -63,7 +63,8 @@ impl Translator {
     fn resolve(&mut self, environment: &Environment) {
         let all = self.all_keys();
         let providers = expressions::providers(&all);
-        let surroundings = Surroundings { platform: self.job.platform, environment, keys: &all, providers };
+        let asks = self.job.connector.get("config.providers").is_some();
+        let surroundings = Surroundings { platform: self.job.platform, environment, keys: &all, providers, asks };
         let mut notes = Vec::new();
         let Job { connector, producer, worker, server, .. } = &mut self.job;
         for keys in [connector, producer, worker, server] {

@@ -164,6 +164,12 @@ impl Translator {
     /// The usual forms as a template, which reads better; others as they are.
     fn route(&mut self, options: &mut Keys) {
         let regex = options.take("route.topic.regex");
+        if let Some(empty) = regex.as_ref().filter(|value| value.text.is_empty()) {
+            // It matches no route: each is its own topic.
+            let origin = empty.origin.clone();
+            options.take("route.topic.replacement");
+            return self.set("topic", "{route}", &origin);
+        }
         let replacement = options.take("route.topic.replacement");
         let Some(origin) = replacement.as_ref().or(regex.as_ref()).map(|value| value.origin.clone()) else {
             return self.set("topic", "outbox.event.{route}", &Origin::Flag("the router's default".to_owned()));
@@ -201,7 +207,8 @@ impl Translator {
         self.missing_columns(options);
         let Some(list) = options.take_filled("table.fields.additional.placement") else { return };
         let (mut headers, mut envelope) = (Vec::new(), Vec::new());
-        for item in list.text.split(',').map(str::trim) {
+        // Java's split leaves empty parts at the end out.
+        for item in list.text.trim_end_matches(',').split(',').map(str::trim) {
             let Some((placement, column, alias)) = self.placement(&list, item) else { continue };
             let pair = format!("{alias}={column}");
             match placement {
@@ -227,7 +234,7 @@ impl Translator {
             [column, placement, alias] => (*column, *placement, *alias),
             _ => ("", "", ""),
         };
-        if column.is_empty() || alias.contains('=') {
+        if column.is_empty() || column.contains('=') {
             self.refuse(list, format!("\"{item}\" is not COLUMN:PLACEMENT or COLUMN:PLACEMENT:ALIAS"));
             return None;
         }

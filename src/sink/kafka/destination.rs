@@ -8,7 +8,7 @@ use super::scratch::ScratchTopic;
 use super::settings::{Settings, SettingsError};
 use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
 use crate::finding::Finding;
-use crate::given::{SettingError, is_secret};
+use crate::given::{Given, Origin, SettingError, is_secret};
 use crate::route::TOPICS;
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::{Failure, FailureClass, Sink};
@@ -58,6 +58,7 @@ impl fmt::Debug for Kafka {
 }
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let places = translated(&asked.properties);
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
@@ -66,8 +67,26 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         login,
     };
     // Librdkafka judges the rest.
-    kafka.settings("walrelay")?;
+    kafka.settings("walrelay").map_err(|error| named(&error, &places))?;
     Ok(Arc::new(kafka))
+}
+
+/// Where properties stand that another program's files gave: their names there are not librdkafka's.
+fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
+    let of_files = properties.iter().filter(|(_, given)| matches!(given.origin, Origin::Translated(_)));
+    of_files.map(|(name, given)| (name.clone(), given.origin.clone())).collect()
+}
+
+/// The error, with the place of the property that it names; of several together, with that of the first that may be meant.
+fn named(error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
+    let is_meant = |name: &str| match error {
+        SettingsError::Property { key, .. } => name == key,
+        SettingsError::Together { .. } | SettingsError::Login(_) => {
+            ["security.", "sasl.", "ssl."].iter().any(|part| name.starts_with(part))
+        }
+    };
+    let place = places.iter().find(|(name, _)| is_meant(name)).map(|(_, origin)| format!("{origin}: "));
+    SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()) }
 }
 
 /// What fixes a failure for which an operator must act.
