@@ -20,7 +20,7 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test check provision conformance conformance-debezium chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium conformance-generated chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -63,6 +63,11 @@ conformance-debezium: ## Hold it against a real Debezium Server (700 MB, JDK 21)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-debezium $(ARGS)
+
+conformance-generated: ## ARGS="--seed 1 --configurations 300", each by Debezium in a Kafka Connect worker and by the relay
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev conformance-generated $(ARGS)
 
 chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network killed, frozen, cut, slowed
 	@dev/prerequisites test

@@ -1,4 +1,4 @@
-//! One HTTP GET, for the relay's own pages on loopback.
+//! One HTTP request, for the relay's own pages and Kafka Connect's interface on loopback.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -23,11 +23,23 @@ pub struct Answer {
 /// # Errors
 /// Nobody answers within 10 s, or it is no HTTP.
 pub fn get(port: u16, path: &str) -> Result<Answer> {
+    request(port, "GET", path, "")
+}
+
+/// Asks 127.0.0.1:`port` for `path` by any method; `body`: JSON, or empty.
+///
+/// # Errors
+/// As [`get`].
+pub fn request(port: u16, method: &str, path: &str, body: &str) -> Result<Answer> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // HTTP/1.0: the body ends with the connection, never in chunks.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
+    let content = match body.len() {
+        0 => String::new(),
+        length => format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"),
+    };
+    stream.write_all(format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n{content}\r\n{body}").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     parse(&answer).with_context(|| format!("no HTTP answer from {address}: {answer:?}"))

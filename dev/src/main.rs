@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision};
 
-use commands::{bench, chaos, conformance, conformance_debezium, demo, prune_chaos};
+use commands::{bench, chaos, conformance, conformance_debezium, conformance_generated, demo, prune_chaos};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -45,6 +45,8 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Hold the relay against a real Debezium Server, on the same rows by the same properties; then move there and back
     ConformanceDebezium(conformance_debezium::Arguments),
+    /// Hold the relay against Debezium in a Kafka Connect worker, by configurations drawn from a seed
+    ConformanceGenerated(conformance_generated::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),
 }
@@ -69,6 +71,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
+        Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
     }
 }

@@ -4,5 +4,6 @@ pub(crate) mod bench;
 pub(crate) mod chaos;
 pub(crate) mod conformance;
 pub(crate) mod conformance_debezium;
+pub(crate) mod conformance_generated;
 pub(crate) mod demo;
 pub(crate) mod prune_chaos;

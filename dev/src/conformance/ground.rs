@@ -307,11 +307,25 @@ impl Site<'_> {
         self.group.cases.iter().enumerate().map(ask).collect()
     }
 
-    /// Writes the files of the group's Debezium into `folder`.
+    /// The configuration of the group's connector, with its addresses and this slot. Its worker's lines are among them: they
+    /// are the defaults of what the connector does not say.
     ///
     /// # Errors
-    /// They cannot be written.
-    pub fn files(&self, folder: &Path, slot: &str, brokers: &str) -> Result<Vec<PathBuf>> {
+    /// It is no group of Kafka Connect's.
+    pub fn connector(&self, slot: &str) -> Result<BTreeMap<String, String>> {
+        let connect = self.group.connect.as_ref().context("a group of Kafka Connect's")?;
+        let mut config: BTreeMap<String, String> = connect
+            .worker
+            .iter()
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        config.extend(connect.config.clone());
+        config.extend(self.place(slot)?);
+        Ok(config)
+    }
+
+    fn place(&self, slot: &str) -> Result<BTreeMap<String, String>> {
         let config: ::postgres::Config = self.source.parse()?;
         let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
         let place = [
@@ -323,6 +337,15 @@ impl Site<'_> {
             ("slot.name", slot),
             ("publication.name", PUBLICATION),
         ];
+        Ok(place.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+    }
+
+    /// Writes the files of the group's Debezium into `folder`.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn files(&self, folder: &Path, slot: &str, brokers: &str) -> Result<Vec<PathBuf>> {
+        let place = self.place(slot)?;
         let Some(connect) = &self.group.connect else {
             let mut lines: Vec<String> =
                 place.iter().map(|(key, value)| format!("debezium.source.{key}={value}")).collect();
@@ -330,8 +353,7 @@ impl Site<'_> {
             lines.extend(self.group.debezium.iter().cloned());
             return Ok(vec![put(&folder.join(format!("{slot}.properties")), &lines.join("\n"))?]);
         };
-        let mut config: BTreeMap<&str, &str> =
-            connect.config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut config = connect.config.clone();
         config.extend(place);
         let connector = serde_json::json!({ "name": slot, "config": config }).to_string();
         let worker = [vec![format!("bootstrap.servers={brokers}")], connect.worker.clone()].concat().join("\n");

@@ -4,6 +4,7 @@
 //! same memory of its position.
 
 mod provision;
+mod worker;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,12 +18,30 @@ use crate::process::{self, Guarded, LastWill};
 use crate::{http, run_dir};
 
 pub use provision::{VERSION, debezium};
+pub use worker::{State, Worker};
 
 /// A JVM that starts beside others.
 const START: Duration = Duration::from_mins(3);
 
 /// How long a stop may take: it waits for its last commit of offsets.
 const STOP: Duration = Duration::from_mins(1);
+
+/// The program that prints the keys that Debezium's and Kafka's classes declare.
+const DECLARED_KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/debezium/DeclaredKeys.java");
+
+/// The keys that the classes in the Server's jars declare, a line for each: who declares it, and its name.
+///
+/// # Errors
+/// It cannot be brought, or Java fails.
+pub fn declared_keys() -> Result<String> {
+    let tools = debezium()?;
+    let classes = tools.home.join("lib/*");
+    let output = Command::new(&tools.java).arg("-cp").arg(classes).arg(DECLARED_KEYS).output()?;
+    if !output.status.success() {
+        bail!("the declared keys cannot be had: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
 
 /// A server: running, or stopped and ready to be started again.
 #[derive(Debug)]

@@ -63,6 +63,7 @@ struct Count {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let binary = arguments.binary.path()?;
     debezium::debezium()?;
+    let known = keys(arguments.write)?;
     let ground = Ground::start(arguments.postgres)?;
     let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
     let mut files = data::load(&data::folder())?;
@@ -76,7 +77,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         debezium::VERSION
     ));
     let moved = arguments.records_only || migration::run(&ground, &binary)?;
-    Ok(failures == 0 && moved)
+    Ok(failures == 0 && moved && known)
+}
+
+/// The list that the relay's own test sorts.
+const DECLARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/debezium/declared.txt");
+
+/// Whether the list of declared keys is what the jars declare.
+fn keys(write: bool) -> Result<bool> {
+    let declared = debezium::declared_keys()?;
+    if write {
+        std::fs::write(DECLARED, &declared)?;
+    }
+    let same = std::fs::read_to_string(DECLARED)? == declared;
+    if !same {
+        screen::line("src/debezium/declared.txt is not what the jars declare: --write takes it down");
+    }
+    Ok(same)
 }
 
 fn in_file(
