@@ -21,6 +21,8 @@ mod review;
 mod translate;
 
 #[cfg(test)]
+mod sorted;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

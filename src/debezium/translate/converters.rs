@@ -123,10 +123,10 @@ impl Translator {
                 None
             }
         };
-        for (key, option) in options.iter() {
-            if converter.is_some()
-                && !["schemas.cache.size", "replace.null.with.default", "converter.type"].contains(&key)
-            {
+        for (key, option) in options.iter().filter(|_| converter.is_some()) {
+            if ["schemas.cache.size", "converter.type", "plugin.version"].contains(&key) {
+                self.not_needed(option, "it changes no record");
+            } else {
                 self.warn(option, format!("{class} knows no such option"));
             }
         }
@@ -151,6 +151,19 @@ impl Translator {
     fn json(&mut self, options: &mut Keys) -> Json {
         let schemas = options.take("schemas.enable");
         let schemas = schemas.is_none() || self.is_on(schemas);
+        match options.take("replace.null.with.default") {
+            Some(value) if value.boolean() == Some(false) => {
+                self.differs(
+                    &value,
+                    "a column's default stands in the place of a null here, and with this it does not",
+                );
+            }
+            Some(value) => self.not_needed(&value, "it asks for nothing"),
+            None => {}
+        }
+        if let Some(content) = options.take_filled("schema.content") {
+            self.differs(&content, "records would hold this schema instead of their own: it is not written");
+        }
         let words = [("base64", false), ("numeric", true)];
         let decimals = options.take("decimal.format");
         Json { schemas, numeric_decimals: decimals.and_then(|value| self.one_of(&value, &words)).unwrap_or(false) }

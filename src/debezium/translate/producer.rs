@@ -22,10 +22,11 @@ use Fate::{Becomes, Lost, NotNeeded};
 const FIXED: &str = "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried for ever";
 const PACE: &str = "the relay has a pace of its own (--max-in-flight, --disconnect-after)";
 const METRICS: &str = "walrelay has its own metrics";
+const OIDC: &str = "Java's way to a token: -X sasl.oauthbearer.* has librdkafka's";
 const TLS: &str = "a setting of Java's TLS; OpenSSL's default counts";
 
 /// Java's names. One that ends with a dot stands for all that begin with it.
-const PROPERTIES: [(&str, Fate); 62] = [
+const PROPERTIES: [(&str, Fate); 71] = [
     ("acks", NotNeeded(FIXED)),
     ("enable.idempotence", NotNeeded(FIXED)),
     ("retries", NotNeeded(FIXED)),
@@ -74,12 +75,21 @@ const PROPERTIES: [(&str, Fate); 62] = [
     ("enable.metrics.push", Becomes("enable.metrics.push")),
     ("security.providers", Lost(TLS)),
     ("security.protocol", Becomes("security.protocol")),
-    ("sasl.kerberos.service.name", Becomes("sasl.kerberos.service.name")),
+    ("sasl.kerberos.", Lost("Kerberos is not built in")),
     ("sasl.login.connect.timeout.ms", NotNeeded(PACE)),
     ("sasl.login.read.timeout.ms", NotNeeded(PACE)),
     ("sasl.login.retry.", NotNeeded(PACE)),
     ("sasl.login.refresh.", NotNeeded("librdkafka renews tokens when 80 % of their time is over")),
     ("sasl.oauthbearer.token.endpoint.url", Becomes("sasl.oauthbearer.token.endpoint.url")),
+    ("sasl.oauthbearer.scope", Becomes("sasl.oauthbearer.scope")),
+    ("sasl.oauthbearer.client.credentials.client.id", Becomes("sasl.oauthbearer.client.id")),
+    ("sasl.oauthbearer.client.credentials.client.secret", Becomes("sasl.oauthbearer.client.secret")),
+    ("sasl.oauthbearer.jwks.", NotNeeded("a producer checks no tokens")),
+    ("sasl.oauthbearer.expected.", NotNeeded("a producer checks no tokens")),
+    ("sasl.oauthbearer.clock.skew.seconds", NotNeeded("a producer checks no tokens")),
+    ("sasl.oauthbearer.header.urlencode", Lost(OIDC)),
+    ("sasl.oauthbearer.jwt.", Lost(OIDC)),
+    ("sasl.oauthbearer.assertion.", Lost(OIDC)),
     ("sasl.oauthbearer.scope.claim.name", NotNeeded("librdkafka does not look into tokens")),
     ("sasl.oauthbearer.sub.claim.name", NotNeeded("librdkafka does not look into tokens")),
     ("ssl.cipher.suites", Lost("Java's names of cipher suites are not OpenSSL's: -X ssl.cipher.suites=… names those")),
@@ -195,6 +205,21 @@ impl Translator {
                 None => self
                     .refuse(&config, "this is no JAAS configuration; librdkafka has sasl.username and sasl.password"),
             }
+        }
+        self.kerberos(mechanism.as_ref());
+    }
+
+    /// What Java logs in with where nobody names a mechanism.
+    fn kerberos(&mut self, mechanism: Option<&Value>) {
+        const NO_KERBEROS: &str =
+            "Kerberos (GSSAPI) is not built in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are";
+        if let Some(mechanism) = mechanism.filter(|value| value.text.trim().eq_ignore_ascii_case("GSSAPI")) {
+            return self.refuse(mechanism, NO_KERBEROS);
+        }
+        let protocol = self.job.producer.get("security.protocol").cloned();
+        let protocol = protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"));
+        if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {
+            self.refuse(&protocol, format!("sasl.mechanism is missing, so that Java takes GSSAPI: {NO_KERBEROS}"));
         }
     }
 

@@ -50,7 +50,7 @@ const NOTHING: [&str; 8] = [
 ];
 
 /// The connector's. One that ends with a dot stands for all that begin with it; the first that fits counts.
-const CONNECTOR: [(&str, When, Severity, &str); 92] = [
+const CONNECTOR: [(&str, When, Severity, &str); 105] = [
     ("name", Always, NotNeeded, CONNECT),
     ("tasks.max", Always, NotNeeded, CONNECT),
     ("tasks.max.enforce", Always, NotNeeded, CONNECT),
@@ -113,6 +113,8 @@ const CONNECTOR: [(&str, When, Severity, &str); 92] = [
     ("database.initial.statements", On, Warning, "they ran on Debezium's other connections; walrelay runs none"),
     ("database.query.timeout.ms", Always, NotNeeded, PACE),
     ("database.tcpKeepAlive", Always, NotNeeded, "keepalives are on"),
+    ("database.include.list", Always, NotNeeded, "a slot is of one database"),
+    ("database.exclude.list", Always, NotNeeded, "a slot is of one database"),
     ("database.", Always, Warning, "no connection setting that is known here; -d takes libpq's"),
     ("driver.", Always, Warning, "a setting of the JDBC driver; -d takes libpq's"),
     ("errors.max.retries", Always, NotNeeded, PACE),
@@ -173,6 +175,17 @@ const CONNECTOR: [(&str, When, Severity, &str); 92] = [
     ("source.struct.version", Always, NotNeeded, "the router leaves the source out"),
     ("extended.headers.enabled", Always, NotNeeded, "Debezium's headers are left out"),
     ("predicates", Always, NotNeeded, "see the transforms that name one"),
+    ("connector.plugin.version", Always, NotNeeded, CONNECT),
+    ("custom.sanitize.pattern", On, Differs, "names of columns are not changed"),
+    ("legacy.snapshot.max.threads", Always, NotNeeded, OLD_ROWS),
+    ("memory.management.", Always, NotNeeded, PACE),
+    ("queue.provider.type", Always, NotNeeded, PACE),
+    ("skip.messages.without.change", Always, NotNeeded, "updates of the outbox publish nothing anyway"),
+    ("sourceinfo.struct.maker", Always, NotNeeded, "the router leaves the source out"),
+    ("statistics.metrics.enabled", Always, NotNeeded, "walrelay has its own metrics"),
+    ("table.ignore.builtin", Always, NotNeeded, "a publication has no tables of PostgreSQL's own"),
+    ("topic.heartbeat.name", Always, NotNeeded, HEARTBEAT),
+    ("debezium.embedded.", Always, NotNeeded, PACE),
 ];
 
 /// Debezium Server's.

@@ -47,6 +47,9 @@ impl Translator {
         let location = producer.take_filled("ssl.truststore.location");
         let inline = producer.take_filled("ssl.truststore.certificates");
         let password = producer.take_filled("ssl.truststore.password");
+        if let Some(kind) = &kind {
+            self.not_needed(kind, FORMAT);
+        }
         if let Some(pem) = inline {
             self.property("ssl.ca.pem", pem.text, &pem.origin);
         }
@@ -67,6 +70,9 @@ impl Translator {
         let location = producer.take_filled("ssl.keystore.location");
         let password = producer.take_filled("ssl.keystore.password");
         let key_password = producer.take_filled("ssl.key.password");
+        if let Some(kind) = &kind {
+            self.not_needed(kind, FORMAT);
+        }
         for (key, property) in
             [("ssl.keystore.key", "ssl.key.pem"), ("ssl.keystore.certificate.chain", "ssl.certificate.pem")]
         {
@@ -74,8 +80,10 @@ impl Translator {
                 self.property(property, pem.text, &pem.origin);
             }
         }
-        if let Some(location) = location {
-            self.key_store_file(kind.as_ref(), &location, password);
+        match (location, password) {
+            (Some(location), password) => self.key_store_file(kind.as_ref(), &location, password),
+            (None, Some(password)) => self.not_needed(&password, "no key store is named"),
+            (None, None) => {}
         }
         if let Some(password) = key_password {
             self.property("ssl.key.password", password.text, &password.origin);
@@ -100,6 +108,8 @@ impl Translator {
         }
     }
 }
+
+const FORMAT: &str = "it says how the file is read";
 
 const NO_STORE: &str = "librdkafka reads no Java trust store: write its certificates as PEM (keytool -exportcert -rfc) and give -X ssl.ca.location=FILE";
 
