@@ -1,5 +1,6 @@
-//! NATS JetStream: with the id alone, and with subject and id, as what repeats are dropped by.
+//! NATS JetStream: with the id alone, and with subject and id, as what repeats are dropped by; and in atomic batches to one stream.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use walrelay_dev::tap::Tap;
 
 use crate::script::Ground;
 
-/// What the script sends to; each has a stream of its own.
+/// What the script sends to.
 const ADDRESSES: [&str; 12] =
     ["taken", "other", "full", "large", "blocked", "refused", "free", "dead", "held", "restart", "order0", "order1"];
 
@@ -20,19 +21,27 @@ struct Nats {
     tap: Tap,
     client: Mutex<JetStream>,
     properties: &'static [(&'static str, &'static str)],
+    /// What takes each address: the stream of all of them, or one of its own, which is called like it.
+    one: Option<&'static str>,
+    /// Addresses that are refused.
+    refused: Mutex<BTreeSet<String>>,
     // Ends after its connections.
     _broker: Broker,
 }
 
 impl Nats {
-    fn with(properties: &'static [(&'static str, &'static str)]) -> Self {
+    fn with(properties: &'static [(&'static str, &'static str)], one: Option<&'static str>) -> Self {
         let broker = Broker::start(Kind::Nats, &[]).unwrap();
         let mut client = broker.jetstream(&Value::Null).unwrap();
-        for address in ADDRESSES {
+        for address in ADDRESSES.into_iter().filter(|_| one.is_none()) {
             client.create_stream(address, &[address], &json!({ "discard": "new" })).unwrap();
         }
+        if let Some(stream) = one {
+            let more = json!({ "discard": "new", "allow_atomic": true });
+            client.create_stream(stream, &ADDRESSES, &more).unwrap();
+        }
         let tap = Tap::start(format!("127.0.0.1:{}", broker.port())).unwrap();
-        Self { tap, client: Mutex::new(client), properties, _broker: broker }
+        Self { tap, client: Mutex::new(client), properties, one, refused: Mutex::default(), _broker: broker }
     }
 
     fn update(&self, stream: &str, changes: &Value) {
@@ -40,9 +49,20 @@ impl Nats {
     }
 
     fn update_all(&self, changes: &Value) {
-        for address in ADDRESSES {
-            self.update(address, changes);
+        let all = self.one.as_ref().map_or(&ADDRESSES[..], std::slice::from_ref);
+        for stream in all {
+            self.update(stream, changes);
         }
+    }
+
+    /// The streams take what is not refused.
+    fn take_subjects(&self, changed: &str) {
+        let refused = self.refused.lock().unwrap();
+        let off = format!("{changed}.off");
+        let (stream, known) = self.one.map_or_else(|| (changed, vec![changed]), |one| (one, ADDRESSES.to_vec()));
+        let taken: Vec<&str> =
+            known.into_iter().filter(|address| !refused.contains(*address)).chain([off.as_str()]).collect();
+        self.update(stream, &json!({ "subjects": taken }));
     }
 }
 
@@ -56,17 +76,20 @@ impl Ground for Nats {
     }
 
     fn stored(&self, address: &str) -> Vec<String> {
-        let messages = self.client.lock().unwrap().messages(address).unwrap();
-        messages.into_iter().map(|message| String::from_utf8(message.data).unwrap()).collect()
+        let messages = self.client.lock().unwrap().messages(self.one.unwrap_or(address)).unwrap();
+        let here = messages.into_iter().filter(|message| message.subject == address);
+        here.map(|message| String::from_utf8(message.data).unwrap()).collect()
     }
 
-    /// Its stream takes another subject, and none takes this one.
+    /// No stream takes its subject any more.
     fn refuse(&self, address: &str) {
-        self.update(address, &json!({ "subjects": [format!("{address}.off")] }));
+        self.refused.lock().unwrap().insert(address.to_owned());
+        self.take_subjects(address);
     }
 
     fn allow(&self, address: &str) {
-        self.update(address, &json!({ "subjects": [address] }));
+        self.refused.lock().unwrap().remove(address);
+        self.take_subjects(address);
     }
 
     fn fill(&self) {
@@ -88,7 +111,7 @@ mod by_id {
     impl ById {
         #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
         fn new() -> super::Nats {
-            super::Nats::with(&[])
+            super::Nats::with(&[], None)
         }
     }
 
@@ -101,9 +124,22 @@ mod by_subject_and_id {
     impl BySubjectAndId {
         #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
         fn new() -> super::Nats {
-            super::Nats::with(&[("msg-id", "subject")])
+            super::Nats::with(&[("msg-id", "subject")], None)
         }
     }
 
     crate::contract!(BySubjectAndId);
+}
+
+mod in_batches {
+    struct InBatches;
+
+    impl InBatches {
+        #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
+        fn new() -> super::Nats {
+            super::Nats::with(&[("stream", "contract"), ("atomic", "true")], Some("contract"))
+        }
+    }
+
+    crate::contract!(InBatches);
 }

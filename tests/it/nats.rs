@@ -284,6 +284,28 @@ fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped()
     assert_eq!(assert_complete(&broker, &lane, last), 0);
 }
 
+#[test]
+fn in_batches_kills_lose_nothing_and_swap_nothing_and_a_refused_row_is_found() {
+    let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
+    let lane = with_stream(&broker, &json!({ "allow_atomic": true, "max_msg_size": 4000 }));
+    let batches = ["-X", &format!("stream={}", lane.name), "-X", "atomic=true", "--on-bad-row=skip"];
+    let mut writer = lane.connect();
+    insert(&mut writer, 1, 1000);
+    writer.batch_execute("INSERT INTO outbox SELECT 'large', 'order', 'k1', 't', to_jsonb(repeat('x', 5000))").unwrap();
+    insert(&mut writer, 1001, 2000);
+    let mut relay = start(&lane, &broker, &batches);
+    wait_count(&broker, &lane, 100);
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    wait_count(&broker, &lane, 500);
+    broker.kill().unwrap();
+    broker.start_again().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&broker, &lane, 2000), 0);
+    let stored = client(&broker).messages(&lane.name).unwrap();
+    assert!(stored.iter().any(|message| message.header("Nats-Batch-Sequence").is_some()), "no batch was sent");
+}
+
 /// Ids that two subjects share in one stream.
 #[test]
 fn rows_of_two_subjects_with_one_id_are_both_stored_where_the_subject_counts() {

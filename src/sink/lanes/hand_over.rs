@@ -512,6 +512,14 @@ impl Receiver {
         true
     }
 
+    /// The first `records` of the lane, which are all under way, have been delivered.
+    pub fn delivered(&mut self, lane: Lane, records: usize) {
+        for _ in 0..records {
+            let Some(item) = self.lanes.first(lane) else { return };
+            self.settle(Taken { lane, number: 0, item }, &Outcome::Delivered);
+        }
+    }
+
     fn count(&mut self, place: Place) {
         let Some(record) = self.record(place) else { return };
         let (token, bytes, held_bytes) = (record.tag().token, record.bytes() as u64, record.held_bytes() as u64);

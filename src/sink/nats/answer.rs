@@ -53,6 +53,9 @@ struct PubAck<'a> {
     /// Its place there, from 1.
     #[serde(default)]
     seq: u64,
+    /// How many were stored with it, where it is the last of a batch; else 0.
+    #[serde(default)]
+    count: usize,
     #[serde(borrow, default)]
     error: Option<ApiError<'a>>,
 }
@@ -69,8 +72,8 @@ pub(super) struct ApiError<'a> {
     pub(super) description: Cow<'a, str>,
 }
 
-/// What the answer says of the message to `subject`; `None`: it is no answer of JetStream's.
-pub(super) fn judge(subject: &str, answer: Message<'_>) -> Option<Outcome> {
+/// What the answer says of the message to `subject`, or of the `records` of its batch; `None`: it is no answer of JetStream's.
+pub(super) fn judge(subject: &str, records: usize, answer: Message<'_>) -> Option<Outcome> {
     if status(answer.headers) == Some(NO_RESPONDERS) {
         let text = format!("no stream of NATS takes subject {subject}");
         return Some(Outcome::Refused(Failure { class: FailureClass::Topic, reason: NO_STREAM, text }));
@@ -78,6 +81,8 @@ pub(super) fn judge(subject: &str, answer: Message<'_>) -> Option<Outcome> {
     let ack: PubAck<'_> = serde_json::from_slice(answer.data).ok()?;
     match ack.error {
         Some(error) => Some(of_error(subject, &error)),
+        // It is not one batch to this server: what became of the others is not said.
+        None if records > 1 && ack.count != records => Some(Outcome::Unknown),
         None => (!ack.stream.is_empty() && ack.seq > 0).then_some(Outcome::Delivered),
     }
 }
@@ -127,7 +132,12 @@ mod tests {
 
     #[track_caller]
     fn judged(headers: &[u8], data: &str) -> String {
-        match judge("a.b", Message { subject: b"", headers, data: data.as_bytes() }) {
+        judged_of(1, headers, data)
+    }
+
+    #[track_caller]
+    fn judged_of(records: usize, headers: &[u8], data: &str) -> String {
+        match judge("a.b", records, Message { subject: b"", headers, data: data.as_bytes() }) {
             None => "none".to_owned(),
             Some(Outcome::Delivered) => "stored".to_owned(),
             Some(Outcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
@@ -143,6 +153,13 @@ mod tests {
         for data in ["", "{}", "ok", r#"{"stream":"S"}"#, r#"{"stream":"","seq":7}"#, r#"{"stream":"S","seq":0}"#] {
             assert_eq!(judged(b"", data), "none", "{data}");
         }
+    }
+
+    #[test]
+    fn a_batch_counts_only_as_a_whole() {
+        assert_eq!(judged_of(3, b"", r#"{"stream":"S","seq":7,"batch":"b","count":3}"#), "stored");
+        assert_eq!(judged_of(3, b"", r#"{"stream":"S","seq":7,"batch":"b","count":2}"#), "unknown");
+        assert_eq!(judged_of(3, b"", r#"{"stream":"S","seq":7}"#), "unknown");
     }
 
     #[test]

@@ -48,6 +48,7 @@ struct Config {
     /// Nanoseconds.
     duplicate_window: u64,
     sealed: bool,
+    allow_atomic: bool,
     no_ack: bool,
     mirror: Option<serde::de::IgnoredAny>,
 }
@@ -118,6 +119,17 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
     Ok(facts)
 }
 
+/// Whether a stream stores batches as a whole or not at all; a server that knows none does not say so.
+///
+/// # Errors
+/// The connection is lost, or nobody answers.
+pub(super) async fn allows_atomic(link: &mut Link, stream: &str) -> Result<bool, Failure> {
+    Ok(match link.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await? {
+        Answered::With(_, data) => serde_json::from_slice(&data).is_ok_and(|info: StreamInfo| info.config.allow_atomic),
+        Answered::Forbidden => false,
+    })
+}
+
 /// The error that an answer of the API is; `None`: it is none.
 pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
@@ -168,6 +180,13 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
     found.extend(facts.subjects.iter().map(|(subject, streams)| of_subject(settings, subject, streams)));
     for (name, config) in &facts.streams {
         found.extend(of_stream(facts, name, config, largest_bytes));
+        if settings.atomic && !config.allow_atomic {
+            found.push(
+                warn("atomic", format!("stream {name} allows no atomic batches"))
+                    .why("messages of one key are sent one by one")
+                    .fix("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
+            );
+        }
     }
     found
 }
@@ -337,6 +356,14 @@ mod tests {
         assert_found(&judged(None, &facts(CONFIG), 1 << 20), Level::Fail, "max_payload");
         let cluster = Facts { info: Info { cluster: Some("c".to_owned()), ..Info::default() }, ..facts(CONFIG) };
         assert_found(&judged(None, &cluster, 1), Level::Warn, "on 1 servers");
+    }
+
+    #[test]
+    fn a_stream_without_atomic_batches_is_told_where_they_are_asked_for() {
+        let found = |config: &str| findings(&Settings { atomic: true, ..settings(Some("S")) }, &facts(config), 1);
+        let told = |config: &str| found(config).iter().any(|found| found.finding.contains("no atomic batches"));
+        assert!(told(CONFIG));
+        assert!(!told(&CONFIG.replace("\"max_age\":0", "\"max_age\":0,\"allow_atomic\":true")));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Headers, in this order: `Nats-Msg-Id`, `id` where that is not the same, `Nats-Expected-Stream` where a stream is asked for, `key`,
 //! then the record's others. NATS knows no null: a header that is null is left out, a value that is null is an empty message. A header of the
 //! record's that would stand for one of the server's, or for the key, is written as `header-NAME`.
-//! Specification: NATS, "Client Protocol" (HPUB), ADR-4 (headers), JetStream's headers.
+//! Specification: NATS, "Client Protocol" (HPUB), ADR-4 (headers), ADR-50 (atomic batches), JetStream's headers.
 
 use crate::sink::lanes::Stored;
 use crate::sink::{Header, Record};
@@ -79,9 +79,23 @@ fn is_break(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | 0)
 }
 
+/// A record's place among several that JetStream stores all or none of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InBatch {
+    /// Counted on the connection.
+    pub(super) batch: u64,
+    /// From 1.
+    pub(super) place: u64,
+    /// With it the batch is stored, and answered.
+    pub(super) last: bool,
+}
+
 /// Writes the record's headers, with the line that they begin and the one that they end with.
-pub(super) fn headers(out: &mut Vec<u8>, sending: Sending<'_>, record: Stored<'_>) {
+pub(super) fn headers(out: &mut Vec<u8>, sending: Sending<'_>, batch: Option<InBatch>, record: Stored<'_>) {
     out.extend_from_slice(VERSION);
+    if let Some(batch) = batch {
+        in_batch(out, sending, batch);
+    }
     let mut rest = record.headers().peekable();
     let id = rest.next_if(|header| header.name == ID).and_then(|header| header.value);
     let counts = if record.headers().any(|header| header.name == DEAD_LETTER) {
@@ -114,6 +128,18 @@ pub(super) fn headers(out: &mut Vec<u8>, sending: Sending<'_>, record: Stored<'_
     out.extend_from_slice(b"\r\n");
 }
 
+/// A batch's id is the connection's inbox and its number: no other client's.
+fn in_batch(out: &mut Vec<u8>, sending: Sending<'_>, batch: InBatch) {
+    out.extend_from_slice(b"Nats-Batch-Id: ");
+    let inbox = sending.inbox.rsplit('.').find(|part| !part.is_empty()).unwrap_or_default();
+    out.extend_from_slice(inbox.as_bytes());
+    out.push(b'-');
+    decimal(out, batch.batch);
+    out.extend_from_slice(b"\r\nNats-Batch-Sequence: ");
+    decimal(out, batch.place);
+    out.extend_from_slice(if batch.last { b"\r\nNats-Batch-Commit: 1\r\n" } else { b"\r\n" });
+}
+
 fn is_taken(name: &str) -> bool {
     let begins = name.get(..SERVERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SERVERS));
     begins || name.eq_ignore_ascii_case(KEY)
@@ -136,15 +162,23 @@ fn header(out: &mut Vec<u8>, name: &[&str], value: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the message; `number`: what its answer's subject ends in.
-pub(super) fn publish(out: &mut Vec<u8>, sending: Sending<'_>, number: u64, record: Stored<'_>, headers: &[u8]) {
+/// Writes the message; `number`: what its answer's subject ends in; `None`: it is answered with the last of its batch.
+pub(super) fn publish(
+    out: &mut Vec<u8>,
+    sending: Sending<'_>,
+    number: Option<u64>,
+    record: Stored<'_>,
+    headers: &[u8],
+) {
     let value = record.value().unwrap_or_default();
     out.extend_from_slice(b"HPUB ");
     out.extend_from_slice(record.topic().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(sending.inbox.as_bytes());
-    decimal(out, number);
-    out.push(b' ');
+    if let Some(number) = number {
+        out.extend_from_slice(sending.inbox.as_bytes());
+        decimal(out, number);
+        out.push(b' ');
+    }
     decimal(out, headers.len() as u64);
     out.push(b' ');
     decimal(out, (headers.len() + value.len()) as u64);
@@ -183,8 +217,8 @@ mod tests {
         chunk.push(record, Tag { token: Token::unpack(0), origin: Origin::default() });
         let sending = Sending { inbox: "_INBOX.a.", stream, id };
         let (mut head, mut out) = (Vec::new(), Vec::new());
-        headers(&mut head, sending, chunk.get(0).unwrap());
-        publish(&mut out, sending, 1070, chunk.get(0).unwrap(), &head);
+        headers(&mut head, sending, None, chunk.get(0).unwrap());
+        publish(&mut out, sending, Some(1070), chunk.get(0).unwrap(), &head);
         String::from_utf8(out).unwrap()
     }
 
@@ -208,6 +242,27 @@ mod tests {
         let text = written(&record(None, None, &letter), None, MessageId::Id);
         assert!(text.contains(&format!("{ids}walrelay-error: why\r\n")), "{text}");
         assert!(written(&record(None, None, &[]), None, MessageId::Id).ends_with("NATS/1.0\r\n\r\n\r\n"));
+    }
+
+    #[test]
+    fn the_last_of_a_batch_stores_it_and_is_answered() {
+        let mut chunk = Chunk::default();
+        let id = [Header { name: "id", value: Some(b"7") }];
+        chunk.push(&record(None, None, &id), Tag { token: Token::unpack(0), origin: Origin::default() });
+        let sending = Sending { inbox: "_INBOX.ab12.", stream: None, id: MessageId::Id };
+        let text = |place, last| {
+            let (mut head, mut out) = (Vec::new(), Vec::new());
+            let batch = Some(InBatch { batch: 10, place, last });
+            headers(&mut head, sending, batch, chunk.get(0).unwrap());
+            publish(&mut out, sending, last.then_some(3), chunk.get(0).unwrap(), &head);
+            String::from_utf8(out).unwrap()
+        };
+        let first = text(1, false);
+        assert!(first.starts_with("HPUB outbox.order 76 76\r\n") && !first.contains("Commit"), "{first}");
+        assert!(first.contains("Nats-Batch-Id: ab12-10\r\nNats-Batch-Sequence: 1\r\nNats-Msg-Id: 7\r\n"), "{first}");
+        let last = text(2, true);
+        assert!(last.starts_with("HPUB outbox.order _INBOX.ab12.3 "), "{last}");
+        assert!(last.contains("Nats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1\r\n"), "{last}");
     }
 
     #[test]

@@ -10,13 +10,14 @@ use crate::secret::Secret;
 use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 12] = [
+pub(super) const PROPERTIES: [&str; 13] = [
     "username",
     "password",
     "token",
     "nkey",
     "credentials",
     "stream",
+    "atomic",
     "msg-id",
     "inbox",
     "tls.ca",
@@ -73,6 +74,7 @@ impl Settings {
             login: login(&property)?.or(in_address).unwrap_or(LogIn::None),
             inbox: property("inbox").map_or_else(|| Ok(INBOX.to_owned()), inbox)?,
             stream: property("stream").map(stream).transpose()?,
+            atomic: atomic(&property)?,
             id: property("msg-id").map_or(Ok(MessageId::Id), message_id)?,
             client: "walrelay".to_owned(),
             max_in_flight,
@@ -132,6 +134,15 @@ fn file_of(given: &Given) -> Secret {
         Origin::Flag(_) | Origin::Variable(_) | Origin::Key(_) | Origin::Translated(_) => {
             Secret::File(given.text.clone().into())
         }
+    }
+}
+
+/// Whether a stream allows it can be asked only where its name is known.
+fn atomic<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, SettingError> {
+    match (property("atomic"), property("stream")) {
+        (Some(given), None) => Err(needs(Some(given), "stream")),
+        (Some(given), Some(_)) => switch(given),
+        (None, _) => Ok(false),
     }
 }
 
@@ -231,6 +242,8 @@ mod tests {
             ("h", vec![("msg-id", "both")]),
             ("h", vec![("inbox", "a..b")]),
             ("h", vec![("stream", "a.b")]),
+            ("h", vec![("atomic", "true")]),
+            ("h", vec![("stream", "a"), ("atomic", "yes")]),
         ] {
             assert!(read("nats", address, &properties).is_err(), "{address} {properties:?}");
         }

@@ -23,6 +23,8 @@ pub struct Settings {
     pub(super) inbox: String,
     /// The stream that has to take every message; `None`: whichever does.
     pub(super) stream: Option<String>,
+    /// Messages of a key go together, all or none of them, where the stream allows it.
+    pub(super) atomic: bool,
     pub(super) id: MessageId,
     /// The client's name there.
     pub(super) client: String,

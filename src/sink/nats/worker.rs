@@ -4,10 +4,14 @@
 //! lane: JetStream takes what follows a refused message. Nothing is sent a second time by itself: what was under way when a
 //! connection was lost, or was not acknowledged in time, goes back to its lane, and the stream drops it by its id where it is a
 //! repeat.
+//!
+//! With `atomic`, what waits of one lane goes as one batch that the stream stores as a whole or not at all. A batch that it does not
+//! store says of no record why: its records go one by one.
 
 use super::answer::{judge, no_ack, not_permitted, too_large};
+use super::check::allows_atomic;
 use super::link::{Link, broken, forbidden_subject, not_nats, read_info, refusal};
-use super::message::{Sending, headers, publish};
+use super::message::{InBatch, Sending, headers, publish};
 use super::proto::{Frame, Message, frame};
 use super::settings::Settings;
 use crate::sink::Failure;
@@ -18,6 +22,10 @@ use tokio::time::Instant;
 
 /// Messages under way at a time: as many as hide the way to the server and its disk.
 const WINDOW: usize = 1024;
+
+/// The most messages in a batch, and the most batches under way: servers take 1,000 and 50.
+const BATCH: u32 = 200;
+const BATCHES: usize = 16;
 
 /// Nothing more is written while so many bytes wait to leave.
 const OUTPUT_BYTES: usize = 1 << 20;
@@ -46,10 +54,11 @@ enum End {
     Lost(Failure),
 }
 
-/// A message whose acknowledgement is due.
-#[derive(Clone, Copy)]
+/// A message whose acknowledgement is due, or a batch of one lane's.
 struct Flight {
     taken: Taken<Place>,
+    /// How many messages there are.
+    records: usize,
     sent: Instant,
 }
 
@@ -60,20 +69,24 @@ struct Flights {
     numbered: VecDeque<Option<Flight>>,
     /// The number of the first.
     first: u64,
+    /// Messages.
     under_way: usize,
+    /// How many of them are batches.
+    batches: usize,
 }
 
 /// Runs until the relay wants nothing more.
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
-    let (mut pause, mut server) = (RECONNECT.0, 0);
+    let (mut pause, mut server, mut alone) = (RECONNECT.0, 0, 0);
     loop {
         let Some(opened) = while_listening(&mut receiver, Link::open(&settings, server)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
             Ok(link) => {
-                let mut worker = Worker::new(&settings, link);
+                let mut worker = Worker::new(&settings, link, alone);
                 let end = worker.serve(&mut receiver).await;
                 worker.give_back(&mut receiver);
+                alone = worker.alone;
                 if worker.answered {
                     pause = RECONNECT.0;
                 }
@@ -110,6 +123,12 @@ struct Worker<'a> {
     settings: &'a Settings,
     link: Link,
     flights: Flights,
+    /// So many messages of a lane go together: more than one where the stream stores batches as a whole or not at all.
+    most_of_a_lane: u32,
+    /// So many messages go one by one: a batch that held them was not stored, or is not known to be.
+    alone: usize,
+    /// Batches that were sent.
+    sent_batches: u64,
     /// Emptied, to be used again.
     taken: Vec<Taken<Place>>,
     headers: Vec<u8>,
@@ -128,12 +147,15 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(settings: &'a Settings, link: Link) -> Self {
+    fn new(settings: &'a Settings, link: Link, alone: usize) -> Self {
         let now = Instant::now();
         Self {
             settings,
             link,
             flights: Flights::default(),
+            most_of_a_lane: 1,
+            alone,
+            sent_batches: 0,
             taken: Vec::new(),
             headers: Vec::new(),
             heard: now,
@@ -146,6 +168,12 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self, receiver: &mut Receiver) -> End {
+        if let Some(stream) = self.settings.stream.as_deref().filter(|_| self.settings.atomic) {
+            match allows_atomic(&mut self.link, stream).await {
+                Ok(atomic) => self.most_of_a_lane = if atomic { BATCH } else { 1 },
+                Err(failure) => return End::Lost(failure),
+            }
+        }
         receiver.set_blocked(None);
         loop {
             if self.link.info.ldm && self.flights.under_way == 0 {
@@ -179,7 +207,8 @@ impl<'a> Worker<'a> {
             let waiting = self.link.socket.output.len();
             let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), waiting);
             let mut taken = std::mem::take(&mut self.taken);
-            receiver.take(&mut taken, 1, |record| {
+            let together = self.alone == 0 && self.flights.batches < BATCHES;
+            receiver.take(&mut taken, if together { self.most_of_a_lane } else { 1 }, |record| {
                 if room == 0 || bytes > OUTPUT_BYTES {
                     return Fit::Full;
                 }
@@ -192,9 +221,14 @@ impl<'a> Worker<'a> {
             if any && self.flights.under_way == 0 && !self.unanswered {
                 (self.heard, self.acknowledged, self.asked) = (now, now, false);
             }
-            for taken in taken.drain(..) {
-                self.send(taken, now, receiver);
+            self.alone = self.alone.saturating_sub(taken.len());
+            if together && self.most_of_a_lane > 1 {
+                taken.sort_unstable_by_key(|taken| (taken.lane, taken.number));
             }
+            for run in taken.chunk_by(|a, b| a.lane == b.lane) {
+                self.send(run, now, receiver);
+            }
+            taken.clear();
             self.taken = taken;
             if !any {
                 break;
@@ -202,22 +236,45 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn send(&mut self, taken: Taken<Place>, now: Instant, receiver: &mut Receiver) {
-        let Some(record) = receiver.record(taken.item) else { return };
-        let sending =
-            Sending { inbox: &self.link.inbox, stream: self.settings.stream.as_deref(), id: self.settings.id };
-        self.headers.clear();
-        headers(&mut self.headers, sending, record);
-        let bytes = self.headers.len() + record.value().map_or(0, <[u8]>::len);
-        let most = self.link.info.max_payload;
-        if most > 0 && bytes > most {
-            let refused = Outcome::Refused(too_large(record.topic(), bytes, most));
-            receiver.settle(taken, &refused);
-            receiver.publish();
-            return;
+    /// Sends records of one lane: one, or several as a batch.
+    fn send(&mut self, run: &[Taken<Place>], now: Instant, receiver: &mut Receiver) {
+        let Some((&first, rest)) = run.split_first() else { return };
+        let records = run.len();
+        let begin = self.link.socket.output.len();
+        let number = self.flights.next();
+        let mut refused = None;
+        for (place, taken) in run.iter().enumerate() {
+            let Some(record) = receiver.record(taken.item) else { continue };
+            let sending =
+                Sending { inbox: &self.link.inbox, stream: self.settings.stream.as_deref(), id: self.settings.id };
+            let last = place + 1 == records;
+            let batch = InBatch { batch: self.sent_batches, place: place as u64 + 1, last };
+            self.headers.clear();
+            headers(&mut self.headers, sending, (!rest.is_empty()).then_some(batch), record);
+            let bytes = self.headers.len() + record.value().map_or(0, <[u8]>::len);
+            let most = self.link.info.max_payload;
+            if most > 0 && bytes > most {
+                refused = Some(too_large(record.topic(), bytes, most));
+                break;
+            }
+            publish(&mut self.link.socket.output, sending, last.then_some(number), record, &self.headers);
         }
-        let number = self.flights.push(Flight { taken, sent: now });
-        publish(&mut self.link.socket.output, sending, number, record, &self.headers);
+        match refused {
+            None => {
+                self.sent_batches += u64::from(!rest.is_empty());
+                self.flights.push(Flight { taken: first, records, sent: now });
+            }
+            Some(failure) if rest.is_empty() => {
+                receiver.settle(first, &Outcome::Refused(failure));
+                receiver.publish();
+            }
+            Some(_of_one) => {
+                // None of the batch was sent.
+                self.link.socket.output.truncate(begin);
+                self.alone += records;
+                receiver.settle(first, &Outcome::Unknown);
+            }
+        }
     }
 
     /// A restart: what is under way is of no interest any more.
@@ -259,10 +316,10 @@ impl<'a> Worker<'a> {
     }
 
     fn heed(&mut self, frame: Frame<'_>, receiver: &mut Receiver) -> Result<(), Failure> {
-        let Self { link, flights, .. } = self;
+        let Self { link, flights, alone, .. } = self;
         match frame {
             Frame::Message(message) => {
-                let stored = answered(flights, &link.inbox, message, receiver);
+                let stored = answered(flights, alone, &link.inbox, message, receiver);
                 if stored {
                     self.acknowledged = Instant::now();
                     self.answered = true;
@@ -275,6 +332,11 @@ impl<'a> Worker<'a> {
             Frame::Ping => link.socket.output.extend_from_slice(b"PONG\r\n"),
             Frame::Error(text) => {
                 let text = String::from_utf8_lossy(text);
+                // Which of a batch it is for is not said.
+                if flights.batches > 0 {
+                    *alone = flights.under_way;
+                    return Err(refusal(&link.address, &text));
+                }
                 let subject = forbidden_subject(&text);
                 let found = subject.as_deref().and_then(|subject| flights.take_first_to(subject, receiver));
                 let (Some(flight), Some(subject)) = (found, subject) else {
@@ -307,6 +369,7 @@ impl<'a> Worker<'a> {
                 missing = Some(no_ack(subject, patience.as_secs()));
             }
             receiver.settle(flight.taken, &Outcome::Unknown);
+            self.alone += flight.alone();
         }
         if missing.is_some() {
             self.unanswered = true;
@@ -320,30 +383,62 @@ impl<'a> Worker<'a> {
     fn give_back(&mut self, receiver: &mut Receiver) {
         while let Some(flight) = self.flights.take_last() {
             receiver.settle(flight.taken, &Outcome::Unknown);
+            self.alone += flight.alone();
         }
         receiver.publish();
     }
 }
 
-/// Settles the message that the answer is for. Whether it was stored.
-fn answered(flights: &mut Flights, inbox: &str, answer: Message<'_>, receiver: &mut Receiver) -> bool {
+/// Settles the message, or the batch, that the answer is for. Whether it was stored.
+fn answered(
+    flights: &mut Flights,
+    alone: &mut usize,
+    inbox: &str,
+    answer: Message<'_>,
+    receiver: &mut Receiver,
+) -> bool {
     let number = answer.subject.strip_prefix(inbox.as_bytes()).and_then(|number| std::str::from_utf8(number).ok());
     let Some(number) = number.and_then(|number| number.parse().ok()) else { return false };
-    let Some(flight) = flights.get(number) else { return false };
-    let subject = receiver.record(flight.taken.item).map_or("", |record| record.topic());
+    let Some(&mut Flight { taken, records, .. }) = flights.get(number) else { return false };
+    let subject = receiver.record(taken.item).map_or("", |record| record.topic());
     // Another than JetStream may answer too; its acknowledgement is waited for.
-    let Some(outcome) = judge(subject, answer) else { return false };
+    let Some(outcome) = judge(subject, records, answer) else { return false };
     flights.take(number);
-    receiver.settle(flight.taken, &outcome);
-    matches!(outcome, Outcome::Delivered)
+    match outcome {
+        Outcome::Delivered => {
+            receiver.delivered(taken.lane, records);
+            true
+        }
+        // Why a batch was not stored is for one of them to say.
+        Outcome::Refused(_) | Outcome::Unknown | Outcome::Later(_) if records > 1 => {
+            *alone += records;
+            receiver.settle(taken, &Outcome::Unknown);
+            false
+        }
+        Outcome::Refused(_) | Outcome::Unknown | Outcome::Later(_) => {
+            receiver.settle(taken, &outcome);
+            false
+        }
+    }
+}
+
+impl Flight {
+    /// How many are to go one by one where nothing is known of it: the stream refuses a batch with a message that it has.
+    fn alone(&self) -> usize {
+        if self.records > 1 { self.records } else { 0 }
+    }
 }
 
 impl Flights {
-    /// Its number.
-    fn push(&mut self, flight: Flight) -> u64 {
+    /// The number of the next.
+    fn next(&self) -> u64 {
+        self.first + self.numbered.len() as u64
+    }
+
+    fn push(&mut self, flight: Flight) {
+        self.under_way += flight.records;
+        self.batches += usize::from(flight.records > 1);
         self.numbered.push_back(Some(flight));
-        self.under_way += 1;
-        self.first + self.numbered.len() as u64 - 1
     }
 
     fn place(&mut self, number: u64) -> Option<&mut Option<Flight>> {
@@ -351,13 +446,14 @@ impl Flights {
         self.numbered.get_mut(at)
     }
 
-    fn get(&mut self, number: u64) -> Option<Flight> {
-        *self.place(number)?
+    fn get(&mut self, number: u64) -> Option<&mut Flight> {
+        self.place(number)?.as_mut()
     }
 
     fn take(&mut self, number: u64) -> Option<Flight> {
         let flight = self.place(number)?.take()?;
-        self.under_way -= 1;
+        self.under_way -= flight.records;
+        self.batches -= usize::from(flight.records > 1);
         while self.numbered.pop_front_if(|flight| flight.is_none()).is_some() {
             self.first += 1;
         }
@@ -367,7 +463,8 @@ impl Flights {
     /// The first of those to a subject: of a forbidden subject the server refuses each, in order.
     fn take_first_to(&mut self, subject: &str, receiver: &Receiver) -> Option<Flight> {
         let is_to = |flight: &Option<Flight>| {
-            flight.and_then(|flight| receiver.record(flight.taken.item)).is_some_and(|record| record.topic() == subject)
+            let record = flight.as_ref().and_then(|flight| receiver.record(flight.taken.item));
+            record.is_some_and(|record| record.topic() == subject)
         };
         let at = self.numbered.iter().position(is_to)?;
         self.take(self.first + at as u64)
@@ -375,8 +472,10 @@ impl Flights {
 
     /// The first, if it has been under way for so long.
     fn take_older(&mut self, now: Instant, than: Duration) -> Option<Flight> {
-        let (at, flight) = self.numbered.iter().enumerate().find_map(|(at, flight)| Some((at, (*flight)?)))?;
-        (now.duration_since(flight.sent) >= than).then(|| self.take(self.first + at as u64)).flatten()
+        let is_old = |flight: &Flight| now.duration_since(flight.sent) >= than;
+        let at = self.numbered.iter().position(Option::is_some)?;
+        let old = self.numbered.get(at).and_then(Option::as_ref).is_some_and(is_old);
+        old.then(|| self.take(self.first + at as u64)).flatten()
     }
 
     fn take_last(&mut self) -> Option<Flight> {
@@ -388,6 +487,6 @@ impl Flights {
     fn forget(&mut self) {
         self.first += self.numbered.len() as u64;
         self.numbered.clear();
-        self.under_way = 0;
+        (self.under_way, self.batches) = (0, 0);
     }
 }
