@@ -383,7 +383,7 @@ impl<'m> Move<'m> {
             "  {what}: {} of {} rows there, {} repeated, missing {missing:?}, {}, {}",
             seen.len(),
             self.written,
-            now.len() - before.len() - seen.len() + before.iter().map(number).collect::<BTreeSet<_>>().len(),
+            (now.len() + before.iter().map(number).collect::<BTreeSet<_>>().len()) - (before.len() + seen.len()),
             if in_order { "in order" } else { "OUT OF ORDER" },
             if stay { "each key on its partition" } else { "KEYS ON OTHER PARTITIONS" }
         ));
