@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
-use walrelay::commands::{self, CommandError, check, prune, republish, setup, status, teardown};
+use walrelay::commands::{self, CommandError, check, dead_letters, prune, republish, setup, status, teardown};
 use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::pg::source::Environment;
 
@@ -47,6 +47,7 @@ fn perform(invocation: Invocation) -> u8 {
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &|fix| typed.complete(fix)),
         Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
+        Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
         Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
             // It goes on until it is asked to stop, whatever it waits for then.
             Err(CommandError::Interrupted) if request.every.is_some() => Ok(()),
@@ -74,9 +75,23 @@ fn perform(invocation: Invocation) -> u8 {
     }
 }
 
-/// Whether a task changes rows chunk by chunk, so that a signal should end it between two of them.
+/// Whether a task changes rows or publishes records chunk by chunk, so that a signal should end it between two of them.
 fn in_chunks(task: &Task) -> bool {
-    matches!(task, Task::Prune(_)) || matches!(task, Task::Republish(request) if request.apply)
+    match task {
+        Task::Prune(_) => true,
+        Task::Republish(request) => request.apply,
+        Task::DeadLetters(request) => request.action == dead_letters::Action::Replay,
+        Task::Run(_)
+        | Task::CheckDebezium(_)
+        | Task::Check(_)
+        | Task::Setup(_)
+        | Task::Status(_)
+        | Task::Ready(_)
+        | Task::Teardown(_)
+        | Task::Bench(_)
+        | Task::Man(_)
+        | Task::Completions(_) => false,
+    }
 }
 
 /// The first signal ends the measurement, and what it made is removed; a second one ends the process.

@@ -18,6 +18,10 @@ use clap_complete::Shell;
 
 use crate::commands::TypedFlags;
 
+mod dead_letters;
+
+pub use dead_letters::DeadLettersArgs;
+
 const AFTER_HELP: &str = "\
 Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \
 and a key of the TOML file given by --config. A flag beats a variable, a variable beats the file.
@@ -77,6 +81,9 @@ pub enum Typed {
     /// Publish rows once more, or rows older than the slot, by deleting and inserting them; shows, unless --apply.
     #[command(after_help = REPUBLISH_HELP)]
     Republish(RepublishArgs),
+    /// List the records of rows that could not be published, and publish them again to where they were meant for.
+    #[command(after_help = dead_letters::HELP)]
+    DeadLetters(DeadLettersArgs),
     /// Delete outbox rows that are old and proven to be delivered.
     #[command(after_help = PRUNE_HELP)]
     Prune(PruneArgs),
@@ -233,7 +240,7 @@ pub struct CheckArgs {
 }
 
 /// Where records go.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Destination")]
 pub struct DestinationArgs {
     /// Where records go: kafka://HOST:PORT,HOST:PORT, or stdout:// for JSON lines [default: --brokers]
@@ -360,7 +367,7 @@ pub struct RecordArgs {
 }
 
 /// How it runs.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Operation")]
 pub struct OperationArgs {
     /// Serve /metrics, /livez, /readyz and /status at HOST:PORT; :PORT is every address, off is none
@@ -487,6 +494,7 @@ impl Typed {
             Self::Setup(args) => (&args.common, &args.source),
             Self::Status(args) => (&args.common, &args.source),
             Self::Teardown(args) => (&args.common, &args.source),
+            Self::DeadLetters(args) => return args.place(),
             Self::Bench(args) => return TypedFlags::new(args.common.config.as_ref(), args.source.as_ref(), None, None),
             Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
             Self::Republish(args) => (&args.common, &args.source),

@@ -1,6 +1,7 @@
 //! Why a command ended without having done its work: each case with its exit code and with what to do.
 
 use super::EXIT_SETTINGS;
+use super::dead_letters;
 use super::output::session;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
@@ -189,9 +190,18 @@ pub enum CommandError {
     /// The destination's settings.
     #[error(transparent)]
     Destination(#[from] SettingError),
+    /// Dead-letter records.
+    #[error(transparent)]
+    DeadLetters(#[from] Box<dead_letters::Error>),
     /// What was found cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
+}
+
+impl From<dead_letters::Error> for CommandError {
+    fn from(error: dead_letters::Error) -> Self {
+        Self::DeadLetters(Box::new(error))
+    }
 }
 
 impl From<pg::Error> for CommandError {
@@ -216,6 +226,8 @@ impl CommandError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),
+            Self::DeadLetters(error) if error.is_of_settings() => EXIT_SETTINGS,
+            Self::DeadLetters(error) if error.needs_operator() => EXIT_OPERATOR,
             Self::FlagNeeded { .. }
             | Self::NoFailoverSlots { .. }
             | Self::NobodyToAsk { .. }
@@ -235,7 +247,8 @@ impl CommandError {
             | Self::NoArchive { .. }
             | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
-            Self::Interrupted
+            Self::DeadLetters(_)
+            | Self::Interrupted
             | Self::NotConfirmed { .. }
             | Self::NotReady { .. }
             | Self::NoRelay { .. }
@@ -247,6 +260,7 @@ impl CommandError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Run(error) => return error.hint(),
+            Self::DeadLetters(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {
                 "check the name (schema.table; capitals need double quotes, as in SQL), or let setup make it: --create-table".to_owned()

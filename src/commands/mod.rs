@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod dead_letters;
 mod error;
 mod listed;
 mod notify;

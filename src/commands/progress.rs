@@ -32,6 +32,11 @@ impl Progress {
         Self { label, total, started: Instant::now(), drawn: None, terminal }
     }
 
+    /// There are so many in all, as is known by now.
+    pub(super) fn of(&mut self, total: u64) {
+        self.total = total;
+    }
+
     /// So many are done.
     pub(super) fn at(&mut self, done: u64) {
         let now = Instant::now();

@@ -6,10 +6,13 @@
 use super::output::{shell_quoted, shown_source};
 
 /// Commands that take these flags.
-const COMMANDS: [&str; 7] = ["run", "setup", "check", "status", "teardown", "republish", "prune"];
+const COMMANDS: [&str; 8] = ["run", "setup", "check", "status", "teardown", "republish", "prune", "dead-letters"];
+
+/// The one that asks no database.
+const WITHOUT_SOURCE: &str = "dead-letters";
 
 /// Flags that have no value.
-const WITHOUT_VALUE: [&str; 12] = [
+const WITHOUT_VALUE: [&str; 15] = [
     "--apply",
     "--yes",
     "--setup",
@@ -22,6 +25,9 @@ const WITHOUT_VALUE: [&str; 12] = [
     "--dry-run",
     "--force",
     "--partitions",
+    "--replay",
+    "--show",
+    "--again",
 ];
 
 /// What was typed of the flags that every command has.
@@ -76,7 +82,9 @@ impl TypedFlags {
         let has = |long: &str, short: &str| {
             command.split(' ').any(|word| word == short || word.split('=').next() == Some(long))
         };
-        let missing = flags.into_iter().filter(|(long, short, _)| !has(long, short));
+        let without_source = command.split(' ').nth(1).map(trimmed) == Some(WITHOUT_SOURCE);
+        let takes = |long: &str| !(without_source && ["--source", "--publication"].contains(&long));
+        let missing = flags.into_iter().filter(|(long, short, _)| takes(long) && !has(long, short));
         missing.filter_map(|(long, _, value)| Some(format!(" {long} {}", shell_quoted(value.as_ref()?)))).collect()
     }
 }
@@ -159,6 +167,11 @@ mod tests {
         let with_source = "walrelay setup --apply --slot s --source 'postgres://u@h/d?a=1&b=2'";
         check("walrelay setup --apply --slot s", with_source);
         check("walrelay run --source=x -S y", "walrelay run --source=x -S y");
+    }
+
+    #[test]
+    fn a_command_that_asks_no_database_gets_no_source() {
+        check("walrelay dead-letters --replay shows", "walrelay dead-letters --replay --slot orders shows");
     }
 
     #[test]

@@ -20,16 +20,25 @@ impl Reader<'_> {
     /// Reads them; `slot` names the default dead-letter topic, `addresses` is the rule for another.
     pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
         let at = self.layers.many("bad-row-at", &args.bad_row_at).iter().map(row_at).collect::<Result<_, _>>()?;
-        let topic = self.layers.one("dead-letter-topic", args.dead_letter_topic.as_deref())?;
         Ok(BadRows {
             fate: self.one_of("on-bad-row", args.on_bad_row.as_deref(), &FATES)?.unwrap_or_default(),
             at,
-            dead_letter_topic: match topic {
-                None => format!("{slot}.dead-letter"),
-                Some(given) if addresses.check(&given.text).is_ok() => given.text,
-                Some(given) => return Err(given.invalid(addresses.expected, None).into()),
-            },
+            dead_letter_topic: self.dead_letter_topic(args.dead_letter_topic.as_deref(), slot, addresses)?,
         })
+    }
+
+    /// Where dead-letter records of the relay of `slot` go.
+    pub(super) fn dead_letter_topic(
+        &self,
+        typed: Option<&str>,
+        slot: &str,
+        addresses: &Rule,
+    ) -> Result<String, ConfigError> {
+        match self.layers.one("dead-letter-topic", typed)? {
+            None => Ok(format!("{slot}.dead-letter")),
+            Some(given) if addresses.check(&given.text).is_ok() => Ok(given.text),
+            Some(given) => Err(given.invalid(addresses.expected, None).into()),
+        }
     }
 }
 

@@ -22,14 +22,9 @@ impl Reader<'_> {
     pub(super) fn bench(&mut self, args: &BenchArgs) -> Result<Request, ConfigError> {
         let source = self.source(args.source.as_deref(), &args.password)?;
         let operation = OperationArgs {
-            http: None,
-            on_stop: None,
-            shutdown_timeout: None,
-            disconnect_after: None,
-            unready_after: None,
             coalesce: args.coalesce.clone(),
             max_in_flight: args.max_in_flight.clone(),
-            max_row: None,
+            ..OperationArgs::default()
         };
         let limits = self.limits(&operation)?;
         let (to, brokers, property) = (args.to.clone(), args.brokers.clone(), args.property.clone());

@@ -15,6 +15,7 @@ mod bad_rows;
 mod destination;
 mod error;
 mod file;
+mod kept;
 mod layers;
 mod mapping;
 mod measure;
@@ -30,7 +31,7 @@ use layers::Layers;
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
-use crate::commands::{TypedFlags, bench, check, prune, republish, run, setup, status, teardown};
+use crate::commands::{TypedFlags, bench, check, dead_letters, prune, republish, run, setup, status, teardown};
 use crate::debezium::Review;
 use crate::pg::source::Environment;
 
@@ -66,6 +67,8 @@ pub enum Task {
     CheckDebezium(Box<Review<ConfigError>>),
     /// Publish rows once more.
     Republish(Box<republish::Request>),
+    /// List dead-letter records, or publish them again.
+    DeadLetters(Box<dead_letters::Request>),
     /// Delete rows that are delivered.
     Prune(Box<prune::Request>),
     /// Look at what a run needs.
@@ -127,6 +130,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
         Typed::Republish(args) => read(&args.common, &|reader| Ok(Task::Republish(reader.republish(&args)?.into()))),
+        Typed::DeadLetters(args) => {
+            read(&args.common, &|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into())))
+        }
         Typed::Prune(args) => read(&args.common, &|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
     };
     invocation.map(|invocation| Invocation { typed: place, ..invocation })

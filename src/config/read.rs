@@ -288,7 +288,7 @@ impl Reader<'_> {
         }
     }
 
-    fn slot(&self, typed: Option<&str>) -> Result<String, ConfigError> {
+    pub(super) fn slot(&self, typed: Option<&str>) -> Result<String, ConfigError> {
         match self.layers.one("slot", typed)? {
             None => Ok(DEFAULT_NAME.to_owned()),
             Some(given) if names::is_slot(&given.text) => Ok(given.text),

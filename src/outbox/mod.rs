@@ -39,6 +39,7 @@ use plan::Connected;
 pub use plan::{Plan, PlanError, Role};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
+pub(crate) use time::push_rfc3339;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};

@@ -264,7 +264,7 @@ impl<'a> Row<'a> {
             .ok_or_else(|| self.bad(index, |column| BadReason::InvalidTimestamp { column, value: value() }))
     }
 
-    fn partition(self, arena: &mut Arena) -> Result<Option<i32>, RowError> {
+    pub(super) fn partition(self, arena: &mut Arena) -> Result<Option<i32>, RowError> {
         let Some(index) = self.plan.partition else {
             return Ok(None);
         };

@@ -1,16 +1,17 @@
 //! What can be said of a row that gives no record: for the dead-letter topic.
 //!
-//! In: a row or message that is bad in some part. Out: a [`Record`] without a topic, with the key, the payload as it is in the
-//! row, and every header that can be made; a part that cannot is null or left out. Off the usual path: it may allocate.
+//! In: a row or message that is bad in some part. Out: a [`Record`] with the key, the payload as it is in the row, and every header
+//! that can be made; a part that cannot is null or left out, and a topic that cannot is empty. Off the usual path: it may allocate.
 
 use super::record::{Draft, Row};
 use super::value::{Arena, Booleans, Piece};
 use super::{Entry, Outbox, Outcome, RowContext, RowError, message};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
+use crate::route::LastTopic;
 use crate::sink::{Header, Record};
 
 impl Outbox {
-    /// Lends what is there of an inserted row to `take`, with an empty topic.
+    /// Lends what is there of an inserted row to `take`.
     ///
     /// # Errors
     /// The row is not one that this connection may send.
@@ -64,11 +65,22 @@ impl<'a> Row<'a> {
         let drafts = self.remaining_headers(&mut arena);
         let timestamp_millis =
             self.timestamp_millis(&mut arena).unwrap_or_else(|_| self.context.commit_time.unix_millis());
+        let topic = self.remaining_topic(&mut arena).unwrap_or_default();
+        let partition = self.partition(&mut arena).unwrap_or_default();
         let arena = &arena;
         let headers = drafts.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) });
         let headers: Vec<Header<'_>> = headers.collect();
         let (key, value) = (key.bytes(arena), value.bytes(arena));
-        take(&Record { topic: "", key, value, headers: &headers, timestamp_millis, partition: None })
+        take(&Record { topic: &topic, key, value, headers: &headers, timestamp_millis, partition })
+    }
+
+    /// Where its record would have gone; `None`: that is what is wrong with it.
+    fn remaining_topic(self, arena: &mut Arena) -> Option<String> {
+        let mut values = Vec::new();
+        self.topic_values(&mut values, arena).ok()?;
+        let arena = &*arena;
+        let values = values.iter().map(|piece| piece.bytes(arena).unwrap_or_default());
+        LastTopic::default().resolve(self.topic, values).ok().map(str::to_owned)
     }
 
     fn remaining_headers(self, arena: &mut Arena) -> Vec<Draft<'a>> {

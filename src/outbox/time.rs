@@ -1,8 +1,10 @@
-//! A point in time from Postgres' text.
+//! A point in time from Postgres' text, and as text.
 //!
 //! In: `2025-11-21 09:08:07.654321+00` as `DateStyle=ISO` writes it (also with `T` and `Z`), or an integer:
-//! milliseconds since 1970. Out: milliseconds since 1970. A time without a zone is taken as UTC.
-//! Specification: PostgreSQL manual, section 8.5.2 "Date/Time Output".
+//! milliseconds since 1970. Out: milliseconds since 1970. A time without a zone is taken as UTC. The other way: RFC 3339, in UTC.
+//! Specification: PostgreSQL manual, section 8.5.2 "Date/Time Output"; RFC 3339, section 5.6.
+
+use std::io::Write as _;
 
 /// Milliseconds since 1970-01-01 UTC, rounded down; `None` when it is no time (`infinity`), or no record can carry it: it
 /// lies before 1970, or in its first millisecond, which librdkafka takes for "now".
@@ -88,10 +90,50 @@ pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     Some(era * DAYS_PER_ERA + day_of_era - DAYS_FROM_FIRST_ERA_TO_1970)
 }
 
+/// Writes milliseconds since 1970-01-01 UTC as `2025-11-21T09:08:07.654Z`.
+pub(crate) fn push_rfc3339(out: &mut Vec<u8>, unix_millis: i64) {
+    let (days, millis) = (unix_millis.div_euclid(86_400_000), unix_millis.rem_euclid(86_400_000));
+    let (year, month, day) = civil_from_days(days);
+    let (seconds, millis) = (millis / 1000, millis % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    // Writing to a vector does not fail.
+    drop(write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z"));
+}
+
+/// The inverse of [`days_from_civil`]: year, month, day.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    const DAYS_PER_ERA: i64 = 146_097;
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(DAYS_PER_ERA), days.rem_euclid(DAYS_PER_ERA));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_as_the_same_time(millis in 1_i64..253_402_300_800_000) {
+            let mut text = Vec::new();
+            push_rfc3339(&mut text, millis);
+            prop_assert_eq!(unix_millis(&text), Some(millis), "{}", String::from_utf8_lossy(&text));
+        }
+    }
+
+    #[test]
+    fn a_time_is_written_in_utc_with_milliseconds() {
+        let mut text = Vec::new();
+        push_rfc3339(&mut text, 1_763_716_087_654);
+        assert_eq!(String::from_utf8_lossy(&text), "2025-11-21T09:08:07.654Z");
+    }
 
     #[track_caller]
     fn check(text: &str, expected: Option<i64>) {

@@ -326,10 +326,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             letter.lend(record, |record| sink.try_enqueue(record, tag))
         });
         match whole {
-            Err(RowError::Bad(_)) => {
-                let letter = DeadLetter { intended: row.reason.topic(), ..letter };
-                change.remains(outbox, context, |record| letter.lend(record, |record| sink.try_enqueue(record, tag)))
-            }
+            Err(RowError::Bad(_)) => change.remains(outbox, context, |record| {
+                let known = Some(record.topic).filter(|topic| !topic.is_empty());
+                let letter = DeadLetter { intended: row.reason.topic().or(known), ..letter };
+                letter.lend(record, |record| sink.try_enqueue(record, tag))
+            }),
             outcome => outcome,
         }
     }

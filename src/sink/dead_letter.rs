@@ -1,13 +1,25 @@
-//! What goes to the dead-letter topic: the record, or what there is of it, with headers that say why and whence.
+//! What goes to the dead-letter topic: the record, or what there is of it, with headers that say why and whence. And back.
 //!
 //! In: a record, and what is wrong with its row. Out: the same key, payload and headers under the dead-letter topic, then
-//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; and `walrelay-payload-bytes` instead of a payload that
-//! is too large. The partition is left to the key.
+//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` where the row asked for one; and
+//! `walrelay-payload-bytes` instead of a payload that is too large. The partition is left to the key.
+//! The other way: in, a record that was read from a dead-letter topic; out, what it says, and the record that was meant.
 
 use super::{Header, Record};
 
+/// What every header of ours begins with.
+const OURS: &str = "walrelay-";
+
+/// Why there was no record. Every dead-letter record has it.
+const ERROR: &str = "walrelay-error";
+
 /// The header that carries a row's place; a record may have it already.
 const POSITION: &str = "walrelay-position";
+
+const TABLE: &str = "walrelay-table";
+const TOPIC: &str = "walrelay-topic";
+const PARTITION: &str = "walrelay-partition";
+const PAYLOAD_BYTES: &str = "walrelay-payload-bytes";
 
 /// What is said of one row.
 #[derive(Debug)]
@@ -31,12 +43,14 @@ impl DeadLetter<'_> {
     pub fn lend<T>(&self, record: &Record<'_>, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let bytes = record.value.filter(|_| self.without_payload).map(|value| value.len().to_string());
         let place = record.headers.iter().all(|header| header.name != POSITION).then_some(self.position);
+        let partition = record.partition.map(|partition| partition.to_string());
         let said = [
-            Some(("walrelay-error", Some(self.error))),
-            Some(("walrelay-table", Some(self.table))),
+            Some((ERROR, Some(self.error))),
+            Some((TABLE, Some(self.table))),
             place.map(|place| (POSITION, Some(place))),
-            Some(("walrelay-topic", self.intended)),
-            bytes.as_deref().map(|bytes| ("walrelay-payload-bytes", Some(bytes))),
+            Some((TOPIC, self.intended)),
+            partition.as_deref().map(|partition| (PARTITION, Some(partition))),
+            bytes.as_deref().map(|bytes| (PAYLOAD_BYTES, Some(bytes))),
         ];
         let said = said.into_iter().flatten().map(|(name, value)| Header { name, value: value.map(str::as_bytes) });
         let headers: Vec<Header<'_>> = record.headers.iter().copied().chain(said).collect();
@@ -45,9 +59,95 @@ impl DeadLetter<'_> {
     }
 }
 
+/// What a dead-letter record says of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said<'a> {
+    /// Why it was no record.
+    pub error: &'a str,
+    /// `schema.table`, or `message "prefix"`; empty: it does not say.
+    pub table: &'a str,
+    /// The row's place; empty: it does not say.
+    pub position: &'a str,
+    /// Where it should have gone; `None`: that was not known.
+    pub topic: Option<&'a str>,
+    /// Into which partition; `None`: by the key.
+    pub partition: Option<i32>,
+    /// The payload was left out: it has so many bytes.
+    pub left_out_bytes: Option<u64>,
+    /// The event's id, where it has one.
+    pub id: Option<&'a [u8]>,
+}
+
+/// What a record that was read from a dead-letter topic says; `None`: it is no dead-letter record.
+pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
+    // Ours come last, whatever a row has put before them.
+    let last = |name| record.headers.iter().rev().find(|header| header.name == name).and_then(|header| header.value);
+    let text = |name| last(name).and_then(|value| std::str::from_utf8(value).ok());
+    Some(Said {
+        error: text(ERROR)?,
+        table: text(TABLE).unwrap_or_default(),
+        position: text(POSITION).unwrap_or_default(),
+        topic: text(TOPIC),
+        partition: text(PARTITION).and_then(|number| number.parse().ok()),
+        left_out_bytes: text(PAYLOAD_BYTES).and_then(|number| number.parse().ok()),
+        id: record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value),
+    })
+}
+
+/// Lends the record that was meant to `take`, under `topic`: its key, payload, time and partition, and its headers but for ours.
+pub fn lend_meant<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    let own = record.headers.iter().filter(|header| !header.name.starts_with(OURS));
+    let headers: Vec<Header<'_>> = own.copied().collect();
+    take(&Record { topic, headers: &headers, partition: said.partition, ..*record })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::{HeaderRoom, OwnedRecord};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_read_back_is_the_record_that_was_meant(
+            key in any::<Option<Vec<u8>>>(),
+            value in any::<Option<Vec<u8>>>(),
+            headers in prop::collection::vec(("[a-z]{1,3}|walrelay-topic|walrelay-error", any::<Option<Vec<u8>>>()), 0..5),
+            partition in any::<Option<u16>>(),
+            without_payload in any::<bool>(),
+        ) {
+            let headers: Vec<Header<'_>> =
+                headers.iter().map(|(name, value)| Header { name, value: value.as_deref() }).collect();
+            let partition = partition.map(i32::from);
+            let (key, value) = (key.as_deref(), value.as_deref());
+            let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition };
+            let letter = DeadLetter { without_payload, ..LETTER };
+            // Its partition in the dead-letter topic says nothing.
+            let stored = letter.lend(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
+            stored.with_record(&mut HeaderRoom::default(), |stored| {
+                let said = said(stored).unwrap();
+                prop_assert_eq!((said.error, said.table, said.topic), ("too large", "public.outbox", Some("orders")));
+                prop_assert_eq!((said.position, said.partition), ("0/10:1", partition));
+                prop_assert_eq!(said.left_out_bytes, value.filter(|_| without_payload).map(|value| value.len() as u64));
+                lend_meant(stored, &said, "orders", |meant| {
+                    let own: Vec<Header<'_>> =
+                        headers.iter().filter(|header| !header.name.starts_with("walrelay-")).copied().collect();
+                    prop_assert_eq!((meant.topic, meant.key, meant.headers), ("orders", key, own.as_slice()));
+                    prop_assert_eq!(meant.value, value.filter(|_| !without_payload));
+                    prop_assert_eq!((meant.timestamp_millis, meant.partition), (7, partition));
+                    Ok(())
+                })
+            })?;
+        }
+    }
+
+    #[test]
+    fn a_record_of_somebody_else_is_no_dead_letter_record() {
+        let headers = [Header { name: "walrelay-topic", value: Some(b"orders") }];
+        let record =
+            Record { topic: "dead", key: None, value: None, headers: &headers, timestamp_millis: 7, partition: None };
+        assert_eq!(said(&record), None);
+    }
 
     const LETTER: DeadLetter<'_> = DeadLetter {
         topic: "dead",
@@ -79,8 +179,8 @@ mod tests {
             timestamp_millis: 7,
             partition: Some(3),
         };
-        let said =
-            "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 walrelay-topic=orders";
+        let said = "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 \
+                    walrelay-topic=orders walrelay-partition=3";
         assert_eq!(shown(&LETTER, &record), ("dead k".to_owned(), Some(5), said.to_owned()));
         let bare = DeadLetter { without_payload: true, ..LETTER };
         assert_eq!(shown(&bare, &record), ("dead k".to_owned(), None, format!("{said} walrelay-payload-bytes=5")));

@@ -9,7 +9,7 @@
 //! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). What it cannot do is refused with the settings,
 //! before anything is contacted.
 
-use super::{Failure, Sink};
+use super::{Failure, OwnedRecord, Sink};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
@@ -127,6 +127,97 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// # Errors
     /// It is there already, or cannot be had.
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
+
+    /// What is at a dead-letter address now, from its first record on. May wait some seconds for an answer.
+    ///
+    /// # Errors
+    /// There is no such address, it cannot be read, or nothing can be read from this kind.
+    fn dead_letters(&self, _client: &str, _topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
+        Err(NoDeadLetters::Unsupported { kind: self.kind() })
+    }
+}
+
+/// The records at one address, in their order, up to where it ended when they were first asked for.
+///
+/// A record stays where it is until it is settled: [`DeadLetters::settle`] makes the destination itself remember that it was
+/// published again, so that whoever reads the address later is told.
+pub trait DeadLetters {
+    /// The next one. Waits for about 100 ms.
+    ///
+    /// # Errors
+    /// The destination refuses, or has been silent for a minute.
+    fn next(&mut self) -> Result<NextKept, Failure>;
+
+    /// How many records there may be in all; 0 until that is known.
+    fn count(&self) -> u64;
+
+    /// Remembers that these were published again. What comes back has to be published, too, as it is: only then are they remembered.
+    ///
+    /// # Errors
+    /// The destination does not answer, or refuses.
+    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure>;
+}
+
+/// What comes next of an address.
+#[derive(Debug)]
+pub enum NextKept {
+    /// A record.
+    Kept(Kept),
+    /// Nothing yet: ask again.
+    Waiting,
+    /// There is no more.
+    End,
+}
+
+/// A record as it is kept.
+#[derive(Debug)]
+pub struct Kept {
+    /// For [`DeadLetters::settle`].
+    pub place: Place,
+    /// It was published again before.
+    pub settled: bool,
+    /// The record, under its address.
+    pub record: OwnedRecord,
+}
+
+/// Where a record stands at its address. Its text is how the destination's own tools write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Kafka: the partition. Redis: the entry's milliseconds.
+    pub major: u64,
+    /// What stands between the two numbers.
+    pub between: char,
+    /// Kafka: the offset. Redis: the entry's number in its millisecond.
+    pub minor: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.major, self.between, self.minor)
+    }
+}
+
+/// Why an address cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum NoDeadLetters {
+    /// Nothing can be read from this kind of destination.
+    #[error("dead-letter records of {} cannot be read", kind.title)]
+    Unsupported {
+        /// The kind.
+        kind: &'static Kind,
+    },
+    /// There is no such address.
+    #[error("dead-letter topic {topic} does not exist")]
+    Missing {
+        /// Its name.
+        topic: String,
+    },
+    /// The client refuses the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingError),
+    /// The destination does not answer, or refuses.
+    #[error(transparent)]
+    Failed(#[from] Failure),
 }
 
 /// What a run wants of its destination.

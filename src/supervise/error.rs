@@ -388,7 +388,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; then start walrelay again"
+            "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter (walrelay dead-letters --replay publishes it once the cause is fixed) or --bad-row-at {at}=skip; then start walrelay again"
         ),
     }
 }

@@ -17,6 +17,7 @@ mod broker;
 mod check;
 mod commands;
 mod conformance;
+mod dead_letters;
 mod doors;
 mod dry_run;
 mod exactly_once;

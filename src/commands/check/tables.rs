@@ -212,7 +212,9 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
     };
     Some(match config.bad_rows.fate {
         Fate::Stop => fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
-        Fate::DeadLetter => warn("rows", text).why("they go to the dead-letter topic").fix(fix),
+        Fate::DeadLetter => {
+            warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
+        }
         Fate::Skip => warn("rows", text).why("they are counted, and published nowhere").fix(fix),
     })
 }

@@ -225,7 +225,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
 }
 
 /// The record that a message was made of.
-fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
+pub(super) fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
     let all = message.headers().into_iter().flat_map(|headers| headers.iter());
     let headers: Vec<Header<'_>> = all.map(|header| Header { name: header.key, value: header.value }).collect();
     OwnedRecord::of(&Record {

@@ -2,6 +2,7 @@
 //!
 //! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], from which producers, checks and scratch topics come.
 
+use super::dead_letters::Reading;
 use super::login::{self, Login};
 use super::properties;
 use super::scratch::ScratchTopic;
@@ -10,7 +11,9 @@ use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
 use crate::finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret};
 use crate::route::TOPICS;
-use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{
+    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
 use std::sync::Arc;
@@ -141,5 +144,10 @@ impl Destination for Kafka {
         };
         let settings = self.settings(client).map_err(refused)?;
         Ok(Box::new(ScratchTopic::make(&settings, topic, partitions)?))
+    }
+
+    fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
+        let settings = self.settings(client).map_err(SettingError::from)?;
+        Ok(Box::new(Reading::new(settings, topic)?))
     }
 }

@@ -9,7 +9,7 @@ use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 /// The class of an error code.
-fn class(code: RDKafkaErrorCode) -> FailureClass {
+pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
     use RDKafkaErrorCode as Code;
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     match code {

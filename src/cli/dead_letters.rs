@@ -1,0 +1,84 @@
+//! What may be typed of `dead-letters`.
+
+use super::CommonArgs;
+use crate::commands::TypedFlags;
+use clap::Args;
+
+pub(super) const HELP: &str = "\
+Reads the dead-letter topic from its first record to the end that it has now. With --replay each record goes to the topic that it was \
+meant for, with its key, payload, headers and time, and the partition that the key or --partition-column gave it; what fails again \
+stays. What was published again is remembered in the dead-letter topic, and left out from then on. It can be stopped, killed and run \
+again: nothing is lost, and a kill repeats a second's worth at most. One replay at a time. A replayed record comes behind later \
+records of its key.
+
+  walrelay dead-letters
+  walrelay dead-letters --show --id 4711
+  walrelay dead-letters --replay
+
+Exit codes: 0 done, 1 stopped or failed and another run continues it, 2 some failed again or an operator must act, \
+64 the settings are wrong.";
+
+/// What `dead-letters` takes.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args)]
+pub struct DeadLettersArgs {
+    /// Publish them again to where they were meant for
+    #[arg(long, conflicts_with = "show")]
+    pub replay: bool,
+
+    /// Show each whole: key, headers and payload, too
+    #[arg(long)]
+    pub show: bool,
+
+    /// Only records with this id; repeatable [default: all]
+    #[arg(long, value_name = "ID")]
+    pub id: Vec<String>,
+
+    /// Also those that were published again before
+    #[arg(long)]
+    pub again: bool,
+
+    /// With --replay: where records go whose own topic is not known, or no topic name [default: they stay]
+    #[arg(long, value_name = "TOPIC", requires = "replay")]
+    pub default_topic: Option<String>,
+
+    /// Print JSON lines: at, time, id, table, position, topic, partition, error, left_out_bytes, replayed; with --show also
+    /// key, headers, payload, base64; with --replay those that fail, with failure, and at the end replayed, failed
+    #[arg(long)]
+    pub json: bool,
+
+    /// The dead-letter topic, as for run [default: SLOT.dead-letter]
+    #[arg(long, value_name = "TOPIC", visible_alias = "topic")]
+    pub dead_letter_topic: Option<String>,
+
+    /// The relay's slot, after which the dead-letter topic is named [default: walrelay]
+    #[arg(short = 'S', long, value_name = "NAME")]
+    pub slot: Option<String>,
+
+    /// Where records go, as for run [default: --brokers]
+    #[arg(long, value_name = "URL", help_heading = "Destination")]
+    pub to: Option<String>,
+
+    /// Kafka's bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+    #[arg(short, long, value_name = "HOSTS", help_heading = "Destination")]
+    pub brokers: Vec<String>,
+
+    /// A property of the destination, as for run; repeatable
+    #[arg(short = 'X', value_name = "KEY=VALUE", help_heading = "Destination")]
+    pub property: Vec<String>,
+
+    /// Bytes in flight to the destination, as for run [default: 16MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Operation")]
+    pub max_in_flight: Option<String>,
+
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+impl DeadLettersArgs {
+    /// What was typed of the flags that say where it is pointed at.
+    pub(super) fn place(&self) -> TypedFlags {
+        TypedFlags::new(self.common.config.as_ref(), None, None, self.slot.as_ref())
+    }
+}

@@ -1,0 +1,237 @@
+//! `dead-letters`: what is at a dead-letter address, and publishing it again to where it was meant for.
+//!
+//! ```text
+//!  destination ─► DeadLetters ─► chosen? ─┬─► shown: a line, or one whole           (list, show)
+//!                      ▲                  └─► the record that was meant ─► Sink     (replay)
+//!                      └──────── settled, once it is delivered ◄── delivery report
+//! ```
+//!
+//! In: a destination, its dead-letter address, which records. Out: lines on `out`; with `replay` records at their topics.
+//! Invariants: a record is settled only after the destination has acknowledged the one that was published of it; nothing is ever removed
+//! for having failed. So a kill loses nothing, and repeats what was delivered since records were last settled.
+
+mod replay;
+mod shown;
+
+use super::error::CommandError;
+use crate::sink::dead_letter::said;
+use crate::sink::destination::{DeadLetters, Destination, Kept, NextKept, NoDeadLetters};
+use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
+use replay::Replay;
+use shown::Entry;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// What is to be done.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Whose records.
+    pub destination: Arc<dyn Destination>,
+    /// Names the client.
+    pub slot: String,
+    /// The dead-letter address.
+    pub topic: String,
+    /// Only records with one of these ids; empty: all.
+    pub ids: Vec<String>,
+    /// Also those that were published again before.
+    pub again: bool,
+    /// Where records go whose own topic is unknown, or no topic name; `None`: nowhere.
+    pub default_topic: Option<String>,
+    /// What is done with them.
+    pub action: Action,
+    /// JSON lines.
+    pub json: bool,
+}
+
+/// What is done with the records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// A line for each.
+    List,
+    /// Each whole.
+    Show,
+    /// They are published again.
+    Replay,
+}
+
+/// Why dead-letter records are not what they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// They cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] NoDeadLetters),
+    /// Reading, publishing or remembering failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// Some could not be published.
+    #[error("{count} of them cannot be published and stay in {topic}")]
+    Stay {
+        /// How many.
+        count: u64,
+        /// The address.
+        topic: String,
+    },
+    /// What was published again cannot be remembered.
+    #[error("{topic} may not remember all that was published again: {count} records were under way")]
+    NotRemembered {
+        /// How many.
+        count: u64,
+        /// The address.
+        topic: String,
+        /// Why it does not.
+        #[source]
+        failure: Failure,
+    },
+}
+
+impl Error {
+    /// Whether an operator must act.
+    pub(super) fn needs_operator(&self) -> bool {
+        match self {
+            Self::Unreadable(NoDeadLetters::Failed(failure))
+            | Self::Failed(failure)
+            | Self::NotRemembered { failure, .. } => match failure.class {
+                FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => true,
+                FailureClass::Environment | FailureClass::Client => false,
+            },
+            Self::Unreadable(_) | Self::Stay { .. } => true,
+        }
+    }
+
+    /// Whether the settings are wrong.
+    pub(super) fn is_of_settings(&self) -> bool {
+        matches!(self, Self::Unreadable(NoDeadLetters::Unsupported { .. } | NoDeadLetters::Settings(_)))
+    }
+
+    /// What fixes it.
+    pub(super) fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unreadable(NoDeadLetters::Unsupported { kind }) => {
+                format!("read them with {}'s own tools; walrelay republish publishes their rows again", kind.title)
+            }
+            Self::Unreadable(NoDeadLetters::Missing { topic }) => format!(
+                "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"
+            ),
+            Self::Unreadable(NoDeadLetters::Settings(error)) => return error.hint(),
+            Self::Unreadable(NoDeadLetters::Failed(failure)) | Self::Failed(failure) => match failure.class {
+                FailureClass::Environment | FailureClass::Client => "nothing is lost: run it again".to_owned(),
+                FailureClass::LogIn => "check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)".to_owned(),
+                FailureClass::Row | FailureClass::Topic => return None,
+            },
+            Self::Stay { .. } => {
+                "each line above says why; fix the causes, then walrelay dead-letters --replay publishes what is left".to_owned()
+            }
+            Self::NotRemembered { .. } => {
+                "the user needs the right to write the dead-letter topic, and room in it; a further --replay may repeat the latest records".to_owned()
+            }
+        })
+    }
+}
+
+/// Lists, shows or publishes again. `stop`: ends it between two records.
+///
+/// # Errors
+/// See [`Error`]; or `stop` said so, or `out` cannot be written.
+pub fn dead_letters(request: &Request, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
+    let client = format!("walrelay/{}", request.slot);
+    let kept = request.destination.dead_letters(&client, &request.topic).map_err(Error::from)?;
+    match request.action {
+        Action::List | Action::Show => look(request, kept, out, stop),
+        Action::Replay => Replay::begin(request, kept, &client)?.run(out, stop),
+    }
+}
+
+/// What came of the records at the address.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Shown.
+    chosen: u64,
+    /// Left out, since they were published again before.
+    settled: u64,
+    /// Left out, since they are no dead-letter records.
+    others: u64,
+}
+
+/// What a record at the address is to this command.
+enum Choice<'a> {
+    /// It is meant.
+    Chosen(Entry<'a>),
+    /// It was published again before.
+    Settled,
+    /// It is no dead-letter record.
+    Other,
+    /// Another id was asked for.
+    NotAsked,
+}
+
+fn choose<'a>(request: &Request, kept: &Kept, record: &Record<'a>) -> Choice<'a> {
+    let Some(said) = said(record) else { return Choice::Other };
+    let entry = Entry::new(kept.place, kept.settled, record, said);
+    if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(|id| request.ids.iter().any(|asked| asked == id)) {
+        return Choice::NotAsked;
+    }
+    if kept.settled && !request.again { Choice::Settled } else { Choice::Chosen(entry) }
+}
+
+fn look(
+    request: &Request,
+    mut kept: Box<dyn DeadLetters>,
+    out: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
+    let (mut counts, mut room) = (Counts::default(), HeaderRoom::default());
+    let whole = request.action == Action::Show;
+    while !stop() {
+        let each = match kept.next().map_err(Error::from)? {
+            NextKept::Kept(each) => each,
+            NextKept::Waiting => continue,
+            NextKept::End => return sum_up(request, &counts, out).map_err(CommandError::from),
+        };
+        each.record.with_record(&mut room, |record| -> io::Result<()> {
+            match choose(request, &each, record) {
+                Choice::Chosen(entry) => {
+                    if counts.chosen == 0 && !request.json && !whole {
+                        writeln!(out, "{}", Entry::HEAD.trim_end())?;
+                    }
+                    counts.chosen += 1;
+                    entry.write(out, request.json, whole.then_some(record))
+                }
+                Choice::Settled => {
+                    counts.settled += 1;
+                    Ok(())
+                }
+                Choice::Other => {
+                    counts.others += 1;
+                    Ok(())
+                }
+                Choice::NotAsked => Ok(()),
+            }
+        })?;
+    }
+    Err(CommandError::Interrupted)
+}
+
+/// For people; JSON lines speak for themselves.
+fn sum_up(request: &Request, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
+    if request.json {
+        return Ok(());
+    }
+    let of_ids = if request.ids.is_empty() { "" } else { " with such an id" };
+    writeln!(out, "{} in {}{of_ids}{}", shown::records(counts.chosen), request.topic, left_out(counts))?;
+    if counts.chosen > 0 && request.action == Action::List {
+        writeln!(out, "next: --show --id ID shows one whole; once its cause is fixed, --replay publishes it again")?;
+    }
+    Ok(())
+}
+
+fn left_out(counts: &Counts) -> String {
+    let mut text = String::new();
+    for (count, what) in
+        [(counts.settled, "published again before (--again shows them)"), (counts.others, "of somebody else")]
+    {
+        if count > 0 {
+            text.extend(["; left out: ", &shown::records(count), " ", what]);
+        }
+    }
+    text
+}

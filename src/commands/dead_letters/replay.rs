@@ -1,0 +1,411 @@
+//! Publishes dead-letter records again, and settles those that arrive.
+//!
+//! In: records at the address, a sink. Out: the records that were meant; a line for each that cannot be published; the counts.
+//! Invariants: what was handed over is kept until its report has come, so that a client that gave up is replaced and nothing is lost; a
+//! record is settled only behind its report; before the first is known to be remembered, no second one is published.
+
+use super::shown::{self, Entry};
+use super::{Choice, Counts, Error, Request, choose, left_out};
+use crate::commands::error::CommandError;
+use crate::commands::progress::Progress;
+use crate::sink::dead_letter::{lend_meant, said};
+use crate::sink::destination::{DeadLetters, Delivery, Kept, NextKept, Place};
+use crate::sink::{
+    Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Sink, Tag,
+    Token,
+};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{self, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How many records are settled together, at most.
+const TOGETHER: usize = 500;
+
+/// How long a record that was delivered may wait to be settled: what a kill repeats.
+const SETTLED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long a topic may be missing or forbidden before its records stay.
+const TOPIC_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a stop waits for reports.
+const STOP_WITHIN: Duration = Duration::from_secs(8);
+
+/// Pause while nothing can be done but wait.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How often it is told what is waited for.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// A record that was handed over, and not reported.
+struct Flight {
+    record: OwnedRecord,
+    /// `None`: it settles others.
+    of: Option<Of>,
+}
+
+/// Which record at the address it was made of, and that record.
+struct Of {
+    place: Place,
+    settled: bool,
+    kept: OwnedRecord,
+}
+
+/// What came of all.
+#[derive(Debug, Default, Serialize)]
+struct Outcome {
+    replayed: u64,
+    failed: u64,
+}
+
+/// A replay under way.
+pub(super) struct Replay<'r> {
+    request: &'r Request,
+    kept: Box<dyn DeadLetters>,
+    sink: Box<dyn Sink + Send>,
+    /// What waits to be handed over, in order.
+    queue: VecDeque<Flight>,
+    /// What was handed over, by its token.
+    flights: BTreeMap<u64, Flight>,
+    next: u64,
+    /// Delivered, and not settled.
+    delivered: Vec<Place>,
+    /// Since when the first of these waits.
+    since: Instant,
+    /// A first record was settled, and that has arrived.
+    remembers: bool,
+    /// Since when topics are missing or forbidden.
+    failing: HashMap<String, Instant>,
+    outcome: Outcome,
+    counts: Counts,
+    progress: Progress,
+    told: Option<Instant>,
+    room: HeaderRoom,
+}
+
+impl<'r> Replay<'r> {
+    pub(super) fn begin(request: &'r Request, kept: Box<dyn DeadLetters>, client: &str) -> Result<Self, CommandError> {
+        let sink = request.destination.open(client, Delivery::AtLeastOnce)?;
+        Ok(Self {
+            request,
+            kept,
+            sink,
+            queue: VecDeque::new(),
+            flights: BTreeMap::new(),
+            next: 0,
+            delivered: Vec::new(),
+            since: Instant::now(),
+            remembers: false,
+            failing: HashMap::new(),
+            outcome: Outcome::default(),
+            counts: Counts::default(),
+            progress: Progress::new("replaying", 0),
+            told: None,
+            room: HeaderRoom::default(),
+        })
+    }
+
+    /// Publishes everything that is chosen.
+    pub(super) fn run(mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
+        let ended = self.publish(out, stop);
+        // What has arrived is settled whatever else went wrong.
+        let settled = self.finish(out);
+        self.sum_up(out)?;
+        settled?;
+        if !ended? {
+            return Err(CommandError::Interrupted);
+        }
+        if self.outcome.failed > 0 {
+            let (count, topic) = (self.outcome.failed, self.request.topic.clone());
+            return Err(Error::Stay { count, topic }.into());
+        }
+        Ok(())
+    }
+
+    /// Whether it came to the end.
+    fn publish(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        while !stop() {
+            match self.kept.next().map_err(Error::from)? {
+                NextKept::Kept(kept) => {
+                    if !self.take(kept, out, stop)? {
+                        return Ok(false);
+                    }
+                }
+                NextKept::Waiting => {}
+                NextKept::End => return self.drain(out, stop),
+            }
+            self.serve(out)?;
+            self.settle(false, out, stop)?;
+        }
+        Ok(false)
+    }
+
+    /// One record of the address. `false`: it is to stop.
+    fn take(&mut self, kept: Kept, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        let Self { request, counts, outcome, room, .. } = self;
+        let meant = kept.record.with_record(room, |record| -> io::Result<Option<OwnedRecord>> {
+            match choose(request, &kept, record) {
+                Choice::Chosen(entry) => match where_to(request, &entry) {
+                    Ok(topic) => Ok(meant(record, topic)),
+                    Err(why) => {
+                        outcome.failed += 1;
+                        entry.write_failed(out, request.json, &why)?;
+                        Ok(None)
+                    }
+                },
+                Choice::Settled => {
+                    counts.settled += 1;
+                    Ok(None)
+                }
+                Choice::Other => {
+                    counts.others += 1;
+                    Ok(None)
+                }
+                Choice::NotAsked => Ok(None),
+            }
+        })?;
+        let Some(record) = meant else { return Ok(true) };
+        let Kept { place, settled, record: kept } = kept;
+        if !self.offer(Flight { record, of: Some(Of { place, settled, kept }) }, out, stop)? {
+            return Ok(false);
+        }
+        if self.remembers {
+            return Ok(true);
+        }
+        // The first one that arrives shows whether it can be remembered.
+        if !self.drain(out, stop)? {
+            return Ok(false);
+        }
+        self.settle(true, out, stop)
+    }
+
+    /// Hands a record over, behind all that wait. `false`: it is to stop.
+    fn offer(&mut self, flight: Flight, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        self.queue.push_back(flight);
+        self.pump(out, stop)
+    }
+
+    /// Hands over whatever waits for it, in order. `false`: it is to stop.
+    fn pump(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        while let Some(flight) = self.queue.pop_front() {
+            let failure = match self.try_offer(&flight.record, self.next) {
+                Enqueue::Taken => {
+                    self.failing.remove(flight.record.topic());
+                    self.flights.insert(self.next, flight);
+                    self.next += 1;
+                    continue;
+                }
+                Enqueue::Bad(failure) => Some(failure),
+                Enqueue::Blocked(failure) if failure.class == FailureClass::Topic => {
+                    let topic = flight.record.topic().to_owned();
+                    let since = *self.failing.entry(topic).or_insert_with(Instant::now);
+                    (since.elapsed() >= TOPIC_WITHIN).then_some(failure)
+                }
+                Enqueue::Blocked(failure) if failure.class == FailureClass::LogIn => {
+                    return Err(Error::Failed(failure).into());
+                }
+                Enqueue::Blocked(failure) => {
+                    self.tell(&failure);
+                    None
+                }
+                Enqueue::Full => None,
+            };
+            if let Some(failure) = failure {
+                self.fail(flight.of, &failure, out)?;
+                continue;
+            }
+            self.queue.push_front(flight);
+            if stop() {
+                return Ok(false);
+            }
+            // A client that gave up puts what was under way in front of it.
+            self.serve(out)?;
+            thread::sleep(PAUSE);
+        }
+        Ok(true)
+    }
+
+    fn try_offer(&mut self, record: &OwnedRecord, token: u64) -> Enqueue {
+        let Self { sink, room, .. } = self;
+        record.with_record(room, |record| sink.try_enqueue(record, tag(token)))
+    }
+
+    /// A record will not be published: it stays. One that settles others has to be.
+    fn fail(&mut self, of: Option<Of>, failure: &Failure, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(of) = of else {
+            let (count, topic) = (self.flights.len() as u64, self.request.topic.clone());
+            return Err(Error::NotRemembered { count, topic, failure: failure.clone() }.into());
+        };
+        self.outcome.failed += 1;
+        let json = self.request.json;
+        of.kept.with_record(&mut self.room, |record| match said(record) {
+            Some(said) => Entry::new(of.place, of.settled, record, said).write_failed(out, json, &failure.text),
+            None => Ok(()),
+        })?;
+        Ok(())
+    }
+
+    /// Takes the reports that have come.
+    fn serve(&mut self, out: &mut dyn Write) -> Result<(), CommandError> {
+        let (mut refused, mut lost) = (Vec::new(), None);
+        let Self { sink, flights, delivered, outcome, since, remembers, .. } = self;
+        sink.poll(&mut |report| match report {
+            Report::Delivered(run) => match flights.remove(&run.token.pack()).map(|flight| flight.of) {
+                Some(Some(of)) => {
+                    if delivered.is_empty() {
+                        *since = Instant::now();
+                    }
+                    outcome.replayed += 1;
+                    delivered.push(of.place);
+                }
+                Some(None) => *remembers = true,
+                None => {}
+            },
+            Report::Refused(it) => refused.push(it),
+            Report::Failed(failure) => lost = Some(failure),
+        });
+        for it in refused {
+            self.refused(*it, out)?;
+        }
+        if let Some(failure) = lost {
+            self.begin_again(&failure)?;
+        }
+        if let Some(failure) = self.sink.blocked() {
+            self.tell(&failure);
+        }
+        let seen = self.outcome.replayed + self.outcome.failed;
+        self.progress.of(self.kept.count().saturating_sub(self.counts.settled + self.counts.others));
+        self.progress.at(seen);
+        Ok(())
+    }
+
+    fn refused(&mut self, refused: Refused, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Refused { id, tag, failure, .. } = refused;
+        match failure.class {
+            FailureClass::Row | FailureClass::Topic => {
+                self.sink.resolve(id, Resolution::Skip);
+                match self.flights.remove(&tag.token.pack()) {
+                    Some(flight) => self.fail(flight.of, &failure, out),
+                    None => Ok(()),
+                }
+            }
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
+                self.sink.resolve(id, Resolution::Retry);
+                self.tell(&failure);
+                Ok(())
+            }
+        }
+    }
+
+    /// The client gave up: another one is to take everything that has not been reported, in the order that it had.
+    fn begin_again(&mut self, failure: &Failure) -> Result<(), CommandError> {
+        tracing::warn!(reason = %failure, "the client is replaced: what was under way is sent again");
+        self.sink.restart().map_err(Error::from)?;
+        for (_, flight) in std::mem::take(&mut self.flights).into_iter().rev() {
+            self.queue.push_front(flight);
+        }
+        Ok(())
+    }
+
+    /// Settles what has arrived, once there is enough of it, it has waited for long, or `now`. `false`: it is to stop.
+    fn settle(&mut self, now: bool, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        let is_due = now || self.delivered.len() >= TOGETHER || self.since.elapsed() >= SETTLED_WITHIN;
+        if self.delivered.is_empty() || !is_due {
+            return Ok(true);
+        }
+        let marks = self.kept.settle(&self.delivered).map_err(Error::from)?;
+        self.remembers |= marks.is_empty();
+        self.delivered.clear();
+        for record in marks {
+            self.queue.push_back(Flight { record, of: None });
+        }
+        if now { self.drain(out, stop) } else { self.pump(out, stop) }
+    }
+
+    /// Waits until everything is reported. `false`: it is to stop.
+    fn drain(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+        loop {
+            if !self.pump(out, stop)? {
+                return Ok(false);
+            }
+            self.serve(out)?;
+            if self.flights.is_empty() && self.queue.is_empty() {
+                return Ok(true);
+            }
+            if stop() {
+                return Ok(false);
+            }
+            self.sink.ran_dry();
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// What is under way is waited for, and what has arrived is settled.
+    fn finish(&mut self, out: &mut dyn Write) -> Result<(), CommandError> {
+        let until = Instant::now() + STOP_WITHIN;
+        let late = || Instant::now() >= until;
+        let drained = self.drain(out, &late)?;
+        let until = Instant::now() + STOP_WITHIN;
+        let late = || Instant::now() >= until;
+        if self.settle(true, out, &late)? && drained {
+            return Ok(());
+        }
+        let failure = self.sink.blocked().unwrap_or_else(|| {
+            let text = "there was no answer in time".to_owned();
+            Failure { class: FailureClass::Environment, reason: "timed_out", text }
+        });
+        let (count, topic) = (self.flights.len() as u64, self.request.topic.clone());
+        Err(Error::NotRemembered { count, topic, failure }.into())
+    }
+
+    /// Something is waited for that passes by itself.
+    fn tell(&mut self, failure: &Failure) {
+        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            self.told = Some(Instant::now());
+            tracing::warn!(reason = %failure, "waiting: nothing is lost");
+        }
+    }
+
+    fn sum_up(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.request.json {
+            return shown::write_json(out, &self.outcome);
+        }
+        let Outcome { replayed, failed } = &self.outcome;
+        writeln!(
+            out,
+            "{} published again, {} failed again{}",
+            shown::records(*replayed),
+            shown::records(*failed),
+            left_out(&self.counts)
+        )
+    }
+}
+
+fn tag(token: u64) -> Tag {
+    Tag { token: Token::unpack(token), origin: Origin { ordinal: token, ..Origin::default() } }
+}
+
+/// The topic that a record goes to.
+fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, String> {
+    if let Some(bytes) = entry.left_out_bytes {
+        return Err(format!(
+            "its payload of {bytes} bytes was left out; once the limit is raised, walrelay republish publishes its row"
+        ));
+    }
+    let rule = request.destination.kind().topics;
+    let own = entry.topic.filter(|topic| rule.check(topic).is_ok());
+    match own.or(request.default_topic.as_deref()) {
+        Some(topic) if topic == request.topic => Err("it was meant for the dead-letter topic itself".to_owned()),
+        Some(topic) => Ok(topic),
+        None => match entry.topic {
+            Some(topic) => Err(format!("\"{topic}\" is no topic name; --default-topic says where it goes instead")),
+            None => Err("where it was meant for is not known; --default-topic says where it goes".to_owned()),
+        },
+    }
+}
+
+fn meant(record: &Record<'_>, topic: &str) -> Option<OwnedRecord> {
+    let said = said(record)?;
+    Some(lend_meant(record, &said, topic, OwnedRecord::of))
+}

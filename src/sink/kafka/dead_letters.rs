@@ -1,0 +1,256 @@
+//! Reads a dead-letter topic: what is in it, and what of that was published again before.
+//!
+//! ```text
+//!  every record, committed or not ──► marks, and how many there are
+//!  then every committed record ──────► Kept, settled where a mark says so
+//! ```
+//!
+//! In: settings, a topic. Out: its records, each partition in its order, up to the ends that were there at the beginning. Marks are read
+//! first and uncommitted, since a transaction of a relay that is open may hide those that stand behind it. No group is joined and no
+//! offset committed: what is remembered stands in the topic (see `marks`).
+
+use super::context::{Context, copy};
+use super::marks::{self, Offsets};
+use super::progress::passes;
+use super::retire::retire;
+use super::settings::Settings;
+use super::{client_failure, failure};
+use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long one question may take.
+const QUESTION: Duration = Duration::from_secs(2);
+
+/// How long the cluster may take until the topic's partitions are known.
+const FOUND_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long nothing may come before it is given up: nothing is lost, and the command can be run again.
+const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// How long to wait for one record.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// One topic, being read.
+pub(super) struct Reading {
+    settings: Settings,
+    topic: String,
+    partitions: Vec<i32>,
+    /// Taken out only to make room for the next.
+    consumer: Option<BaseConsumer<Context>>,
+    /// Marks are what is read for; else records.
+    for_marks: bool,
+    /// Partitions that are not read to their end yet, with that.
+    open: BTreeMap<i32, i64>,
+    replayed: BTreeMap<i32, Offsets>,
+    count: u64,
+    heard: Instant,
+    room: HeaderRoom,
+}
+
+impl Reading {
+    pub(super) fn new(settings: Settings, topic: &str) -> Result<Self, NoDeadLetters> {
+        let mut reading = Self {
+            settings,
+            topic: topic.to_owned(),
+            partitions: Vec::new(),
+            consumer: None,
+            for_marks: true,
+            open: BTreeMap::new(),
+            replayed: BTreeMap::new(),
+            count: 0,
+            heard: Instant::now(),
+            room: HeaderRoom::default(),
+        };
+        let consumer =
+            reading.settings.reader("read_uncommitted").map_err(|error| client_failure(error.to_string()))?;
+        reading.partitions = reading.find_partitions(&consumer)?;
+        reading.begin(consumer)?;
+        Ok(reading)
+    }
+
+    /// The topic's partitions. A consumer's question creates no topic.
+    fn find_partitions(&self, consumer: &BaseConsumer<Context>) -> Result<Vec<i32>, NoDeadLetters> {
+        let begun = Instant::now();
+        loop {
+            let error = match consumer.fetch_metadata(Some(&self.topic), QUESTION) {
+                Ok(metadata) => {
+                    let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
+                    let code = found.and_then(rdkafka::metadata::MetadataTopic::error).map(RDKafkaErrorCode::from);
+                    match (found, code) {
+                        (Some(found), None) if !found.partitions().is_empty() => {
+                            return Ok(found
+                                .partitions()
+                                .iter()
+                                .map(rdkafka::metadata::MetadataPartition::id)
+                                .collect());
+                        }
+                        (None, _)
+                        | (_, Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition)) => {
+                            return Err(NoDeadLetters::Missing { topic: self.topic.clone() });
+                        }
+                        (_, Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => return Err(self.forbidden().into()),
+                        (_, code) => KafkaError::MetadataFetch(code.unwrap_or(RDKafkaErrorCode::LeaderNotAvailable)),
+                    }
+                }
+                Err(error) => error,
+            };
+            if begun.elapsed() >= FOUND_WITHIN || is_refused(consumer) {
+                return Err(self.silent(consumer, &error).into());
+            }
+            // The next question may fail at once.
+            std::thread::sleep(SLICE);
+        }
+    }
+
+    /// Asks where the partitions end, and assigns those that hold anything, from their beginning.
+    fn begin(&mut self, consumer: BaseConsumer<Context>) -> Result<(), Failure> {
+        let mut all = TopicPartitionList::new();
+        for &partition in &self.partitions {
+            let (low, high) = self.watermarks(&consumer, partition)?;
+            if low < high {
+                self.open.insert(partition, high);
+                let added = all.add_partition_offset(&self.topic, partition, Offset::Offset(low));
+                added.map_err(|error| self.broken(&error))?;
+            }
+        }
+        consumer.assign(&all).map_err(|error| self.broken(&error))?;
+        self.heard = Instant::now();
+        self.consumer.replace(consumer).into_iter().for_each(retire);
+        Ok(())
+    }
+
+    fn watermarks(&self, consumer: &BaseConsumer<Context>, partition: i32) -> Result<(i64, i64), Failure> {
+        let begun = Instant::now();
+        loop {
+            match consumer.fetch_watermarks(&self.topic, partition, QUESTION) {
+                Ok(marks) => return Ok(marks),
+                Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                    return Err(self.forbidden());
+                }
+                Err(error) if begun.elapsed() >= FOUND_WITHIN => return Err(self.silent(consumer, &error)),
+                Err(_) => std::thread::sleep(SLICE),
+            }
+        }
+    }
+
+    /// The next record, of whatever kind, with its partition and offset; `None`: nothing yet, or an end.
+    fn poll(&mut self) -> Result<Option<(i32, u64, OwnedRecord)>, Failure> {
+        let Some(consumer) = &self.consumer else { return Ok(None) };
+        let polled = consumer.poll(SLICE);
+        if polled.is_some() {
+            self.heard = Instant::now();
+        }
+        match polled {
+            None if self.heard.elapsed() >= SILENT_FOR => {
+                Err(self.silent(consumer, &KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut)))
+            }
+            None => Ok(None),
+            Some(Ok(message)) => {
+                let (partition, offset) = (message.partition(), message.offset());
+                let Some(&end) = self.open.get(&partition) else { return Ok(None) };
+                let is_before = offset < end;
+                let record = is_before.then(|| (partition, u64::try_from(offset).unwrap_or_default(), copy(&message)));
+                drop(message);
+                if offset + 1 >= end {
+                    self.open.remove(&partition);
+                }
+                Ok(record)
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                self.open.remove(&partition);
+                Ok(None)
+            }
+            Some(Err(error)) => match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Err(self.forbidden()),
+                Some(code) if passes(code) => Ok(None),
+                Some(_) | None => Err(self.broken(&error)),
+            },
+        }
+    }
+
+    /// Everything has been looked at for marks: the records come next.
+    fn turn_to_records(&mut self) -> Result<(), Failure> {
+        let consumer = self.settings.reader("read_committed").map_err(|error| client_failure(error.to_string()))?;
+        self.for_marks = false;
+        self.begin(consumer)
+    }
+
+    fn forbidden(&self) -> Failure {
+        let text = format!("not allowed to read topic {0}: the user needs READ and DESCRIBE on it", self.topic);
+        Failure {
+            class: FailureClass::Topic,
+            reason: failure::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)),
+            text,
+        }
+    }
+
+    fn silent(&self, consumer: &BaseConsumer<Context>, error: &KafkaError) -> Failure {
+        let why = consumer.context().trouble().unwrap_or_else(|| error.to_string());
+        let text = format!("Kafka at {} does not answer: {why}", self.settings.brokers());
+        let code = consumer.context().trouble_code().or_else(|| error.rdkafka_error_code());
+        let class = if is_refused(consumer) { FailureClass::LogIn } else { FailureClass::Environment };
+        Failure { class, reason: failure::reason(code), text }
+    }
+
+    fn broken(&self, error: &KafkaError) -> Failure {
+        client_failure(format!("topic {} cannot be read: {error}", self.topic))
+    }
+}
+
+/// Whether the brokers refuse the credentials.
+fn is_refused(consumer: &BaseConsumer<Context>) -> bool {
+    consumer.context().trouble_code().is_some_and(|code| failure::class(code) == FailureClass::LogIn)
+}
+
+impl DeadLetters for Reading {
+    fn next(&mut self) -> Result<NextKept, Failure> {
+        if self.open.is_empty() {
+            if self.for_marks {
+                self.turn_to_records()?;
+                return Ok(NextKept::Waiting);
+            }
+            return Ok(NextKept::End);
+        }
+        let Some((partition, offset, record)) = self.poll()? else { return Ok(NextKept::Waiting) };
+        let Self { replayed, room, .. } = self;
+        let replayed = replayed.entry(partition).or_default();
+        let is_mark = record.with_record(room, |record| marks::take(record, partition, offset, replayed));
+        if is_mark || self.for_marks {
+            self.count += u64::from(self.for_marks && !is_mark);
+            return Ok(NextKept::Waiting);
+        }
+        let settled = replayed.contains(offset);
+        let place = Place { major: u64::try_from(partition).unwrap_or_default(), between: ':', minor: offset };
+        Ok(NextKept::Kept(Kept { place, settled, record }))
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
+        let mut marked: BTreeMap<i32, Offsets> = BTreeMap::new();
+        for place in places {
+            let partition = i32::try_from(place.major).unwrap_or_default();
+            marked.entry(partition).or_default().insert(place.minor, place.minor);
+        }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_millis = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);
+        Ok(marked
+            .iter()
+            .map(|(partition, offsets)| marks::mark(&self.topic, *partition, offsets, now_millis))
+            .collect())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.consumer.take().into_iter().for_each(retire);
+    }
+}

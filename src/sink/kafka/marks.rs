@@ -1,0 +1,157 @@
+//! Which records of a dead-letter topic were published again: remembered in the topic itself.
+//!
+//! A *mark* is a record of the same partition, behind what it marks: header `walrelay-replayed` with the partition's number, and the
+//! marked offsets as its value, such as `17-20,25`. So it goes neither before what it marks when the topic forgets its oldest records,
+//! nor when offsets of a consumer group expire; and it takes no right but the one to write the topic. Its key is its own, so that
+//! compaction keeps it.
+//!
+//! In: offsets, or records. Out: records, or offsets. Pure.
+
+use crate::sink::dead_letter;
+use crate::sink::{Header, OwnedRecord, Record};
+use std::collections::BTreeMap;
+
+/// What tells a mark from a dead-letter record.
+const REPLAYED: &str = "walrelay-replayed";
+
+/// A set of offsets, as ranges that neither touch nor overlap: first to last, both included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Offsets(BTreeMap<u64, u64>);
+
+impl Offsets {
+    /// Adds the offsets from `first` to `last`.
+    pub(super) fn insert(&mut self, first: u64, last: u64) {
+        let (mut first, mut last) = (first, last.max(first));
+        // Whatever begins at or before the offset behind `last`, and ends at or behind the one before `first`.
+        while let Some((&from, &to)) = self.0.range(..=last.saturating_add(1)).next_back() {
+            if to.saturating_add(1) < first {
+                break;
+            }
+            self.0.remove(&from);
+            (first, last) = (first.min(from), last.max(to));
+        }
+        self.0.insert(first, last);
+    }
+
+    /// Whether the offset is in it.
+    pub(super) fn contains(&self, offset: u64) -> bool {
+        self.0.range(..=offset).next_back().is_some_and(|(_, &last)| offset <= last)
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (first, last) in &self.0 {
+            if !text.is_empty() {
+                text.push(',');
+            }
+            text.push_str(&first.to_string());
+            if first < last {
+                text.extend(["-", &last.to_string()]);
+            }
+        }
+        text
+    }
+
+    /// Adds what a mark's value says, but nothing at or behind `before`, where the mark itself stands. What is no range says nothing.
+    fn add(&mut self, text: &str, before: u64) {
+        for range in text.split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            if let (Ok(first), Ok(last)) = (first.parse::<u64>(), last.parse::<u64>())
+                && first <= last
+                && last < before
+            {
+                self.insert(first, last);
+            }
+        }
+    }
+}
+
+/// The mark for some offsets of a partition, of which there is at least one.
+pub(super) fn mark(topic: &str, partition: i32, offsets: &Offsets, now_millis: i64) -> OwnedRecord {
+    let text = offsets.text();
+    let number = partition.to_string();
+    let key = format!("{REPLAYED}/{partition}/{text}");
+    let headers = [Header { name: REPLAYED, value: Some(number.as_bytes()) }];
+    OwnedRecord::of(&Record {
+        topic,
+        key: Some(key.as_bytes()),
+        value: Some(text.as_bytes()),
+        headers: &headers,
+        timestamp_millis: now_millis,
+        partition: Some(partition),
+    })
+}
+
+/// Takes in what a record of `partition` at `offset` marks; whether it is a mark. One that was copied from another partition marks
+/// nothing: offsets are not the same there.
+pub(super) fn take(record: &Record<'_>, partition: i32, offset: u64, replayed: &mut Offsets) -> bool {
+    let header = record.headers.iter().find(|header| header.name == REPLAYED);
+    // A dead-letter record may carry any header that a row had.
+    let Some(header) = header.filter(|_| dead_letter::said(record).is_none()) else { return false };
+    if header.value == Some(partition.to_string().as_bytes())
+        && let Some(text) = record.value.and_then(|value| std::str::from_utf8(value).ok())
+    {
+        replayed.add(text, offset);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::HeaderRoom;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn a_mark_says_what_was_put_into_it_in_whatever_order(ranges in prop::collection::vec((0_u64..60, 0_u64..4), 1..20)) {
+            let (mut offsets, mut plain) = (Offsets::default(), BTreeSet::new());
+            for (first, more) in ranges {
+                offsets.insert(first, first + more);
+                plain.extend(first..=first + more);
+            }
+            let mark = mark("dead", 3, &offsets, 7);
+            let mut read = Offsets::default();
+            mark.with_record(&mut HeaderRoom::default(), |record| assert!(take(record, 3, 100, &mut read)));
+            prop_assert_eq!(&read, &offsets);
+            for offset in 0..70 {
+                prop_assert_eq!(read.contains(offset), plain.contains(&offset), "{}", offset);
+            }
+            // As few ranges as there can be.
+            let starts = plain.iter().filter(|&&at| at == 0 || !plain.contains(&(at - 1))).count();
+            prop_assert_eq!(read.0.len(), starts);
+        }
+    }
+
+    #[test]
+    fn a_mark_of_another_partition_or_of_what_comes_behind_it_marks_nothing() {
+        let mut offsets = Offsets::default();
+        offsets.insert(5, 7);
+        let mark = mark("dead", 3, &offsets, 7);
+        for (partition, at) in [(2, 100), (3, 7)] {
+            let mut read = Offsets::default();
+            mark.with_record(&mut HeaderRoom::default(), |record| assert!(take(record, partition, at, &mut read)));
+            assert_eq!(read, Offsets::default(), "{partition} {at}");
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_record_with_a_rows_header_of_that_name_is_no_mark() {
+        let headers = [
+            Header { name: REPLAYED, value: Some(b"0") },
+            Header { name: "walrelay-error", value: Some(b"too large") },
+        ];
+        let record = Record {
+            topic: "dead",
+            key: None,
+            value: Some(b"0-9"),
+            headers: &headers,
+            timestamp_millis: 7,
+            partition: None,
+        };
+        let mut read = Offsets::default();
+        assert!(!take(&record, 0, 100, &mut read));
+        assert_eq!(read, Offsets::default());
+    }
+}
