@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
 use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
-use walrelay::commands::{self, CommandError, check, dead_letters, prune, republish, setup, status, teardown};
+use walrelay::commands::run::Error as RunError;
+use walrelay::commands::setup::Held;
+use walrelay::commands::{self, CommandError, backfill, check, dead_letters, prune, republish, setup, status, teardown};
 use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::pg::source::Environment;
 
@@ -54,7 +56,13 @@ fn perform(invocation: Invocation) -> u8 {
             ended => ended,
         },
         // A signal ends the process, and with its connection whatever was being waited for.
-        Task::Setup(request) => setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false),
+        Task::Setup(request) => {
+            match (setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false), request.backfill) {
+                (Ok(held), Some(request)) => return fill(*request, held, &hint),
+                (ended, _) => ended.map(drop),
+            }
+        }
+        Task::Backfill(request) => return fill(*request, None, &hint),
         Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
         Task::Ready(address) => status::ready(&address, &mut io::stdout()),
         Task::Teardown(request) => tear_down(&request),
@@ -75,6 +83,16 @@ fn perform(invocation: Invocation) -> u8 {
     }
 }
 
+/// Publishes existing rows; `held`: the snapshot that a new slot came with.
+fn fill(request: backfill::Request, held: Option<Held>, hint: &dyn Fn(Option<String>) -> Option<String>) -> u8 {
+    match backfill::backfill(request, held, &mut io::stdout()) {
+        Ok(()) => 0,
+        // Whoever stopped it knows what for.
+        Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_code()),
+        Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
+    }
+}
+
 /// Whether a task changes rows or publishes records chunk by chunk, so that a signal should end it between two of them.
 fn in_chunks(task: &Task) -> bool {
     match task {
@@ -88,6 +106,7 @@ fn in_chunks(task: &Task) -> bool {
         | Task::Status(_)
         | Task::Ready(_)
         | Task::Teardown(_)
+        | Task::Backfill(_)
         | Task::Bench(_)
         | Task::Man(_)
         | Task::Completions(_) => false,

@@ -54,6 +54,17 @@ Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its ow
 
 Exit codes: 0 done, 1 failed and a restart may cure it, 2 an operator must act, 64 the settings are wrong.";
 
+const BACKFILL_HELP: &str = "\
+For rows that are in the table and were never in the slot: they become the records that the relay would have made of them, and are \
+not rewritten. Needs SELECT on the table, and a slot that setup --apply made, since that writes down which rows are older. The relay \
+may run meanwhile: a row is published by exactly one of both. Takes the flags of `run`; without --bad-row-at and the like a row that \
+cannot be published stops it. The same command resumes after a stop or a crash behind what was acknowledged.
+
+  walrelay backfill --table outbox --dry-run
+  walrelay backfill --setup --table outbox --then-run
+
+Exit codes: 0 all rows are published, 1 stopped or failed and a restart may cure it, 2 an operator must act, 64 the settings are wrong.";
+
 /// Relay rows of a Postgres outbox table to Kafka: from the WAL, in order, at least once.
 #[derive(Parser)]
 #[command(name = "walrelay", version, propagate_version = true, after_help = AFTER_HELP, max_term_width = 100)]
@@ -84,6 +95,9 @@ pub enum Typed {
     /// List the records of rows that could not be published, and publish them again to where they were meant for.
     #[command(after_help = dead_letters::HELP)]
     DeadLetters(DeadLettersArgs),
+    /// Publish rows that are older than the slot, once each, without rewriting them.
+    #[command(after_help = BACKFILL_HELP)]
+    Backfill(BackfillArgs),
     /// Delete outbox rows that are old and proven to be delivered.
     #[command(after_help = PRUNE_HELP)]
     Prune(PruneArgs),
@@ -103,7 +117,7 @@ pub enum Typed {
 }
 
 /// Settings that every command has.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 pub struct CommonArgs {
     /// Read settings from this TOML file; keys are the names of flags [default: none]
     #[arg(short, long, value_name = "FILE", help_heading = None)]
@@ -119,7 +133,7 @@ pub struct CommonArgs {
 }
 
 /// Which database, and what in it.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Postgres")]
 pub struct SourceArgs {
     /// Connection URI or keyword string, as for psql: postgres://user@host:5432/dbname?sslmode=verify-full
@@ -141,7 +155,7 @@ pub struct SourceArgs {
 }
 
 /// Where the password of the source stands, if not where libpq has it.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Postgres")]
 pub struct PasswordArgs {
     /// Read the password from this file, again at each connection; it comes before any other [default: none]
@@ -155,7 +169,7 @@ pub struct PasswordArgs {
 }
 
 /// What `run` takes.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct RunArgs {
     /// Which database, and what in it.
     #[command(flatten)]
@@ -175,7 +189,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "LSN", help_heading = "Postgres")]
     pub accept_slot_at: Option<String>,
 
-    /// Print new rows as JSON lines on stdout, from a temporary slot: no Kafka, nothing confirmed [default: false]
+    /// Print new rows as JSON lines on stdout, from a temporary slot: no Kafka, nothing confirmed; for backfill: only count
+    /// the rows [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]
     pub dry_run: Option<String>,
@@ -214,7 +229,7 @@ pub struct RunArgs {
 }
 
 /// An old set-up.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Moving from Debezium")]
 pub struct DebeziumArgs {
     /// Read the settings of this Debezium Server application.properties or Kafka Connect connector JSON, and write the same records;
@@ -265,7 +280,7 @@ pub struct DestinationArgs {
 }
 
 /// Which topic a record gets.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Routing")]
 pub struct RoutingArgs {
     /// Topic of a record: text and {name}, {name|lower} or {name|kebab}, where name is a column or one of
@@ -283,7 +298,7 @@ pub struct RoutingArgs {
 }
 
 /// Which column is which.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Rows")]
 pub struct RowArgs {
     /// Column of the event's id [default: id, event_id]
@@ -324,7 +339,7 @@ pub struct RowArgs {
 }
 
 /// What becomes of rows that cannot be published.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Bad rows")]
 pub struct BadRowArgs {
     /// What a row does that cannot be published: stop, dead-letter or skip (count it and continue) [default: stop]
@@ -341,7 +356,7 @@ pub struct BadRowArgs {
 }
 
 /// What a record is made of.
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(next_help_heading = "Records")]
 pub struct RecordArgs {
     /// One more header, from a column; repeatable
@@ -406,6 +421,7 @@ pub struct OperationArgs {
 }
 
 /// What `setup` takes.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 pub struct SetupArgs {
     /// Run the SQL instead of printing it
@@ -423,6 +439,11 @@ pub struct SetupArgs {
     /// Also create the table named by the first --table, if it does not exist
     #[arg(long)]
     pub create_table: bool,
+
+    /// With --apply: then publish the rows that are there already, by the settings of `run` in the environment and the file; with
+    /// flags of `run`: walrelay backfill --setup
+    #[arg(long, requires = "apply")]
+    pub backfill: bool,
 
     /// Which database, and what in it.
     #[command(flatten)]
@@ -499,6 +520,7 @@ impl Typed {
             Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
             Self::Republish(args) => (&args.common, &args.source),
             Self::Prune(args) => (&args.common, &args.source),
+            Self::Backfill(args) => (&args.run.common, &args.run.source),
         };
         let SourceArgs { source, publication, slot, .. } = source;
         TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
@@ -615,6 +637,42 @@ pub struct RepublishArgs {
     /// Settings that every command has.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// What `backfill` takes: what `run` takes, since its records are the run's.
+#[derive(Args, Default)]
+pub struct BackfillArgs {
+    /// Which rows, as SQL: "status = 'PENDING'" [default: all]
+    #[arg(long = "where", value_name = "SQL")]
+    pub condition: Option<String>,
+
+    /// Column that rows are ordered by before their key; an index that begins with it spares sorting [default: the key]
+    #[arg(long, value_name = "COLUMN")]
+    pub order_by: Option<String>,
+
+    /// Rows a second at most: 500 or 500/s [default: no bound]
+    #[arg(long, value_name = "N/s")]
+    pub rate: Option<String>,
+
+    /// Rows read by one statement [default: 2000]
+    #[arg(long, value_name = "ROWS")]
+    pub chunk: Option<String>,
+
+    /// Begin with the first row, whatever was published before
+    #[arg(long)]
+    pub again: bool,
+
+    /// Leave out rows that were updated after the slot was made, instead of refusing where there may be some
+    #[arg(long)]
+    pub leave_updated: bool,
+
+    /// Run the relay once all rows are published, so that existing rows of a key come before new ones
+    #[arg(long)]
+    pub then_run: bool,
+
+    /// The run whose records they become.
+    #[command(flatten)]
+    pub run: Box<RunArgs>,
 }
 
 /// What `prune` takes.

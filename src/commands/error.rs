@@ -6,6 +6,7 @@ use super::output::session;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
 use crate::pg::{self, catalog, identifier, sqlstate};
+use crate::relay::BadRowAt;
 use crate::route::TopicError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 use std::io;
@@ -184,6 +185,71 @@ pub enum CommandError {
         /// Why.
         why: String,
     },
+    /// Which rows no slot carries is not known.
+    #[error(
+        "no row is published: which rows of publication \"{publication}\" came before slot \"{slot}\" is not known: {why}"
+    )]
+    NoSnapshot {
+        /// Its name.
+        slot: String,
+        /// Its name.
+        publication: String,
+        /// Why.
+        why: String,
+    },
+    /// Rows of before the slot may look like rows of after it.
+    #[error(
+        "rows of {table} may have been updated after slot \"{slot}\" was made: such a row cannot be told from a new one, which the slot carries"
+    )]
+    Updated {
+        /// `schema.table`.
+        table: String,
+        /// Its name.
+        slot: String,
+    },
+    /// The rows of a table without a key have moved.
+    #[error(
+        "{table} has no key and was rewritten (VACUUM FULL, CLUSTER, ALTER TABLE): its rows are in other places now"
+    )]
+    Rewritten {
+        /// `schema.table`.
+        table: String,
+    },
+    /// Row security hides rows from our role.
+    #[error("no row of {table} is published: row security hides rows of it from this role")]
+    RowsHidden {
+        /// `schema.table`.
+        table: String,
+    },
+    /// The rows cannot be read in this order.
+    #[error("{table} cannot be read in the order of {column}: {}", no_order(*.has_key))]
+    NoOrder {
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// It has a key.
+        has_key: bool,
+    },
+    /// Another backfill of the slot runs.
+    #[error("another backfill of slot \"{slot}\" is running")]
+    BackfillRuns {
+        /// Its name.
+        slot: String,
+    },
+    /// A backfill of other rows of the table was begun.
+    #[error("a backfill of {table} {before} has published {rows} of its rows: they would be published again")]
+    OtherBackfill {
+        /// `schema.table`.
+        table: String,
+        /// How many.
+        rows: u64,
+        /// Its flags.
+        before: String,
+    },
+    /// An existing row cannot be published.
+    #[error("a row of {} cannot be published: {}{}", .0.row.table, .0.row.reason, letter_refused(.0))]
+    BadRow(Box<BadRowAt>),
     /// The topic setting.
     #[error(transparent)]
     Topic(#[from] Box<TopicError>),
@@ -232,6 +298,7 @@ impl CommandError {
             | Self::NoFailoverSlots { .. }
             | Self::NobodyToAsk { .. }
             | Self::NoPartitions { .. }
+            | Self::NoOrder { .. }
             | Self::ArchiveLacks { .. }
             | Self::ArchivePublished { .. }
             | Self::Topic(_)
@@ -245,6 +312,13 @@ impl CommandError {
             | Self::NoProof { .. }
             | Self::PassedOver { .. }
             | Self::NoArchive { .. }
+            | Self::NoSnapshot { .. }
+            | Self::Updated { .. }
+            | Self::Rewritten { .. }
+            | Self::RowsHidden { .. }
+            | Self::BackfillRuns { .. }
+            | Self::OtherBackfill { .. }
+            | Self::BadRow(_)
             | Self::Fires { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::DeadLetters(_)
@@ -283,6 +357,27 @@ impl CommandError {
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
             }
+            Self::NoSnapshot { slot, .. } => format!(
+                "for single rows, through the slot that is there: walrelay republish --table SCHEMA.TABLE --where SQL; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
+            ),
+            Self::Updated { table, .. } => format!(
+                "find out which ones; publish the others with --leave-updated, and then those through the slot: walrelay republish --table {table} --where SQL"
+            ),
+            Self::Rewritten { .. } => "--again publishes all of its rows once more; a primary key spares that".to_owned(),
+            Self::RowsHidden { .. } => {
+                "as a role with BYPASSRLS, or as the table's owner where row security is not forced".to_owned()
+            }
+            Self::NoOrder { has_key: false, .. } => {
+                "add a primary key or a unique index on NOT NULL columns, or leave out --order-by".to_owned()
+            }
+            Self::NoOrder { .. } => "--order-by takes the name of a column, without direction".to_owned(),
+            Self::BackfillRuns { .. } => {
+                "wait for its end; if it is gone and the server has not noticed yet, try again in a minute".to_owned()
+            }
+            Self::OtherBackfill { .. } => {
+                "the same flags resume it; --again publishes rows whether or not they were published before".to_owned()
+            }
+            Self::BadRow(row) => existing_row_hint(row),
             Self::NotConfirmed { slot, .. } => {
                 format!("is its relay running? walrelay run --slot {slot}; or a longer --timeout")
             }
@@ -310,6 +405,24 @@ fn refused_hint(fix: &str, error: &pg::Error) -> Option<String> {
         );
     }
     (!error.hint.is_empty()).then(|| error.hint.clone())
+}
+
+fn no_order(has_key: bool) -> &'static str {
+    if has_key { "it has no such column" } else { "without a key nothing says where to resume" }
+}
+
+fn letter_refused(row: &BadRowAt) -> String {
+    row.letter_refused.as_ref().map_or_else(String::new, |(topic, failure)| {
+        format!(", and dead-letter topic {topic} does not take it: {failure}")
+    })
+}
+
+fn existing_row_hint(row: &BadRowAt) -> String {
+    let (which, at) =
+        (row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}")), row.position);
+    format!(
+        "all rows before {which} are published: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there"
+    )
 }
 
 fn in_use_hint(pid: Option<u32>) -> String {

@@ -4,6 +4,7 @@
 //! what fixes it. Everything goes over [`pg::Connection`](crate::pg::Connection), the client that the relay uses, so that
 //! what a command sees is what a run gets. What is changed is said; each command can be run again.
 
+pub mod backfill;
 pub mod bench;
 pub mod check;
 pub mod dead_letters;

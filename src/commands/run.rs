@@ -160,7 +160,7 @@ pub fn run(config: Request) -> Result<(), Error> {
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
-fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
+pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
     match sink.reach(PROBE) {
         Reach::There(warnings) => {
             for warning in warnings {
@@ -176,9 +176,24 @@ fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
     }
 }
 
+/// What is read.
+pub(super) fn target(config: &Request) -> Target {
+    Target {
+        messages: !config.mapping.message_prefixes.is_empty(),
+        temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
+        source: config.source.clone(),
+        publication: config.publication.clone(),
+        slot: config.slot.clone(),
+        tables: config.tables.clone(),
+        patterns: config.table_patterns.clone(),
+        max_row: config.limits.max_row,
+        accept_slot_at: config.accept_slot_at,
+    }
+}
+
 /// Writes rows down whose payload is in no topic: `prune` keeps them.
-fn on_lost(target: &Target) -> OnLost {
-    let (source, slot) = (target.source.clone(), target.slot.clone());
+pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
+    let (source, slot) = (source.clone(), slot.to_owned());
     Box::new(move |id| {
         let noted = Connection::open(&source, Purpose::Control)
             .and_then(|mut connection| kept::note(&mut connection, &slot, id));
@@ -342,20 +357,10 @@ impl Control {
         let Self { config, outbox, metrics, stop, listen: _ } = self;
         let kind = config.destination.kind();
         let limits = config.limits.of_relay();
-        let target = Target {
-            messages: !config.mapping.message_prefixes.is_empty(),
-            temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
-            source: config.source,
-            publication: config.publication,
-            slot: config.slot,
-            tables: config.tables,
-            patterns: config.table_patterns,
-            max_row: config.limits.max_row,
-            accept_slot_at: config.accept_slot_at,
-        };
+        let target = target(&config);
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
-        let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target)) };
+        let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
         Supervisor::new(target, relay, metrics).run().map_err(|error| {
             if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
         })
@@ -375,7 +380,7 @@ impl Control {
                     thread::sleep(SETUP_RETRY);
                 }
                 Err(CommandError::Interrupted) => {}
-                ended => return Ok(ended?),
+                ended => return Ok(ended.map(drop)?),
             }
         }
     }

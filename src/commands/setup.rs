@@ -13,14 +13,15 @@
 mod plan;
 mod slot;
 
+use super::backfill;
 use super::error::CommandError;
 use super::output::{Told, bytes, command, number};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
-use crate::pg::marker;
+use crate::pg::marker::{self, Taken};
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, catalog, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, catalog, literal, server};
 use crate::supervise::RunError;
 use plan::{Facts, Kind, Plan, PublicationFacts, Step, TableFacts, plan};
 use std::io::{self, Write};
@@ -57,6 +58,8 @@ pub struct Request {
     pub role: Option<String>,
     /// The first table, too, if it is not there.
     pub create_table: bool,
+    /// Then publish the rows that are there already.
+    pub backfill: Option<Box<backfill::Request>>,
     /// The connection string as it was typed as a flag, without secrets ([`shown_source`](super::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
@@ -69,7 +72,8 @@ impl Request {
     }
 }
 
-/// Prints or does what the database still needs. `notes`: what is waited for. `stop`: whether to give up waiting.
+/// Prints or does what the database still needs. `notes`: what is waited for. `stop`: whether to give up waiting. The snapshot that
+/// meets the slot, where that was made.
 ///
 /// # Errors
 /// The server cannot be reached or refuses; the settings do not fit what is there. What was done before is said on `out`.
@@ -78,14 +82,14 @@ pub fn setup(
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
-) -> Result<(), CommandError> {
+) -> Result<Option<Held>, CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     if !request.apply {
         let facts = look(&mut connection, request)?;
         let plan = plan(request, &facts)?;
         let rows = rows_before(&mut connection, request, &facts, &plan)?;
         out.write_all(plan::script(request, &facts, &plan, &rows).as_bytes())?;
-        return Ok(());
+        return Ok(None);
     }
     let mut voice = Voice {
         say: &mut |line| writeln!(out, "{line}"),
@@ -96,13 +100,13 @@ pub fn setup(
         stop,
     };
     let connection = begin(connection, &mut voice)?;
-    apply(connection, request, &mut voice)?;
+    let held = apply(connection, request, &mut voice)?;
     writeln!(out, "next: {}", command("run", &Told { tables: &request.tables, ..request.told() }))?;
-    Ok(())
+    Ok(held)
 }
 
 /// For `run --setup`: makes publication, slot and mark where they are missing, once. What is done is logged. Cheap when all is
-/// there.
+/// there. The snapshot that meets the slot, where that was made.
 ///
 /// # Errors
 /// [`RunError::NoSlot`] when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
@@ -113,7 +117,7 @@ pub fn once(
     slot: &str,
     tables: &[TableName],
     stop: &dyn Fn() -> bool,
-) -> Result<(), CommandError> {
+) -> Result<Option<Held>, CommandError> {
     let request = Request {
         source: source.clone(),
         publication: publication.to_owned(),
@@ -123,6 +127,7 @@ pub fn once(
         failover: false,
         role: None,
         create_table: false,
+        backfill: None,
         typed_source: None,
     };
     let mut voice = Voice {
@@ -135,12 +140,12 @@ pub fn once(
     };
     let mut connection = Connection::open(source, Purpose::Control)?;
     if is_done(&mut connection, &request)? {
-        return Ok(());
+        return Ok(None);
     }
     // Another relay may be at it: what counts is what is there once the lock is ours.
     let mut connection = begin(connection, &mut voice)?;
     if is_done(&mut connection, &request)? {
-        return Ok(());
+        return Ok(None);
     }
     must_be_markable(&mut connection, &request)?;
     apply(connection, &request, &mut voice)
@@ -166,6 +171,23 @@ fn must_be_markable(connection: &mut Connection, request: &Request) -> Result<()
     }
     let sql = plan::mark_sql(&request.publication, mark.comment.as_deref(), &request.slot);
     Err(CommandError::NotMarkable { publication: request.publication.clone(), sql })
+}
+
+/// The snapshot that meets a new slot, as long as this lasts.
+#[derive(Debug)]
+pub struct Held {
+    /// The connection that the slot was made over. The server forgets the snapshot with its next command.
+    #[allow(dead_code, reason = "the snapshot lasts as long as it does")]
+    connection: Connection,
+    /// Its name, for `SET TRANSACTION SNAPSHOT`.
+    snapshot: String,
+}
+
+impl Held {
+    /// As SQL, what begins a transaction that sees what it sees.
+    pub(super) fn begin(&self) -> String {
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT {}", literal(&self.snapshot))
+    }
 }
 
 /// Where lines go, and whether to go on.
@@ -200,7 +222,8 @@ fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection
 fn unlimited(connection: &mut Connection) -> Result<(), CommandError> {
     connection.query(
         "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
-          WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout')",
+          WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
+                        'idle_in_transaction_session_timeout')",
     )?;
     match connection.query("SET client_connection_check_interval = '1s'") {
         // Not every operating system's kernel can tell the server.
@@ -259,15 +282,15 @@ fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option
 }
 
 /// Does what is needed. The connection carries the lock and ends with it.
-fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -> Result<Option<Held>, CommandError> {
     let facts = look(&mut connection, request)?;
     if facts.server.wal_level != "logical" {
         return Err(RunError::WalLevel { found: facts.server.wal_level }.into());
     }
     let plan = plan(request, &facts)?;
-    if plan.step(Kind::Slot).is_some() {
-        must_replicate(&request.source)?;
-    }
+    // Before anything is changed: the role may have no right to it.
+    let maker = plan.step(Kind::Slot).map(|step| Ok::<_, CommandError>((step, replicating(&request.source)?)));
+    let maker = maker.transpose()?;
     if !plan.steps.is_empty() {
         let steps: Vec<String> = plan.steps.iter().map(Step::to_do).collect();
         (voice.say)(&format!(
@@ -282,20 +305,32 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
         (voice.say)(&step.done())?;
     }
     let rows = rows_before(&mut connection, request, &facts, &plan)?;
-    if let Some(step) = plan.step(Kind::Slot) {
-        let (back, lsn) = slot::make(connection, &request.source, step, voice)?;
-        connection = back;
+    let mut held = None;
+    if let Some((step, maker)) = maker {
+        let (made, lsn) = slot::make(maker, request, step, voice)?;
+        held = Some(made);
         (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
     }
-    if let Some(step) = plan.step(Kind::Mark) {
-        execute(&mut connection, step)?;
+    let taken = held.as_ref().map(|held| taken(&mut connection, request, held)).transpose()?;
+    if let Some(step) = plan.step(Kind::Mark).and_then(|_| plan::mark(request, &facts, taken.as_ref())) {
+        execute(&mut connection, &step)?;
         (voice.say)(&step.done())?;
     }
     if plan.steps.is_empty() {
         (voice.say)(&nothing_to_do(request, &facts))?;
     }
     rows.iter().chain(&plan.warnings).try_for_each(|line| (voice.say)(line))?;
-    Ok(())
+    Ok(held)
+}
+
+/// What the mark keeps of the snapshot: it is gone with its connection.
+fn taken(connection: &mut Connection, request: &Request, held: &Held) -> Result<Taken, CommandError> {
+    connection.query(&held.begin())?;
+    let rows = connection.query("SELECT pg_catalog.pg_current_snapshot()")?;
+    let snapshot = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
+    let updates = catalog::updates(connection, &request.publication)?;
+    connection.query("COMMIT")?;
+    Ok(Taken { updates, snapshot })
 }
 
 fn nothing_to_do(request: &Request, facts: &Facts) -> String {
@@ -306,14 +341,9 @@ fn nothing_to_do(request: &Request, facts: &Facts) -> String {
     format!("nothing to do: publication \"{}\" and slot \"{}\" are there{position}", request.publication, request.slot)
 }
 
-/// Sees that the role may replicate, before anything is changed: by opening such a connection, since managed services give
-/// that right in other ways than by the role's attribute.
-fn must_replicate(source: &Source) -> Result<(), CommandError> {
-    match Connection::open(source, Purpose::Replication) {
-        Err(error) if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Err(error.into()),
-        // Anything else is a run's affair: the slot is made over an ordinary connection.
-        Ok(_) | Err(_) => Ok(()),
-    }
+/// A connection that may make a slot. Managed services give that right in other ways than by the role's attribute, so this is how to see it.
+fn replicating(source: &Source) -> Result<Connection, CommandError> {
+    Ok(Connection::open(source, Purpose::Replication)?)
 }
 
 fn in_one_transaction(connection: &mut Connection, plan: &Plan) -> Result<(), CommandError> {
@@ -391,7 +421,7 @@ fn rows_line(table: &TableName, before: &str, rows: u64) -> String {
 
 /// The LSN that a slot was made at.
 fn made_at(rows: &[pg::Row]) -> Lsn {
-    rows.first().and_then(|row| row.parse(0)).unwrap_or_default()
+    rows.first().and_then(|row| row.parse(1)).unwrap_or_default()
 }
 
 #[cfg(test)]

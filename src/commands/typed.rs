@@ -6,13 +6,14 @@
 use super::output::{shell_quoted, shown_source};
 
 /// Commands that take these flags.
-const COMMANDS: [&str; 8] = ["run", "setup", "check", "status", "teardown", "republish", "prune", "dead-letters"];
+const COMMANDS: [&str; 9] =
+    ["run", "setup", "check", "status", "teardown", "republish", "prune", "dead-letters", "backfill"];
 
 /// The one that asks no database.
 const WITHOUT_SOURCE: &str = "dead-letters";
 
 /// Flags that have no value.
-const WITHOUT_VALUE: [&str; 15] = [
+const WITHOUT_VALUE: [&str; 18] = [
     "--apply",
     "--yes",
     "--setup",
@@ -28,6 +29,9 @@ const WITHOUT_VALUE: [&str; 15] = [
     "--replay",
     "--show",
     "--again",
+    "--backfill",
+    "--leave-updated",
+    "--then-run",
 ];
 
 /// What was typed of the flags that every command has.

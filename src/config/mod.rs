@@ -31,7 +31,7 @@ use layers::Layers;
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
-use crate::commands::{TypedFlags, bench, check, dead_letters, prune, republish, run, setup, status, teardown};
+use crate::commands::{TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown};
 use crate::debezium::Review;
 use crate::pg::source::Environment;
 
@@ -69,6 +69,8 @@ pub enum Task {
     Republish(Box<republish::Request>),
     /// List dead-letter records, or publish them again.
     DeadLetters(Box<dead_letters::Request>),
+    /// Publish rows that are older than the slot.
+    Backfill(Box<backfill::Request>),
     /// Delete rows that are delivered.
     Prune(Box<prune::Request>),
     /// Look at what a run needs.
@@ -121,6 +123,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Check(args) => {
             let run = &args.run;
             read_with(&run.common, &run.debezium.from_debezium, environment, &|reader| reader.check(&args))
+        }
+        Typed::Backfill(args) => {
+            let run = &args.run;
+            read_with(&run.common, &run.debezium.from_debezium, environment, &|reader| {
+                Ok(Task::Backfill(reader.backfill(&args)?.into()))
+            })
         }
         Typed::Setup(args) => read(&args.common, &|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
         Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),

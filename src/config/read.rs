@@ -3,6 +3,7 @@
 //! In: what was typed for one command, and the other [`Layers`]. Out: that command's configuration. Each value is judged
 //! by the one function that knows its kind, and an error names the setting where it was given.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
@@ -12,11 +13,11 @@ use super::layers::Layers;
 use super::names;
 use super::{LogConfig, LogFormat, Task};
 use crate::cli::{
-    CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs, SourceArgs,
-    StatusArgs, TeardownArgs,
+    BackfillArgs, CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs,
+    SourceArgs, StatusArgs, TeardownArgs,
 };
 use crate::commands::run::{Limits, OnStop};
-use crate::commands::{OutboxPlace, check, prune, republish, run, setup, shown_source, status, teardown};
+use crate::commands::{OutboxPlace, backfill, check, prune, republish, run, setup, shown_source, status, teardown};
 use crate::debezium::Review;
 use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::http::{HttpAddress, nearest_http};
@@ -133,6 +134,7 @@ impl Reader<'_> {
     pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<setup::Request, ConfigError> {
         let Place { source, publication, slot } = self.place(&args.source)?;
         let role = args.role.as_ref().map(|text| flag("--role", text));
+        let backfill = args.backfill.then(|| self.backfill_after_setup(args)).transpose()?;
         Ok(setup::Request {
             source,
             publication,
@@ -142,7 +144,31 @@ impl Reader<'_> {
             failover: args.failover,
             role: role.map(name).transpose()?,
             create_table: args.create_table,
+            backfill: backfill.map(Box::new),
             typed_source: args.source.source.as_deref().map(shown_source),
+        })
+    }
+
+    /// With what is said of a run elsewhere than on the command line.
+    fn backfill_after_setup(&mut self, args: &SetupArgs) -> Result<backfill::Request, ConfigError> {
+        let (source, table, common) = (args.source.clone(), args.table.clone(), args.common.clone());
+        let run = Box::new(RunArgs { source, table, common, ..RunArgs::default() });
+        let request = self.backfill(&BackfillArgs { run, ..BackfillArgs::default() })?;
+        // What was warned of is read twice.
+        self.warnings.dedup();
+        Ok(request)
+    }
+
+    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::Request, ConfigError> {
+        Ok(backfill::Request {
+            run: self.run(&args.run)?,
+            condition: args.condition.clone(),
+            order: args.order_by.as_ref().map(|text| name(flag("--order-by", text))).transpose()?,
+            rate: args.rate.as_deref().map(rate).transpose()?,
+            chunk: chunk(args.chunk.as_deref())?,
+            again: args.again,
+            leaves_updated: args.leave_updated,
+            then_run: args.then_run,
         })
     }
 
@@ -467,6 +493,11 @@ fn chunk(typed: Option<&str>) -> Result<u32, SettingError> {
     let Some(text) = typed else { return Ok(DEFAULT_CHUNK) };
     let rows = text.parse().ok().filter(|rows| (1..=LARGEST_CHUNK).contains(rows));
     rows.ok_or_else(|| flag("--chunk", text).invalid("a number of rows from 1 to 100000", None))
+}
+
+fn rate(text: &str) -> Result<NonZeroU32, SettingError> {
+    let rows = text.trim().strip_suffix("/s").unwrap_or(text).trim().parse().ok();
+    rows.ok_or_else(|| flag("--rate", text).invalid("a number of rows a second, at least 1: 500 or 500/s", None))
 }
 
 /// A duration that stands on the command line alone.

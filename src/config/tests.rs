@@ -366,11 +366,9 @@ fn an_unknown_flag_names_the_nearest() {
     assert!(refused(&["run", "--max-inflight=1"]).contains("--max-in-flight"));
     assert!(refused(&["rnu"]).starts_with("error: unrecognized subcommand 'rnu'\nhint: the nearest command is run\n"));
     assert!(refused(&["run", "--apply"]).ends_with("hint: --apply is a flag of walrelay setup\n"));
-    assert!(
-        refused(&["zzz"]).contains(
-            "hint: the commands are run, setup, check, status, teardown, republish, prune, bench, completions;"
-        )
-    );
+    assert!(refused(&["zzz"]).contains(
+        "hint: the commands are run, setup, check, status, teardown, republish, backfill, prune, bench, completions;"
+    ));
     assert!(refused(&[]).starts_with("error: no command is given\n"));
     assert!(refused(&["run", "--slot"]).starts_with("error: a value is required for '--slot <NAME>'"));
 }

@@ -155,6 +155,42 @@ pub(crate) fn membership_sql(publication: &str) -> String {
     )
 }
 
+/// The oids of a publication's tables and of their partitions, as a subquery.
+fn published_oids(publication: &str) -> String {
+    format!(
+        "SELECT unnest(ARRAY[c.oid] || ARRAY(SELECT t.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) AS t))
+           FROM pg_catalog.pg_publication_tables AS p
+           JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
+           JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
+          WHERE p.pubname = {}",
+        literal(publication)
+    )
+}
+
+/// How many rows of a publication's tables have been updated, as far as the server has counted them.
+///
+/// # Errors
+/// The connection broke.
+pub fn updates(connection: &mut Connection, publication: &str) -> Result<u64, Error> {
+    let rows = connection.query(&format!(
+        "SELECT COALESCE(sum(n_tup_upd), 0)::bigint FROM pg_catalog.pg_stat_all_tables WHERE relid IN ({})",
+        published_oids(publication)
+    ))?;
+    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+}
+
+/// Whether rows of a table, or of its partitions, have been updated since the server began to count.
+///
+/// # Errors
+/// The connection broke.
+pub fn has_updates(connection: &mut Connection, oid: u32) -> Result<bool, Error> {
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_stat_all_tables WHERE n_tup_upd > 0
+            AND relid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid})) LIMIT 1"
+    ))?;
+    Ok(!rows.is_empty())
+}
+
 /// The comment on a publication, and whether our role may change it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublicationMark {

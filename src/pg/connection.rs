@@ -3,6 +3,7 @@
 //! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
 //! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
 //! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
+//! Results that are too large to be held are read by `rows`.
 //! The log-in is in `login`.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
@@ -53,7 +54,7 @@ pub enum Purpose {
 #[derive(Debug)]
 pub struct Connection {
     pub(super) stream: Stream,
-    buffer: ReadBuffer,
+    pub(super) buffer: ReadBuffer,
     pub(super) host: String,
     backend_pid: u32,
 }
@@ -194,7 +195,7 @@ impl Connection {
         self.answer(sql, Instant::now() + patience)
     }
 
-    fn send_query(&mut self, sql: &str) -> Result<(), Error> {
+    pub(super) fn send_query(&mut self, sql: &str) -> Result<(), Error> {
         let mut message = BytesMut::new();
         frontend::query(sql, &mut message).map_err(broke("encoding a query"))?;
         self.stream.write_all(&message).map_err(broke("sending a query"))
@@ -445,7 +446,7 @@ pub fn server_error(body: &[u8]) -> Result<ServerError, DecodeError> {
 }
 
 /// The first line's beginning of a statement, for messages.
-fn shortened(sql: &str) -> String {
+pub(super) fn shortened(sql: &str) -> String {
     let words = sql.split_whitespace().collect::<Vec<_>>().join(" ");
     match words.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),

@@ -229,6 +229,20 @@ pub enum Agreement {
     OtherTimeline,
 }
 
+impl Agreement {
+    /// What speaks against a marker; `None`: nothing does.
+    pub const fn objection(self) -> Option<&'static str> {
+        match self {
+            Self::Fits => None,
+            Self::Refuted => Some("it was written down for an earlier slot of that name, which was dropped"),
+            Self::OtherCluster => Some("it was written down for a slot of that name in another cluster"),
+            Self::OtherTimeline => Some(
+                "it was written down for a slot of that name before a promotion, which the server did not bring here",
+            ),
+        }
+    }
+}
+
 impl Anchor {
     /// How the slot and the marker agree.
     ///

@@ -1,16 +1,16 @@
 //! Rows that the relay has passed over, written down where `prune` reads them: what they hold is nowhere but in their table.
 //!
-//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in the comment on a large object
-//! that is empty and the role's own, one for each slot: any role may create one, so the relay needs no right and no table, and anybody may
-//! read its comment. That is transactional, survives crashes, and goes to physical standbys. Written only when a row is passed over.
+//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot ([`super::notes`]).
+//! Written only when a row is passed over.
 //!
 //! Invariant: a row is passed over only once it is written down here, or once it is written down that rows are missing here: their
 //! number is bounded, and an id that cannot be compared is not kept. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
 //! would be the more usual place; a server lets only superusers store one that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
-use super::connection::{Connection, Row, literal};
+use super::connection::Connection;
 use super::error::Error;
+use super::notes::{self, Of};
 use serde::{Deserialize, Serialize};
 
 /// So many rows of a slot are named.
@@ -62,7 +62,7 @@ const PREFIX: &str = "walrelay passed over: ";
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>), Error> {
     let mut kept = Kept::default();
-    let notes = notes(connection, slot, "")?;
+    let notes = notes(connection, slot, Of::Anybody)?;
     let places = notes.iter().map(|(place, _)| *place).collect();
     for (_, note) in notes {
         // What cannot be understood may name any row.
@@ -77,35 +77,21 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>),
 /// The connection broke, or the server takes no writes.
 pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
     connection.query(&format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"))?;
-    let own = "AND m.lomowner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)";
-    let mut own = notes(connection, slot, own)?.into_iter();
-    let (place, mut kept) = if let Some((place, kept)) = own.next() {
-        (place, kept.unwrap_or_default())
-    } else {
-        let rows = connection.query("SELECT pg_catalog.lo_create(0)")?;
-        (rows.first().and_then(|row| row.parse(0)).unwrap_or_default(), Kept::default())
+    let (place, mut kept) = match notes(connection, slot, Of::Own)?.into_iter().next() {
+        Some((place, kept)) => (Some(place), kept.unwrap_or_default()),
+        None => (None, Kept::default()),
     };
-    if kept.add(id) {
+    if kept.add(id) || place.is_none() {
         let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&kept).unwrap_or_default());
-        connection.query(&format!("COMMENT ON LARGE OBJECT {place} IS {}", literal(&text)))?;
+        notes::put(connection, place, &text)?;
     }
     connection.query("COMMIT").map(drop)
 }
 
 /// Where something is written down of `slot`, and what; `None`: it cannot be understood.
-fn notes(connection: &mut Connection, slot: &str, which: &str) -> Result<Vec<(u32, Option<Kept>)>, Error> {
-    let prefix = format!("{PREFIX}{slot} ");
-    let rows = connection.query(&format!(
-        "SELECT m.oid, pg_catalog.substr(d.description, {})
-           FROM pg_catalog.pg_largeobject_metadata AS m
-           JOIN pg_catalog.pg_description AS d
-             ON d.objoid = m.oid AND d.classoid = 'pg_catalog.pg_largeobject'::regclass AND d.objsubid = 0
-          WHERE pg_catalog.starts_with(d.description, {}) {which} ORDER BY m.oid",
-        prefix.len() + 1,
-        literal(&prefix)
-    ))?;
-    let note = |row: &Row| Some((row.parse(0)?, row.text(1).and_then(|text| serde_json::from_str(text).ok())));
-    Ok(rows.iter().filter_map(note).collect())
+fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<Kept>)>, Error> {
+    let found = notes::find(connection, &format!("{PREFIX}{slot} "), of)?;
+    Ok(found.into_iter().map(|note| (note.place, serde_json::from_str(&note.text).ok())).collect())
 }
 
 #[cfg(test)]

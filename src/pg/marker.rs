@@ -5,7 +5,8 @@
 //! transaction was the next one then: what it and later ones leave is in the slot, and of what earlier ones left, little or nothing is.
 //! A third says since when the slot has carried every row of every table that the publication has now: later than the second where tables
 //! were added, or where the slot was there before anybody marked it. A fourth says where the cluster was when the slot was marked, so that
-//! a later slot of the same name does not pass for it ([`Anchor`]).
+//! a later slot of the same name does not pass for it ([`Anchor`]). A fifth has the snapshot that meets the slot exactly: what it sees is in no
+//! slot, what it does not see is in this one ([`Taken`]). `setup --apply` alone can write that, since the server gives it only once.
 
 use super::instance::Anchor;
 
@@ -20,6 +21,18 @@ const WHOLE: &str = "walrelay whole since: ";
 
 /// What a line begins with that says where the cluster was when a slot was marked.
 const AT: &str = "walrelay slot at: ";
+
+/// What a line begins with that has the snapshot which meets a slot.
+const SNAPSHOT: &str = "walrelay snapshot: ";
+
+/// The snapshot that meets a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// How many rows of the publication's tables had been updated by then, as the server counts them.
+    pub(crate) updates: u64,
+    /// As `pg_current_snapshot()` writes it: no blank is in it.
+    pub(crate) snapshot: String,
+}
 
 /// Since when a slot has carried all that the publication has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +98,21 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
     })
 }
 
+/// The snapshot that meets `slot`; `None`: it was not written down.
+pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<Taken> {
+    let mut lines = comment.unwrap_or_default().lines();
+    lines.find_map(|line| {
+        let words = line.strip_prefix(SNAPSHOT)?.strip_prefix(slot)?.strip_prefix(' ')?;
+        let (updates, snapshot) = words.split_once(' ')?;
+        Some(Taken { updates: updates.parse().ok()?, snapshot: snapshot.to_owned() })
+    })
+}
+
+/// The line that has it, to be added to a comment.
+pub(crate) fn taken_line(slot: &str, taken: &Taken) -> String {
+    format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
+}
+
 /// The lines that say since when, for SQL's `format`, which fills in the next transaction, the time, what the publication has, the system
 /// identifier, the timeline and the position in the WAL; `made`: the slot is marked for the first time, or another one was marked before.
 pub(crate) fn since_format(slot: &str, made: bool) -> String {
@@ -104,7 +132,7 @@ pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
         let line_of = |prefix: &str| {
             line.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(slot)).is_some_and(|rest| rest.starts_with(' '))
         };
-        line == mark || [SINCE, WHOLE, AT].into_iter().any(line_of)
+        line == mark || [SINCE, WHOLE, AT, SNAPSHOT].into_iter().any(line_of)
     })
 }
 
@@ -184,6 +212,16 @@ mod tests {
         assert_eq!(whole(Some("walrelay whole since: orders 5 6"), "orders"), None, "cut off");
         let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
         assert_eq!(left.as_deref(), Some("events"));
+    }
+
+    #[test]
+    fn the_snapshot_is_read_back_and_goes_with_the_mark() {
+        let taken = Taken { updates: 5, snapshot: "10:20:10,14".to_owned() };
+        let comment = marked(Some("events"), "orders", true, "781") + &taken_line("orders", &taken);
+        assert_eq!(super::taken(Some(&comment), "orders"), Some(taken));
+        assert_eq!(super::taken(Some(&comment), "order"), None);
+        assert!(super::taken(without_whole(Some(&comment), "orders").as_deref(), "orders").is_some());
+        assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
     }
 
     #[test]

@@ -64,6 +64,20 @@ impl<'a> ReplicationMessage<'a> {
     }
 }
 
+/// Adds a CopyData with an XLogData around what `write` adds, as a server would send it.
+pub fn push_xlog_data(out: &mut Vec<u8>, at: Lsn, sent_at: PgTime, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend(b"d\0\0\0\0w");
+    out.extend(at.bytes().to_be_bytes());
+    out.extend(at.bytes().to_be_bytes());
+    out.extend(sent_at.0.to_be_bytes());
+    write(out);
+    let length = u32::try_from(out.len() - start - 1).unwrap_or(u32::MAX);
+    if let Some(place) = out.get_mut(start + 1..start + 5) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+}
+
 /// Bytes of an encoded StandbyStatusUpdate, CopyData's header included.
 pub const STATUS_UPDATE_BYTES: usize = 39;
 
@@ -79,6 +93,14 @@ pub struct StandbyStatusUpdate {
 }
 
 impl StandbyStatusUpdate {
+    /// What an encoded one confirms; `None`: it is none.
+    pub fn flush_lsn_of(frame: &[u8]) -> Option<Lsn> {
+        let body = frame.strip_prefix(b"d").filter(|_| frame.len() == STATUS_UPDATE_BYTES)?;
+        let mut reader = Reader::new("StandbyStatusUpdate", body.get(4..)?);
+        reader.u8().ok().filter(|tag| *tag == b'r')?;
+        reader.lsn().ok()
+    }
+
     /// The CopyData frame.
     pub fn encode(&self) -> [u8; STATUS_UPDATE_BYTES] {
         let lsn = self.flush_lsn.bytes().to_be_bytes();
@@ -111,6 +133,20 @@ mod tests {
         let expected =
             [&b"d\0\0\0\x26r"[..], &lsn, &lsn, &lsn, &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFE], &[1]].concat();
         assert_eq!(update.encode(), expected[..]);
+        assert_eq!(StandbyStatusUpdate::flush_lsn_of(&update.encode()), Some(update.flush_lsn));
+        assert_eq!(StandbyStatusUpdate::flush_lsn_of(b"c\0\0\0\x04"), None);
+    }
+
+    #[test]
+    fn what_is_wrapped_as_a_server_does_is_unwrapped() {
+        let mut out = b"before".to_vec();
+        push_xlog_data(&mut out, Lsn::new(7), PgTime(5), |out| out.extend(b"payload"));
+        let frame = out.strip_prefix(b"before").unwrap();
+        assert_eq!(frame[..5], [&b"d"[..], &u32::try_from(frame.len() - 1).unwrap().to_be_bytes()].concat());
+        assert_eq!(
+            ReplicationMessage::decode(&frame[5..]),
+            Ok(ReplicationMessage::XLogData(XLogData { wal_start: Lsn::new(7), sent_at: PgTime(5), data: b"payload" }))
+        );
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! Deliberately not here: what a column means (that is [`outbox`](crate::outbox)), positions, sockets.
 //! Specification: PostgreSQL manual, section 54.9 "Logical Replication Message Formats".
 
+pub mod encode;
+
 use crate::lsn::Lsn;
 use crate::wire::{DecodeError, Fault, Reader};
 

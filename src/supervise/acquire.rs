@@ -247,6 +247,16 @@ fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
     }
 }
 
+/// As [`look_at_publication`], where a table that cannot be mapped now ends it.
+pub(crate) fn look_at_tables(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &mut Outbox,
+) -> Result<(), RunError> {
+    let (_, unmappable) = look_at_publication(connection, target, outbox)?;
+    unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
+}
+
 /// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
 /// binary form; and what is wrong with a table as it is now.
 fn look_at_publication(

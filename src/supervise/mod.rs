@@ -8,7 +8,7 @@ mod backoff;
 mod error;
 mod lineage;
 
-pub(crate) use acquire::check_slot;
+pub(crate) use acquire::{check_slot, look_at_tables};
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
 

@@ -66,12 +66,13 @@ impl Place {
             failover: false,
             role: None,
             create_table: false,
+            backfill: None,
             typed_source: None,
         }
     }
 
     fn once(&self) -> Result<(), CommandError> {
-        setup::once(&self.source(), &self.publication, &self.slot, &[outbox()], &|| false)
+        setup::once(&self.source(), &self.publication, &self.slot, &[outbox()], &|| false).map(drop)
     }
 
     fn status(&self, json: bool) -> (String, Result<(), CommandError>) {
@@ -114,7 +115,7 @@ fn outbox() -> TableName {
 fn set_up(request: &setup::Request) -> (String, Result<(), CommandError>) {
     let mut out = Vec::new();
     let outcome = setup::setup(request, &mut out, &mut Vec::new(), &|| false);
-    (String::from_utf8(out).unwrap(), outcome)
+    (String::from_utf8(out).unwrap(), outcome.map(drop))
 }
 
 #[track_caller]
@@ -235,7 +236,7 @@ fn while_held_up(
             let mut out = Vec::new();
             let mut notes = Notes(&notes);
             let outcome = setup::setup(&place.setup(), &mut out, &mut notes, &|| stop.load(Ordering::Relaxed));
-            (String::from_utf8(out).unwrap(), outcome)
+            (String::from_utf8(out).unwrap(), outcome.map(drop))
         });
         let deadline = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&notes.lock().unwrap()).contains(&format!("process {pid} ")) {

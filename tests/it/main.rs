@@ -11,6 +11,7 @@ mod lane;
 mod load;
 mod own;
 
+mod backfill;
 mod bad_rows;
 mod bench;
 mod broker;

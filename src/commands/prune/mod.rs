@@ -181,7 +181,7 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
             });
         }
         let age = Age::find(request.age_column.as_deref(), &target.name, &target.shape, tracks)?;
-        if age == Age::Commit && !request.force && proof::has_updates(connection, target.shape.oid)? {
+        if age == Age::Commit && !request.force && catalog::has_updates(connection, target.shape.oid)? {
             return Err(CommandError::NotProven {
                 table: target.name.to_string(),
                 why: "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",

@@ -11,8 +11,8 @@
 use super::age::Age;
 use crate::commands::error::CommandError;
 use crate::commands::target::{OutboxPlace, Target};
-use crate::pg::instance::{Agreement, Sighting};
-use crate::pg::{self, Connection, catalog, identifier, kept, literal, marker};
+use crate::pg::instance::Sighting;
+use crate::pg::{Connection, catalog, identifier, kept, literal, marker};
 
 /// Since when everything has come through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,19 +43,8 @@ impl Proof {
         }
         let anchor = marker::anchor(mark.comment.as_deref(), &place.slot)
             .ok_or_else(|| missing("which slot of that name it was written for was not written down"))?;
-        match anchor.agrees(slot) {
-            Agreement::Fits => {}
-            Agreement::Refuted => {
-                return Err(missing("it was written down for an earlier slot of that name, which was dropped"));
-            }
-            Agreement::OtherCluster => {
-                return Err(missing("it was written down for a slot of that name in another cluster"));
-            }
-            Agreement::OtherTimeline => {
-                return Err(missing(
-                    "it was written down for a slot of that name before a promotion, which the server did not bring here",
-                ));
-            }
+        if let Some(why) = anchor.agrees(slot).objection() {
+            return Err(missing(why));
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
@@ -105,15 +94,6 @@ fn forget(places: &[u32]) -> String {
 /// That nothing is proven.
 pub(super) fn missing(place: &OutboxPlace, why: &str) -> CommandError {
     CommandError::NoProof { slot: place.slot.clone(), publication: place.publication.clone(), why: why.to_owned() }
-}
-
-/// Whether rows of a table, or of its partitions, have been updated since the server began to count.
-pub(super) fn has_updates(connection: &mut Connection, oid: u32) -> Result<bool, pg::Error> {
-    let rows = connection.query(&format!(
-        "SELECT FROM pg_catalog.pg_stat_all_tables WHERE n_tup_upd > 0
-            AND relid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid})) LIMIT 1"
-    ))?;
-    Ok(!rows.is_empty())
 }
 
 #[cfg(test)]

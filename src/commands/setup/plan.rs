@@ -9,7 +9,7 @@ use crate::commands::output::{Told, command, table};
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::instance::{self, Agreement, Sighting};
-use crate::pg::marker;
+use crate::pg::marker::{self, Taken};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, catalog, identifier, literal};
 use crate::supervise::{RunError, check_slot};
@@ -151,7 +151,7 @@ pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandErro
         .chain(members(request, facts))
         .chain(role(request, facts))
         .chain(slot(request, facts))
-        .chain(mark(request, facts))
+        .chain(mark(request, facts, None))
         .collect();
     Ok(Plan { steps, warnings: warnings(request, facts) })
 }
@@ -307,6 +307,7 @@ fn slot(request: &Request, facts: &Facts) -> Option<Step> {
         return None;
     }
     let failover = if request.failover { ", failover => true" } else { "" };
+    // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
     Some(Step {
         kind: Kind::Slot,
         what: format!("slot \"{}\"", request.slot),
@@ -348,7 +349,8 @@ fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> Strin
     format!("DO {}", literal(&body))
 }
 
-fn mark(request: &Request, facts: &Facts) -> Option<Step> {
+/// Marks the slot; `taken`: the snapshot that meets it, where it was made just now.
+pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&Taken>) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
     let made = facts.slot.is_none() || !is_marked(request, facts);
@@ -358,11 +360,13 @@ fn mark(request: &Request, facts: &Facts) -> Option<Step> {
     let Request { publication, slot, .. } = request;
     // Since when an earlier slot was there means nothing for this one.
     let kept = if made { marker::removed(comment, slot) } else { marker::without_whole(comment, slot) };
+    let since =
+        marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::taken_line(slot, taken));
     let what = if made { format!("slot \"{slot}\" was made") } else { format!("slot \"{slot}\" carries all of it") };
     Some(Step {
         kind: Kind::Mark,
         what: format!("publication \"{publication}\": {what}"),
-        sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &marker::since_format(slot, made)),
+        sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
         comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
         fix: "run it as the owner of the publication".to_owned(),
     })

@@ -1,18 +1,19 @@
 //! Makes the slot, and says what it waits for meanwhile.
 //!
-//! In: a session, and the statement. Out: the LSN from which the slot reads. Postgres makes a logical slot only once every
+//! In: a replication connection. Out: the LSN from which the slot reads, and the snapshot that meets it there. Postgres makes a logical slot only once every
 //! transaction that was open when it began has ended, however long that takes: so the statement runs in a thread, and a
 //! second session looks on. Invariant: when this is left, by an error or by the process's end, no half-made slot stays: the
 //! statement is cancelled, or the server notices that its client is gone.
 
+use super::Request;
 use super::plan::Step;
-use super::{Voice, WORD_EVERY, made_at};
+use super::{Held, Voice, WORD_EVERY, made_at, unlimited};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
 use crate::pg::catalog::{self, PreparedTransaction, Session};
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Row, literal};
+use crate::pg::{self, Connection, Purpose, Row, identifier, literal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -30,26 +31,34 @@ const PATIENCE: Duration = Duration::from_hours(365 * 24);
 
 type Outcome = Result<Vec<Row>, pg::Error>;
 
-/// Runs `step`, which makes the slot, over `connection`.
+/// Makes the slot of `step` over `connection`, a replication connection. The snapshot lasts as long as that connection.
 pub(super) fn make(
-    connection: Connection,
-    source: &Source,
+    mut connection: Connection,
+    request: &Request,
     step: &Step,
     voice: &mut Voice<'_>,
-) -> Result<(Connection, Lsn), CommandError> {
+) -> Result<(Held, Lsn), CommandError> {
+    unlimited(&mut connection)?;
     let pid = connection.backend_pid();
     let (sender, outcome) = channel();
-    let sql = step.sql.clone();
+    let sql = command(&request.slot, request.failover);
     std::thread::spawn(move || {
         let mut connection = connection;
         let outcome = connection.query_within(&sql, PATIENCE);
         // Nobody listens any more when the wait was given up.
         drop(sender.send((connection, outcome)));
     });
-    let mut onlooker = Onlooker { source, connection: None, pid };
+    let mut onlooker = Onlooker { source: &request.source, connection: None, pid };
     let (connection, outcome) = onlooker.watch(&outcome, voice)?;
     let rows = outcome.map_err(|error| step.refused(error))?;
-    Ok((connection, made_at(&rows)))
+    let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
+    Ok((Held { connection, snapshot }, made_at(&rows)))
+}
+
+/// The replication command. Before version 15 it knows no options in parentheses, and later ones still take those of before.
+fn command(slot: &str, failover: bool) -> String {
+    let options = if failover { "(SNAPSHOT 'export', FAILOVER true)" } else { "EXPORT_SNAPSHOT" };
+    format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}", identifier(slot))
 }
 
 /// The second session; opened when it is needed.

@@ -21,6 +21,7 @@ fn request(tables: &[&str]) -> Request {
         failover: false,
         role: None,
         create_table: false,
+        backfill: None,
         typed_source: None,
     }
 }

@@ -1,0 +1,184 @@
+//! How far the backfill has come: written down now and then, and shown.
+//!
+//! In: rows that are acknowledged. Out: the note that a restart resumes from, a bar on a terminal, lines in the log elsewhere. Invariant: one
+//! backfill of a slot at a time, by a lock that lasts as long as the connection that notes are written over.
+
+use super::parts::{Paging, Part, Place, Start};
+use crate::commands::error::CommandError;
+use crate::commands::output::duration;
+use crate::commands::progress::Progress as Bar;
+use crate::outbox::TableName;
+use crate::pg::progress::{self, Progress};
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, Recovery};
+use crate::supervise::chain;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Distance of two notes: what is acknowledged in between repeats after a kill.
+const NOTE_EVERY: Duration = Duration::from_millis(500);
+
+/// Distance of two lines in the log, where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Keeps the progress.
+pub(super) struct Keeper {
+    source: Source,
+    slot: String,
+    connection: Option<Connection>,
+    progress: Progress,
+    /// In the order of the parts.
+    tables: Vec<TableName>,
+    /// What is in `progress` and not written down yet.
+    unwritten: bool,
+    noted: Instant,
+    /// That it cannot be written was said.
+    failing: bool,
+    shown: Shown,
+}
+
+/// What is shown.
+struct Shown {
+    bar: Bar,
+    /// Rows of this run, and of all of it as the planner expects.
+    rows: u64,
+    total: u64,
+    started: Instant,
+    line: Instant,
+    terminal: bool,
+}
+
+impl Keeper {
+    /// Over this connection, which has the lock. `total`: how many rows are expected.
+    pub(super) fn new(
+        connection: Connection,
+        source: &Source,
+        slot: &str,
+        progress: Progress,
+        tables: Vec<TableName>,
+        total: u64,
+    ) -> Self {
+        let now = Instant::now();
+        let bar = Bar::new("publishing", total);
+        let terminal = std::io::stderr().is_terminal();
+        Self {
+            source: source.clone(),
+            slot: slot.to_owned(),
+            connection: Some(connection),
+            progress,
+            tables,
+            unwritten: true,
+            noted: now,
+            failing: false,
+            shown: Shown { bar, rows: 0, total, started: now, line: now, terminal },
+        }
+    }
+
+    /// A row of this part is acknowledged.
+    pub(super) fn row(&mut self, parts: &[Part], part: usize) {
+        let Some(table) = parts.get(part).and_then(|part| self.tables.get(part.table)) else { return };
+        if let Some(found) = self.progress.tables.get_mut(&table.to_string()) {
+            found.rows += 1;
+        }
+        self.progress.rows += 1;
+        self.shown.rows += 1;
+        self.unwritten = true;
+    }
+
+    /// Everything before `place` is acknowledged.
+    pub(super) fn reached(&mut self, parts: &[Part], place: &Place) {
+        for (at, name) in self.tables.iter().enumerate() {
+            let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
+            let done = parts.iter().rposition(|part| part.table == at).is_none_or(|last| last < place.part);
+            if done && !table.done {
+                tracing::info!(table = %name, rows = table.rows, "backfill of a table is done");
+                (table.done, self.unwritten) = (true, true);
+            }
+        }
+        if let (Some(part), Start::After(key)) = (parts.get(place.part), &place.start)
+            && let Some(name) = self.tables.get(part.table)
+            && let Some(table) = self.progress.tables.get_mut(&name.to_string())
+        {
+            table.part = Some(part.name.clone());
+            table.file = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
+            table.key = key.to_vec();
+        }
+        self.show();
+        self.tend();
+    }
+
+    /// Writes down what is due. What cannot be written now is written later.
+    pub(super) fn tend(&mut self) {
+        let now = Instant::now();
+        if !self.unwritten || now.saturating_duration_since(self.noted) < NOTE_EVERY {
+            return;
+        }
+        self.noted = now;
+        match self.write() {
+            Ok(()) => self.failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the progress could not be written down; retrying; rows since the last note repeat after a kill"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Writes it down.
+    fn write(&mut self) -> Result<(), pg::Error> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.reconnect()?,
+        };
+        progress::write(&mut connection, &self.slot, &self.progress)?;
+        self.connection = Some(connection);
+        self.unwritten = false;
+        Ok(())
+    }
+
+    /// The server may not have noticed yet that the connection with the lock is gone.
+    fn reconnect(&self) -> Result<Connection, pg::Error> {
+        let mut connection = Connection::open(&self.source, Purpose::Control)?;
+        if progress::lock(&mut connection, &self.slot)? { Ok(connection) } else { Err(pg::Error::Ended) }
+    }
+
+    /// Writes it down for the last time; while Postgres is unavailable it is tried again until `stop`.
+    pub(super) fn finish(&mut self, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
+        while self.unwritten {
+            match self.write() {
+                Err(error) if error.recovery() == Recovery::Reconnect && !stop() => std::thread::sleep(NOTE_EVERY),
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of this run.
+    pub(super) fn rows(&self) -> u64 {
+        self.shown.rows
+    }
+
+    fn show(&mut self) {
+        let Shown { bar, rows, total, started, line, terminal } = &mut self.shown;
+        bar.at(*rows);
+        let now = Instant::now();
+        if *terminal || now.saturating_duration_since(*line) < LINE_EVERY {
+            return;
+        }
+        *line = now;
+        let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = rows.saturating_mul(1000) / millis;
+        let left = total.saturating_sub(*rows).checked_div(rate);
+        tracing::info!(
+            rows = *rows,
+            of_about = *total,
+            rows_per_second = rate,
+            seconds_left = left,
+            left = left.map(|seconds| duration(Duration::from_secs(seconds))),
+            "backfill"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! What pages look like.
+
+use super::*;
+use crate::commands::backfill::proof::Proof;
+use crate::pgoutput::RelationColumn;
+
+fn column(name: &str, type_name: &str, not_null: bool) -> KeyColumn {
+    KeyColumn { name: name.to_owned(), type_name: type_name.to_owned(), not_null }
+}
+
+fn part(paging: Paging) -> Part {
+    let columns =
+        ["id", "Pay load"].map(|name| RelationColumn { name: name.to_owned(), type_id: 25, type_modifier: -1 });
+    let relation = Relation {
+        id: 7,
+        namespace: "public".to_owned(),
+        name: "outbox".to_owned(),
+        replica_identity: b'd',
+        columns: columns.to_vec(),
+    };
+    Part {
+        table: 0,
+        relation,
+        oid: 7,
+        name: ("public".to_owned(), "outbox".to_owned()),
+        partitioned: false,
+        filter: None,
+        paging,
+        begin: Start::First,
+    }
+}
+
+fn asked(condition: Option<&str>) -> Asked {
+    Asked { proof: Proof::of("10:20:", 0), condition: condition.map(str::to_owned), chunk: 100, commit_times: false }
+}
+
+fn key(texts: &[Option<&str>]) -> Key {
+    texts.iter().map(|text| text.map(str::to_owned)).collect()
+}
+
+fn text(start: &Start, paging: Paging) -> String {
+    part(paging).page(&asked(None), start).map(|page| page.sql).unwrap_or_default()
+}
+
+const SEEN: &str = "(age(xmin) > age('20'::xid) OR age(xmin) < 0)";
+
+#[test]
+fn pages_follow_each_other_by_the_whole_key() {
+    let keys = || Paging::Keys(vec![column("at", "timestamp with time zone", true), column("id", "uuid", true)]);
+    assert_eq!(
+        text(&Start::First, keys()),
+        format!(
+            "SELECT \"id\", \"Pay load\", NULL, \"at\"::text, \"id\"::text FROM ONLY \"public\".\"outbox\" \
+             WHERE {SEEN} ORDER BY \"public\".\"outbox\".\"at\", \"public\".\"outbox\".\"id\" LIMIT 100"
+        )
+    );
+    let after = Start::After(key(&[Some("2026-01-01 00:00:00+00"), Some("it's")]));
+    assert!(text(&after, keys()).contains(
+        " AND (\"at\", \"id\") > ('2026-01-01 00:00:00+00'::timestamp with time zone, 'it''s'::uuid) ORDER BY"
+    ));
+}
+
+#[test]
+fn rows_without_a_value_to_order_by_come_last_and_are_not_lost() {
+    let keys = || Paging::Keys(vec![column("at", "date", false), column("id", "bigint", true)]);
+    let after = Start::After(key(&[Some("2026-01-01"), Some("5")]));
+    let found = text(&after, keys());
+    assert!(
+        found.contains("AND ((\"at\", \"id\") > ('2026-01-01'::date, '5'::bigint) OR \"at\" IS NULL) ORDER"),
+        "{found}"
+    );
+    let found = text(&Start::After(key(&[None, Some("5")])), keys());
+    assert!(found.contains("AND (\"at\" IS NULL AND (\"id\") > ('5'::bigint)) ORDER"), "{found}");
+}
+
+#[test]
+fn without_a_key_a_page_is_a_range_of_blocks() {
+    let places = || Paging::Places { file: 1, blocks: 1500 };
+    let page = |start: Start| part(places()).page(&asked(None), &start);
+    let first = page(Start::First).unwrap();
+    assert!(first.sql.ends_with(&format!("WHERE {SEEN} AND ctid < '(1024,0)'::tid")), "{}", first.sql);
+    assert_eq!(first.next, Some(Start::Block(1024)));
+    let second = page(Start::Block(1024)).unwrap();
+    assert!(second.sql.ends_with("AND ctid >= '(1024,0)'::tid AND ctid < '(2048,0)'::tid"), "{}", second.sql);
+    let resumed = page(Start::After(key(&[Some("(3,7)")]))).unwrap();
+    assert!(resumed.sql.ends_with("AND ctid > '(3,7)'::tid AND ctid < '(1027,0)'::tid"), "{}", resumed.sql);
+    assert_eq!(resumed.next, Some(Start::Block(1027)));
+    assert_eq!(page(Start::Block(2048)), None);
+}
+
+#[test]
+fn conditions_stand_on_lines_of_their_own() {
+    let mut part = part(Paging::Keys(vec![column("id", "text", true)]));
+    part.filter = Some("(region = 'eu')".to_owned());
+    let sql = part.count(&asked(Some("a = 1 -- old ones")), &Start::First);
+    assert!(sql.ends_with(" AND (\na = 1 -- old ones\n) AND (\n(region = 'eu')\n)"), "{sql}");
+}
+
+#[test]
+fn an_order_needs_its_column_and_a_key_behind_it() {
+    let facts = |key: &[KeyColumn], order: Option<KeyColumn>| Facts {
+        oid: 7,
+        name: (String::new(), String::new()),
+        partitioned: false,
+        row_security: false,
+        file: 3,
+        blocks: 9,
+        key: key.to_vec(),
+        order,
+    };
+    let (id, at) = (column("id", "bigint", true), column("at", "date", false));
+    assert_eq!(facts(&[], None).paging(None), Some(Paging::Places { file: 3, blocks: 9 }));
+    assert_eq!(facts(&[], Some(at.clone())).paging(Some("at")), None);
+    assert_eq!(facts(std::slice::from_ref(&id), None).paging(Some("at")), None);
+    let both = facts(&[id.clone(), at.clone()], Some(at.clone())).paging(Some("at"));
+    assert_eq!(both, Some(Paging::Keys(vec![at, id])));
+}

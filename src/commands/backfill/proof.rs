@@ -1,0 +1,120 @@
+//! Which rows no slot carries: what the setup mark proves.
+//!
+//! In: the mark that `setup --apply` left, the slot that is there now, and what the publication has. Out: a [`Proof`], or why there is none.
+//!
+//! Invariant: with a proof, a row of a table that passes [`Proof::not_carried`] is published by exactly one of both: a row that the snapshot
+//! sees was committed before the slot's first position, and is the backfill's; any other one is decoded from the slot. That holds of rows
+//! as they were inserted. An update gives a row of before a new transaction, so that it looks like a row of after, and no snapshot can
+//! tell: [`Proof::may_be_updated`].
+
+use crate::commands::error::CommandError;
+use crate::commands::target::OutboxPlace;
+use crate::pg::instance::{self, Agreement};
+use crate::pg::snapshot::Snapshot;
+use crate::pg::{self, Connection, catalog, literal, marker};
+
+/// The first version that publishes whole schemas.
+const SCHEMAS: u32 = 150_000;
+
+/// What the mark proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Proof {
+    /// The snapshot as it was written down.
+    pub(super) text: String,
+    snapshot: Snapshot,
+    /// How many rows had been updated by then.
+    updates: u64,
+}
+
+impl Proof {
+    /// Reads the mark.
+    pub(super) fn find(connection: &mut Connection, place: &OutboxPlace) -> Result<Self, CommandError> {
+        let missing = |why: &str| missing(place, why);
+        let mark = catalog::publication_mark(connection, &place.publication)?;
+        let comment = mark.comment.as_deref();
+        let taken = marker::taken(comment, &place.slot)
+            .ok_or_else(|| missing("walrelay setup --apply did not make the slot, or an earlier version did"))?;
+        let anchor = marker::anchor(comment, &place.slot);
+        let sighting = instance::sight(connection, &place.slot)?;
+        let agreement = anchor.zip(sighting.as_ref()).map(|(anchor, slot)| anchor.agrees(slot));
+        if let Some(why) = agreement.map_or(Some(NOT_ANCHORED), Agreement::objection) {
+            return Err(missing(why));
+        }
+        let snapshot: Snapshot =
+            taken.snapshot.parse().map_err(|_| missing("what was written down cannot be understood"))?;
+        let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
+        if !snapshot.can_be_told(next) {
+            return Err(missing("two billion transactions have begun since the slot was made"));
+        }
+        Ok(Self { text: taken.snapshot, snapshot, updates: taken.updates })
+    }
+
+    /// As SQL, whether no slot carries a row.
+    pub(super) fn not_carried(&self) -> String {
+        self.snapshot.sees()
+    }
+
+    /// Sees that the publication has had each of these tables, in the same way, since the slot was made.
+    pub(super) fn covers(
+        &self,
+        connection: &mut Connection,
+        place: &OutboxPlace,
+        tables: &[u32],
+    ) -> Result<(), CommandError> {
+        let version = catalog::server(connection)?.version;
+        let rows = connection.query(&self.uncovered(&place.publication, tables, version >= SCHEMAS))?;
+        let Some(table) = rows.first().and_then(|row| row.text(0)) else { return Ok(()) };
+        let why = format!("the publication, or what it has of table {table}, was changed after the slot was made");
+        Err(missing(place, &why))
+    }
+
+    fn uncovered(&self, publication: &str, tables: &[u32], schemas: bool) -> String {
+        let sees = self.not_carried();
+        let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
+        let by_schema = if schemas {
+            format!(
+                "OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace
+                             WHERE pnpubid = p.oid AND pnnspid = ANY (up.schemas) AND {sees})"
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "SELECT up.oid::regclass
+               FROM (SELECT o.oid, ARRAY[o.oid] || ARRAY(SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(o.oid) AS a (relid)) AS oids,
+                            ARRAY(SELECT c.relnamespace FROM pg_catalog.pg_class AS c WHERE c.oid = o.oid OR c.oid IN
+                                  (SELECT relid FROM pg_catalog.pg_partition_ancestors(o.oid) AS a (relid))) AS schemas
+                       FROM pg_catalog.unnest('{{{}}}'::oid[]) AS o (oid)) AS up,
+                    (SELECT oid, puballtables, {sees} AS same FROM pg_catalog.pg_publication WHERE pubname = {}) AS p
+              WHERE NOT (p.same AND (p.puballtables OR EXISTS (
+                        SELECT FROM pg_catalog.pg_publication_rel
+                         WHERE prpubid = p.oid AND prrelid = ANY (up.oids) AND {sees}) {by_schema})) LIMIT 1",
+            oids.join(","),
+            literal(publication)
+        )
+    }
+
+    /// Whether rows of a table may have been updated since the slot was made.
+    pub(super) fn may_be_updated(
+        &self,
+        connection: &mut Connection,
+        publication: &str,
+        table: u32,
+    ) -> Result<bool, pg::Error> {
+        Ok(catalog::updates(connection, publication)? != self.updates && catalog::has_updates(connection, table)?)
+    }
+}
+
+#[cfg(test)]
+impl Proof {
+    /// From a text that is a snapshot.
+    pub(super) fn of(text: &str, updates: u64) -> Self {
+        Self { text: text.to_owned(), snapshot: text.parse().unwrap(), updates }
+    }
+}
+
+const NOT_ANCHORED: &str = "which slot of that name it was written for was not written down";
+
+fn missing(place: &OutboxPlace, why: &str) -> CommandError {
+    CommandError::NoSnapshot { slot: place.slot.clone(), publication: place.publication.clone(), why: why.to_owned() }
+}

@@ -1,0 +1,117 @@
+//! The connection that rows are read over: opened when it is needed, once more after a failure.
+//!
+//! In: queries. Out: rows. While the snapshot that a new slot came with is held, all queries see exactly that, in one transaction; without
+//! it each sees what is there at its time. Invariant: it never writes, and no setting of role or database ends it early.
+
+use super::parts::{Paging, Part};
+use super::proof::Proof;
+use crate::commands::error::CommandError;
+use crate::commands::setup::Held;
+use crate::commands::target::OutboxPlace;
+use crate::pg::rows::{Next, Rows, Values};
+use crate::pg::{self, Connection, Purpose};
+use crate::wire::DecodeError;
+use std::time::Duration;
+
+/// What a session of it is like: without limits of time, in the order of the file, and with an error where rows would be hidden.
+const SESSION: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+     WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
+                    'idle_in_transaction_session_timeout', 'max_parallel_workers_per_gather');
+    SET synchronize_seqscans = off; SET row_security = off; SET default_transaction_read_only = on";
+
+/// Reads rows.
+pub(super) struct Reader {
+    place: OutboxPlace,
+    proof: Proof,
+    /// Bytes of the largest row.
+    largest: usize,
+    /// Rows that were updated after the slot was made may be left out.
+    leaves_updated: bool,
+    /// The snapshot that came with the slot, until it is in use.
+    held: Option<Held>,
+    rows: Option<Rows>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        place: &OutboxPlace,
+        proof: &Proof,
+        largest: usize,
+        leaves_updated: bool,
+        held: Option<Held>,
+    ) -> Self {
+        Self { place: place.clone(), proof: proof.clone(), largest, leaves_updated, held, rows: None }
+    }
+
+    /// Opens the connection, if there is none.
+    pub(super) fn open(&mut self, parts: &[Part]) -> Result<(), CommandError> {
+        if self.rows.is_some() {
+            return Ok(());
+        }
+        let mut connection = Connection::open(&self.place.source, Purpose::Control)?;
+        if let Some(held) = self.held.take() {
+            connection.query(SESSION)?;
+            connection.query(&held.begin())?;
+        } else {
+            self.refuse_updated(&mut connection, parts)?;
+            connection.query(SESSION)?;
+        }
+        self.rows = Some(Rows::new(connection, self.largest));
+        Ok(())
+    }
+
+    /// An updated row looks like one that the slot carries, once it is not read under the snapshot itself.
+    fn refuse_updated(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
+        for part in parts.iter().filter(|_| !self.leaves_updated) {
+            let publication = &self.place.publication;
+            if self.proof.may_be_updated(connection, publication, part.oid)? {
+                return Err(CommandError::Updated { table: part.title(), slot: self.place.slot.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a query.
+    pub(super) fn begin(&mut self, sql: &str) -> Result<(), CommandError> {
+        let rows = self.rows.as_mut().ok_or(pg::Error::Ended)?;
+        Ok(rows.begin(sql)?)
+    }
+
+    /// As [`Rows::next`].
+    pub(super) fn next<T>(
+        &mut self,
+        patience: Duration,
+        take: impl FnOnce(&mut Values<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Next<T>, CommandError> {
+        let rows = self.rows.as_mut().ok_or(pg::Error::Ended)?;
+        Ok(rows.next(patience, take)?)
+    }
+
+    /// Sees that the rows of a table that is read by place have not moved.
+    pub(super) fn check_file(&mut self, part: &Part) -> Result<(), CommandError> {
+        let (Paging::Places { file, .. }, Some(rows)) = (&part.paging, &mut self.rows) else { return Ok(()) };
+        rows.begin(&format!("SELECT pg_catalog.pg_relation_filenode({})", part.oid))?;
+        let mut found = None;
+        while rows.is_running() {
+            let next = rows.next(Duration::from_secs(30), |values| {
+                Ok(values.value()?.and_then(|text| std::str::from_utf8(text).ok()?.parse::<u32>().ok()))
+            })?;
+            if let Next::Row(value) = next {
+                found = value;
+            }
+        }
+        if found == Some(*file) { Ok(()) } else { Err(CommandError::Rewritten { table: part.title() }) }
+    }
+
+    /// Passes over what is still to come of a page.
+    pub(super) fn finish(&mut self, patience: Duration) {
+        if self.rows.as_mut().is_some_and(|rows| rows.finish(patience).is_err()) {
+            self.lost();
+        }
+    }
+
+    /// The connection is gone.
+    pub(super) fn lost(&mut self) {
+        self.rows = None;
+    }
+}

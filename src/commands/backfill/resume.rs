@@ -1,0 +1,77 @@
+//! Where a backfill begins: with the first row, or behind the last one of a run before.
+//!
+//! In: what was written down, and what is asked for now. Out: what is left of the parts. Pure. Invariant: a row that was acknowledged and
+//! written down is not read again, unless that is asked for; a backfill of other rows of the same table is never taken for the same one.
+
+use super::parts::{Paging, Part, Start};
+use crate::commands::error::CommandError;
+use crate::outbox::TableName;
+use crate::pg::progress::{Progress, TableProgress};
+
+/// Which rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    /// As SQL.
+    pub(super) condition: Option<&'a str>,
+    /// By which column first.
+    pub(super) order: Option<&'a str>,
+    /// Whatever was published before.
+    pub(super) again: bool,
+}
+
+/// What is left to read, and the progress that it is counted on from.
+pub(super) fn resume(
+    asked: &Asked<'_>,
+    before: Option<Progress>,
+    snapshot: &str,
+    tables: &[TableName],
+    parts: Vec<Part>,
+) -> Result<(Progress, Vec<Part>), CommandError> {
+    let fresh = || Progress { snapshot: snapshot.to_owned(), ..Progress::default() };
+    let mut progress = before.filter(|before| before.snapshot == snapshot).unwrap_or_else(fresh);
+    let mut left = parts;
+    for (at, name) in tables.iter().enumerate() {
+        let title = name.to_string();
+        let found = progress.tables.remove(&title).filter(|_| !asked.again);
+        let fresh = || TableProgress {
+            condition: asked.condition.map(str::to_owned),
+            order: asked.order.map(str::to_owned),
+            ..TableProgress::default()
+        };
+        let table = found.unwrap_or_else(fresh);
+        if table.condition.as_deref() != asked.condition || table.order.as_deref() != asked.order {
+            return Err(CommandError::OtherBackfill { table: title, rows: table.rows, before: other(&table) });
+        }
+        left = of_table(left, at, &table, &title)?;
+        progress.tables.insert(title, table);
+    }
+    Ok((progress, left))
+}
+
+/// The flags of the earlier one.
+fn other(table: &TableProgress) -> String {
+    let flags = [("--where", &table.condition), ("--order-by", &table.order)];
+    let given: Vec<String> =
+        flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag} {:?}", value.as_ref()?))).collect();
+    if given.is_empty() { "without --where and --order-by".to_owned() } else { format!("with {}", given.join(" ")) }
+}
+
+/// Without what is done of one table.
+fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress, title: &str) -> Result<Vec<Part>, CommandError> {
+    let Some(reached) = table.part.as_ref().filter(|_| !table.done) else {
+        return Ok(parts.into_iter().filter(|part| part.table != at || !table.done).collect());
+    };
+    let is_left = |part: &Part| part.table != at || part.name >= *reached;
+    let mut left: Vec<Part> = parts.into_iter().filter(is_left).collect();
+    if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == *reached) {
+        let now = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
+        if now != table.file {
+            return Err(CommandError::Rewritten { table: title.to_owned() });
+        }
+        part.begin = Start::After(table.key.clone().into());
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests;

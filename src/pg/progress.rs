@@ -1,0 +1,90 @@
+//! How far a backfill has come, written down where it can be resumed after a crash of anything.
+//!
+//! In: per table, the last row before which all are acknowledged. Out: the same, after a restart. It stands as JSON in a note of the slot
+//! ([`super::notes`]), so that no right on any table is needed.
+//!
+//! Invariant: what is written down is acknowledged. What is written for one snapshot says nothing of another: a slot that was created
+//! again begins from the first row.
+
+use super::connection::Connection;
+use super::error::Error;
+use super::notes::{self, Of};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What the note begins with; the slot, a blank and the JSON follow.
+const PREFIX: &str = "walrelay backfill: ";
+
+/// The advisory lock that backfills of one slot take, one after the other, with the hash of its name: "fill" in ASCII.
+const LOCK: u32 = 0x6669_6c6c;
+
+/// How far the backfill of one slot has come.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// The snapshot before which rows are meant.
+    pub snapshot: String,
+    /// Rows that were dealt with, of all tables: the number of the last one.
+    pub rows: u64,
+    /// By `schema.table`.
+    pub tables: BTreeMap<String, TableProgress>,
+}
+
+/// How far it has come in one table.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TableProgress {
+    /// Which rows, as SQL.
+    #[serde(rename = "where")]
+    pub condition: Option<String>,
+    /// By which column first.
+    pub order: Option<String>,
+    /// Rows that were dealt with.
+    pub rows: u64,
+    /// The partition, or the table itself, that the last of them stands in: schema and name.
+    pub part: Option<(String, String)>,
+    /// The file of that partition, where rows are found by their place in it.
+    pub file: Option<u32>,
+    /// The key of that row.
+    pub key: Vec<Option<String>>,
+    /// All rows are dealt with.
+    pub done: bool,
+}
+
+/// Reads what is written down of `slot`, our own role's first; what cannot be understood is none.
+///
+/// # Errors
+/// The connection broke.
+pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>, Error> {
+    let found = notes::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
+}
+
+/// Writes it down, in one transaction.
+///
+/// # Errors
+/// The connection broke, or the server takes no writes.
+pub fn write(connection: &mut Connection, slot: &str, progress: &Progress) -> Result<(), Error> {
+    let prefix = format!("{PREFIX}{slot} ");
+    let text = format!("{prefix}{}", serde_json::to_string(progress).unwrap_or_default());
+    connection.query("BEGIN")?;
+    let written = notes::find(connection, &prefix, Of::Own)
+        .and_then(|own| notes::put(connection, own.first().map(|note| note.place), &text));
+    match written {
+        Ok(_) => connection.query("COMMIT").map(drop),
+        Err(error) => {
+            // The first error says more.
+            drop(connection.query("ROLLBACK"));
+            Err(error)
+        }
+    }
+}
+
+/// Takes the lock for as long as the connection lasts; `false`: another backfill of this slot has it.
+///
+/// # Errors
+/// The connection broke.
+pub fn lock(connection: &mut Connection, slot: &str) -> Result<bool, Error> {
+    let slot = super::connection::literal(slot);
+    let rows =
+        connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, pg_catalog.hashtext({slot}))"))?;
+    Ok(rows.first().is_some_and(|row| row.is_true(0)))
+}

@@ -1,0 +1,142 @@
+//! The rows of a query that gives more of them than can be held.
+//!
+//! In: a query, one at a time. Out: one row after the other, borrowed from the read buffer, as the server sends them: who does not ask for
+//! the next one makes the server wait, by the connection's own flow control. What a row means is not known here.
+//! Specification: PostgreSQL manual, section 54.2.3 "Simple Query", 54.7 "DataRow".
+
+use super::connection::{Connection, broke, server_error, shortened};
+use super::error::{Error, ServerError};
+use crate::wire::{DecodeError, Reader};
+use std::time::Duration;
+
+/// Reads rows over a connection of its own.
+#[derive(Debug)]
+pub struct Rows {
+    connection: Connection,
+    /// The query whose rows are coming, for messages.
+    running: Option<String>,
+    refusal: Option<ServerError>,
+}
+
+/// What has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// A row.
+    Row(T),
+    /// Nothing yet.
+    Nothing,
+    /// The query has ended; another one may begin.
+    End,
+}
+
+/// The values of a row in text form, in order; `None`: SQL null.
+#[derive(Debug, Clone)]
+pub struct Values<'a> {
+    reader: Reader<'a>,
+    left: u16,
+}
+
+impl<'a> Values<'a> {
+    fn new(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new("DataRow", body);
+        let left = reader.u16()?;
+        Ok(Self { reader, left })
+    }
+
+    /// The next value.
+    ///
+    /// # Errors
+    /// The row has no more, or is malformed.
+    pub fn value(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
+        if self.left == 0 {
+            // One is missing: the same error as for bytes that are.
+            return self.reader.take(usize::MAX).map(Some);
+        }
+        self.left -= 1;
+        match self.reader.i32()? {
+            -1 => Ok(None),
+            length => self.reader.take(usize::try_from(length).unwrap_or(usize::MAX)).map(Some),
+        }
+    }
+}
+
+impl Rows {
+    /// Over this connection; rows of more than `largest` bytes are an error.
+    pub fn new(mut connection: Connection, largest: usize) -> Self {
+        connection.buffer.set_limit(largest);
+        Self { connection, running: None, refusal: None }
+    }
+
+    /// Sends a query.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn begin(&mut self, sql: &str) -> Result<(), Error> {
+        self.running = Some(shortened(sql));
+        self.connection.send_query(sql)
+    }
+
+    /// Whether a query's rows are coming.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Lends the next row to `take`, if one comes within `patience`.
+    ///
+    /// # Errors
+    /// The server refuses the query, or the connection broke.
+    pub fn next<T>(
+        &mut self,
+        patience: Duration,
+        take: impl FnOnce(&mut Values<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Next<T>, Error> {
+        let mut patience = patience;
+        loop {
+            let Some(frame) = self.connection.buffer.frame()? else {
+                let read = self.connection.stream.read(&mut self.connection.buffer, patience);
+                if read.map_err(broke("reading rows"))? == 0 {
+                    return Ok(Next::Nothing);
+                }
+                // The rest of a row that has begun comes at once.
+                patience = patience.min(Duration::from_millis(1));
+                continue;
+            };
+            let length = frame.len();
+            match frame.tag {
+                b'D' => {
+                    let taken = take(&mut Values::new(frame.body)?)?;
+                    self.connection.buffer.consume(length);
+                    return Ok(Next::Row(taken));
+                }
+                b'Z' => {
+                    self.connection.buffer.consume(length);
+                    let doing = self.running.take().unwrap_or_default();
+                    return match self.refusal.take() {
+                        Some(error) => Err(Error::Server { doing, error: Box::new(error) }),
+                        None => Ok(Next::End),
+                    };
+                }
+                b'E' => self.refusal = Some(server_error(frame.body)?),
+                // RowDescription, CommandComplete, EmptyQueryResponse, ParameterStatus, NoticeResponse, NotificationResponse
+                b'T' | b'C' | b'I' | b'S' | b'N' | b'A' => {}
+                tag => return Err(Error::Unexpected { tag, doing: "reading rows" }),
+            }
+            self.connection.buffer.consume(length);
+        }
+    }
+
+    /// Passes over the rows that are still to come, waiting at most `patience` for each.
+    ///
+    /// # Errors
+    /// As [`Rows::next`]; nothing came for so long.
+    pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
+        while self.is_running() {
+            match self.next(patience, |_| Ok(()))? {
+                Next::Row(()) => {}
+                Next::Nothing => return Err(broke("reading rows")(std::io::ErrorKind::TimedOut.into())),
+                Next::End => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}

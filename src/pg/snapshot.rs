@@ -1,0 +1,100 @@
+//! A snapshot as text, and which rows it sees.
+//!
+//! ```text
+//!  1000:1007:1002,1005     all before 1000 have ended; none from 1007 on had begun; 1002 and 1005 had not committed
+//! ```
+//!
+//! In: what `pg_current_snapshot()` says in a transaction that has imported the snapshot of a new slot. Out: a condition on a row's
+//! `xmin`. Pure.
+//!
+//! # Why it is exact
+//!
+//! The snapshot that `CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT` gives is the one of the decoder itself: what it sees was committed before
+//! the slot's first position, and what it does not see is decoded from the slot. Other than the snapshot of an ordinary transaction it
+//! lists every transaction in its range that has not committed, subtransactions among them, so that the `xmin` of a row that a savepoint
+//! left is told as well.
+//!
+//! # Limits
+//!
+//! A row has the lower 32 bits of its transaction, also once it is frozen. They suffice as long as the snapshot is less than 2 billion
+//! transactions old ([`Snapshot::can_be_told`]): a row that is older than that looks as if it came from the future, and is taken as old.
+//! A row whose transaction is more than 4 billion transactions old may look like one that is newer than the snapshot.
+//!
+//! Specification: PostgreSQL manual, 9.27.6 "Transaction ID and Snapshot Information Functions", table "Snapshot Components".
+
+use super::catalog;
+use std::str::FromStr;
+
+/// A snapshot; transactions have 64 bits, with their epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// All before it had ended.
+    xmin: u64,
+    /// None from it on had begun.
+    xmax: u64,
+    /// Those between that had not committed.
+    open: Vec<u64>,
+}
+
+/// The text is no snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this is no snapshot")]
+pub struct NoSnapshot;
+
+impl FromStr for Snapshot {
+    type Err = NoSnapshot;
+
+    fn from_str(text: &str) -> Result<Self, NoSnapshot> {
+        let mut parts = text.split(':');
+        let mut number = || parts.next()?.parse().ok();
+        let (xmin, xmax): (u64, u64) = number().zip(number()).ok_or(NoSnapshot)?;
+        let list = parts.next().ok_or(NoSnapshot)?;
+        let open: Result<Vec<u64>, _> = list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect();
+        let snapshot = Self { xmin, xmax, open: open.map_err(|_| NoSnapshot)? };
+        let holds = xmin <= xmax && snapshot.open.iter().all(|xid| (xmin..xmax).contains(xid));
+        if holds && parts.next().is_none() { Ok(snapshot) } else { Err(NoSnapshot) }
+    }
+}
+
+impl Snapshot {
+    /// Whether rows can be told; `next`: the next transaction.
+    pub fn can_be_told(&self, next: u64) -> bool {
+        catalog::can_be_told(self.xmin, next)
+    }
+
+    /// As SQL, whether it sees what the transaction in the column `xmin` has left, of a row that is seen now.
+    pub fn sees(&self) -> String {
+        let before = catalog::older_than(self.xmax);
+        if self.open.is_empty() {
+            return before;
+        }
+        let open: Vec<String> = self.open.iter().map(|xid| (xid & 0xFFFF_FFFF).to_string()).collect();
+        format!("({before} AND xmin <> ALL ('{{{}}}'::xid[]))", open.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_seen_if_its_transaction_is_before_the_end_and_none_of_the_open_ones() {
+        let snapshot: Snapshot = "4294967300:4294967310:4294967302,4294967305".parse().unwrap();
+        assert_eq!(snapshot.sees(), "((age(xmin) > age('14'::xid) OR age(xmin) < 0) AND xmin <> ALL ('{6,9}'::xid[]))");
+        let quiet: Snapshot = "7:7:".parse().unwrap();
+        assert_eq!(quiet.sees(), "(age(xmin) > age('7'::xid) OR age(xmin) < 0)");
+    }
+
+    #[test]
+    fn a_snapshot_of_long_ago_tells_nothing() {
+        let snapshot: Snapshot = "1000:1007:".parse().unwrap();
+        assert!(snapshot.can_be_told(1_999_999_999) && !snapshot.can_be_told(2_000_001_000));
+    }
+
+    #[test]
+    fn what_is_no_snapshot_is_refused() {
+        for text in ["", "1", "1:2", "2:1:", "1:5:7", "1:5:0", "1:5:a", "1:5:2:3", "1:5:-2"] {
+            assert_eq!(text.parse::<Snapshot>(), Err(NoSnapshot), "{text}");
+        }
+    }
+}
