@@ -171,3 +171,56 @@ fn a_thousand_transactions_at_once_all_arrive() {
     assert_eq!(found, (0..3000).collect::<Vec<_>>(), "{}", relay.log());
     assert_below("1,000 transactions at once", peak_mib(&relay), IN_FLIGHT_MIB + CONSTANT_MIB);
 }
+
+/// How long `COPY … TO STDOUT` takes for the table.
+fn copied(lane: &Lane) -> Duration {
+    let mut client = lane.connect();
+    let started = Instant::now();
+    let mut reader = client.copy_out("COPY outbox TO STDOUT").unwrap();
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    started.elapsed()
+}
+
+#[test]
+fn a_million_existing_rows_pass_through_a_bounded_memory_beside_writers() {
+    const ROWS: u32 = 1_000_000;
+    let (postgres, kafka) = servers(&[("max_wal_size", "4GB")]);
+    let lane = Lane::on(&postgres, &kafka);
+    lane.sql(&format!(
+        "{TABLE}; INSERT INTO outbox SELECT n, 'order', 'k' || n % 1000, 't', repeat(md5(n::text), 9) FROM generate_series(1, {ROWS}) AS n;
+         ALTER TABLE outbox ADD PRIMARY KEY (id)"
+    ));
+    lane.sql("VACUUM ANALYZE outbox");
+    let copy = copied(&lane);
+    let mut arguments = lane.arguments(&["--setup", "--table", "outbox"]);
+    "backfill".clone_into(&mut arguments[0]);
+    let started = Instant::now();
+    let mut filling = Relay::start(&lane::binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    let mut writer = lane.connect();
+    let (mut peak, mut cpu, mut written) = (0, Duration::ZERO, ROWS);
+    wait_until(HOUR, "the end of the backfill", || {
+        if let Ok(usage) = filling.usage() {
+            (peak, cpu) = (usage.memory.peak, usage.cpu);
+        }
+        written += 1;
+        writer.execute("INSERT INTO outbox VALUES ($1, 'order', 'new', 't', 'new')", &[&i32::try_from(written)?])?;
+        Ok(filling.exited()?.is_some())
+    })
+    .unwrap();
+    let took = started.elapsed();
+    assert_eq!(filling.exited().unwrap(), Some(0), "{}", filling.log());
+    let rate = |took: Duration| f64::from(ROWS) / took.as_secs_f64();
+    println!(
+        "{ROWS} existing rows of 300 bytes: {:.0} rows/s, {:.1} µs of CPU a row; COPY TO STDOUT {:.0} rows/s",
+        rate(took),
+        cpu.as_secs_f64() * 1e6 / f64::from(ROWS),
+        rate(copy)
+    );
+    let relay = lane.relay(&[]);
+    wait_all(&lane, &relay);
+    lane.wait_confirmed();
+    let records = consume::count(&lane.client, &lane.topic("order")).unwrap();
+    let rows: i64 = lane.connect().query_one("SELECT count(*) FROM outbox", &[]).unwrap().get(0);
+    assert_eq!(records, rows, "each row once");
+    assert_below("existing rows", peak / 1024, CONSTANT_MIB + 2 * IN_FLIGHT_MIB);
+}

@@ -11,6 +11,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 use crate::lane::{LONG, Lane, OUTBOX, binary, fresh, hint, ids, quoted, values, wait_log};
+use crate::own;
 
 /// Rows `first` to `last` of seven keys.
 fn rows(first: u32, last: u32) -> String {
@@ -502,6 +503,73 @@ fn a_role_that_may_only_read_the_table_is_enough_and_row_security_is_refused() {
     fill(&lane, &["--source", &source]);
     assert_once(&lane, &numbers(1, 20));
     lane.sql(&format!("SELECT lo_unlink(oid) FROM pg_largeobject_metadata; DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+/// Debezium's outbox router with values of several types as headers.
+const DEBEZIUM: &str = "debezium.sink.type=kafka
+debezium.source.connector.class=io.debezium.connector.postgresql.PostgresConnector
+debezium.source.plugin.name=pgoutput
+debezium.source.topic.prefix=app
+debezium.source.publication.autocreate.mode=disabled
+debezium.source.snapshot.mode=no_data
+debezium.transforms=outbox
+debezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
+debezium.transforms.outbox.table.fields.additional.placement=type:header:eventType, h:header, d:header, b:header, n:header
+debezium.sink.kafka.producer.key.serializer=org.apache.kafka.common.serialization.StringSerializer
+debezium.sink.kafka.producer.value.serializer=org.apache.kafka.common.serialization.StringSerializer
+debezium.format.key=simplestring
+debezium.format.value=simplestring
+debezium.format.header=clientprovided
+debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter
+";
+
+#[test]
+fn in_debeziums_form_an_existing_row_is_the_record_that_the_relay_makes_of_its_twin() {
+    let row = "INSERT INTO outbox SELECT n, 'order', 'k' || n, 't', '{\"a\": 1.50}', '2026-01-02 03:04:05.678901+01', \
+               '2026-01-02', '\\x00ff', 12.50 FROM generate_series(%, % + 4) AS n";
+    let lane = with_old(&format!(
+        "CREATE TABLE outbox (id int PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb, h timestamptz, \
+         d date, b bytea, n numeric(6, 2)); {}",
+        row.replace('%', "1")
+    ));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("application.properties");
+    std::fs::write(&file, DEBEZIUM).unwrap();
+    let more = ["--from-debezium", file.to_str().unwrap(), "--accept-differences"];
+    let _relay = lane.streaming(&more);
+    lane.sql(&row.replace('%', "101"));
+    fill(&lane, &more);
+    let records = lane.records("order");
+    let form = |id: u32| {
+        let record = records.iter().find(|record| record.header("id") == Some(&id.to_string())).unwrap();
+        let headers: Vec<_> = record.headers.iter().filter(|(name, _)| name != "id").cloned().collect();
+        (record.value.clone(), headers)
+    };
+    assert_eq!(records.len(), 10);
+    assert!((1..=5).all(|id| form(id) == form(id + 100)), "{records:?}");
+    assert!(form(1).1.iter().any(|(name, value)| name == "h" && value.is_some()), "{records:?}");
+}
+
+#[test]
+fn crashes_of_postgres_and_of_the_broker_are_waited_for_and_repeat_nothing_that_is_known() {
+    let (mut postgres, mut kafka) = (own::postgres(), own::kafka());
+    let lane = Lane::on(&postgres, &kafka);
+    lane.sql(&format!("{OUTBOX}; {}", rows(1, 4000)));
+    set_up(&lane, "outbox");
+    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "1000"]), &[] as &[(&str, &str)]).unwrap();
+    let more = |filling: &mut Relay| {
+        let before = lane.records_now("order").len();
+        wait_until(LONG, "more rows", || Ok(lane.records_now("order").len() > before || filling.exited()?.is_some()))
+            .unwrap();
+    };
+    more(&mut filling);
+    postgres.kill().unwrap();
+    postgres.start_again().unwrap();
+    more(&mut filling);
+    kafka.kill().unwrap();
+    kafka.start_again().unwrap();
+    assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
+    assert_once(&lane, &numbers(1, 4000));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 use crate::elsewhere::{self, insert, lane};
-use crate::lane::{LONG, Lane, ended, hint, wait_log};
+use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
 
 /// The fields of an entry, in their order.
 type Entry = Vec<(String, String)>;
@@ -234,4 +234,34 @@ fn a_refused_log_in_and_what_redis_does_not_have_end_the_start() {
         let (code, log) = ended(&mut start(&lane, broker, more));
         assert_eq!(code, 64, "{log}");
     }
+}
+
+#[test]
+fn existing_rows_reach_the_stream_though_the_server_and_the_backfill_are_killed() {
+    let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    insert(&mut lane.connect(), 1, 3000);
+    lane.drop_slot(&lane.name);
+    lane.sql(&format!(
+        "DROP PUBLICATION {}; ALTER TABLE outbox ADD COLUMN number int; UPDATE outbox SET number = id::int",
+        lane.name
+    ));
+    let (url, topic) = (broker.url(), lane.topic("{route}"));
+    let place = ["backfill", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+    let more =
+        ["--setup", "--table", "outbox", "--order-by", "number", "--rate", "1000", "--to", &url, "--topic", &topic];
+    let mut filling = Relay::start(&binary(), &[&place[..], &more].concat(), &[] as &[(&str, &str)]).unwrap();
+    for round in 0..4 {
+        let length = || call(&broker, &["XLEN", &lane.topic("order")]).integer();
+        let before = length();
+        wait_until(LONG, "more entries", || Ok(length() > before || filling.exited()?.is_some())).unwrap();
+        if round % 2 == 0 {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        } else {
+            filling.kill9().unwrap();
+            filling.start_again().unwrap();
+        }
+    }
+    assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
+    assert_complete(&broker, &lane, 3000);
 }
