@@ -3,6 +3,8 @@
 //! In: `pg_type.oid`. Out: a [`Kind`], and for people the type's name.
 //! Specification: PostgreSQL's `pg_type.dat` (the numbers of built-in types never change).
 
+use crate::sink::Content;
+
 /// The smallest oid of a type that is not built in: domains, enums, extensions' types.
 const FIRST_CUSTOM: u32 = 16_384;
 
@@ -34,6 +36,24 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// What a column of it holds.
+    pub(super) const fn content(self) -> Content {
+        match self {
+            Self::Json | Self::Jsonb => Content::Json,
+            Self::Bytea => Content::Bytes,
+            Self::Custom | Self::Other => Content::Unknown,
+            Self::Bool
+            | Self::Int2
+            | Self::Int4
+            | Self::Int8
+            | Self::Text
+            | Self::Uuid
+            | Self::Timestamp
+            | Self::Timestamptz
+            | Self::Number => Content::Text,
+        }
+    }
+
     pub(super) const fn of(type_id: u32) -> Self {
         match type_id {
             16 => Self::Bool,
@@ -101,4 +121,24 @@ pub(super) fn type_name(type_id: u32) -> String {
         _ => return format!("of the type with oid {type_id}"),
     };
     name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_columns_type_says_what_it_holds() {
+        let expected = [
+            (114, Content::Json),
+            (3802, Content::Json),
+            (17, Content::Bytes),
+            (25, Content::Text),
+            (1700, Content::Text),
+            (FIRST_CUSTOM, Content::Unknown),
+        ];
+        for (type_id, content) in expected {
+            assert_eq!(Kind::of(type_id).content(), content, "{type_id}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ use super::{RowContext, time};
 use crate::outbox::Mapping;
 use crate::pgoutput::{Column, Tuple};
 use crate::route::{LastTopic, NoTopic, Topic};
-use crate::sink::{Header, Record, emptied};
+use crate::sink::{Content, Header, Record, emptied};
 use std::borrow::Cow;
 use std::io::Write;
 
@@ -122,11 +122,12 @@ impl<'a> Row<'a> {
         let topic = topic.resolve(self.topic, values).map_err(|fault| self.no_topic(fault, &parts.topic, arena))?;
         let mut lent: Vec<Header<'_>> = std::mem::take(headers);
         lent.extend(parts.headers.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) }));
-        let value = match value {
-            Value::Bare(piece) => piece.bytes(arena),
-            Value::Enveloped => Some(envelope.as_slice()),
+        let (value, content) = match value {
+            Value::Bare(piece) => (piece.bytes(arena), self.kind(self.plan.payload).content()),
+            Value::Enveloped => (Some(envelope.as_slice()), Content::Json),
         };
-        let taken = take(&Record { topic, key: key.bytes(arena), value, headers: &lent, timestamp_millis, partition });
+        let key = key.bytes(arena);
+        let taken = take(&Record { topic, key, value, headers: &lent, timestamp_millis, partition, content });
         *headers = emptied(lent);
         *topic_values = emptied(parts.topic);
         *drafts = emptied(parts.headers);

@@ -8,7 +8,7 @@ use super::value::{Arena, Booleans, Piece};
 use super::{Entry, Outbox, Outcome, RowContext, RowError, message};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::route::LastTopic;
-use crate::sink::{Header, Record};
+use crate::sink::{Content, Header, Record};
 
 impl Outbox {
     /// Lends what is there of an inserted row to `take`.
@@ -47,6 +47,7 @@ impl Outbox {
             headers: &[],
             timestamp_millis: context.commit_time.unix_millis(),
             partition: None,
+            content: Content::Unknown,
         };
         let Ok(mut members) = message::members(message) else { return Outcome::Record(take(&content)) };
         message::complete(&mut members, mapping);
@@ -71,7 +72,8 @@ impl<'a> Row<'a> {
         let headers = drafts.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) });
         let headers: Vec<Header<'_>> = headers.collect();
         let (key, value) = (key.bytes(arena), value.bytes(arena));
-        take(&Record { topic: &topic, key, value, headers: &headers, timestamp_millis, partition })
+        let content = self.kind(self.plan.payload).content();
+        take(&Record { topic: &topic, key, value, headers: &headers, timestamp_millis, partition, content })
     }
 
     /// Where its record would have gone; `None`: that is what is wrong with it.

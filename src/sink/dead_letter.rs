@@ -104,7 +104,7 @@ pub fn lend_meant<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: im
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{HeaderRoom, OwnedRecord};
+    use crate::sink::{Content, HeaderRoom, OwnedRecord};
     use proptest::prelude::*;
 
     proptest! {
@@ -120,7 +120,7 @@ mod tests {
                 headers.iter().map(|(name, value)| Header { name, value: value.as_deref() }).collect();
             let partition = partition.map(i32::from);
             let (key, value) = (key.as_deref(), value.as_deref());
-            let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition };
+            let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition, content: Content::Unknown };
             let letter = DeadLetter { without_payload, ..LETTER };
             // Its partition in the dead-letter topic says nothing.
             let stored = letter.lend(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
@@ -145,7 +145,7 @@ mod tests {
     fn a_record_of_somebody_else_is_no_dead_letter_record() {
         let headers = [Header { name: "walrelay-topic", value: Some(b"orders") }];
         let record =
-            Record { topic: "dead", key: None, value: None, headers: &headers, timestamp_millis: 7, partition: None };
+            Record { topic: "dead", key: None, value: None, headers: &headers, timestamp_millis: 7, partition: None, content: Content::Unknown };
         assert_eq!(said(&record), None);
     }
 
@@ -178,6 +178,7 @@ mod tests {
             headers: &headers,
             timestamp_millis: 7,
             partition: Some(3),
+            content: Content::Unknown,
         };
         let said = "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 \
                     walrelay-topic=orders walrelay-partition=3";
@@ -189,8 +190,15 @@ mod tests {
     #[test]
     fn a_position_that_the_record_has_is_not_said_twice_and_an_unknown_topic_is_null() {
         let headers = [Header { name: POSITION, value: Some(b"0/10:1") }];
-        let record =
-            Record { topic: "", key: None, value: None, headers: &headers, timestamp_millis: 7, partition: None };
+        let record = Record {
+            topic: "",
+            key: None,
+            value: None,
+            headers: &headers,
+            timestamp_millis: 7,
+            partition: None,
+            content: Content::Unknown,
+        };
         let letter = DeadLetter { intended: None, ..LETTER };
         let said = "walrelay-position=0/10:1 walrelay-error=too large walrelay-table=public.outbox walrelay-topic=null";
         assert_eq!(shown(&letter, &record), ("dead null".to_owned(), None, said.to_owned()));

@@ -44,6 +44,22 @@ pub struct Record<'a> {
     pub timestamp_millis: i64,
     /// `None`: by the key.
     pub partition: Option<i32>,
+    /// What the value is.
+    pub content: Content,
+}
+
+/// What a value is, as its column's type says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Content {
+    /// JSON.
+    Json,
+    /// Text.
+    Text,
+    /// Bytes as they were stored.
+    Bytes,
+    /// That is not known.
+    #[default]
+    Unknown,
 }
 
 impl Record<'_> {

@@ -52,7 +52,7 @@ impl Sink for NullSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Origin;
+    use crate::sink::{Content, Origin};
 
     #[test]
     fn each_record_is_reported_once_in_runs_of_equal_tokens() {
@@ -63,6 +63,7 @@ mod tests {
             headers: &[],
             timestamp_millis: 0,
             partition: None,
+            content: Content::Unknown,
         };
         let token = |transaction| Token { transaction, tick: 0, topic: 0 };
         let mut sink = NullSink::default();

@@ -7,7 +7,7 @@
 //!  bytes:  key │ value │ (name length, value length or -1, name, value) for each header
 //! ```
 
-use super::{Header, Record};
+use super::{Content, Header, Record};
 
 /// A record with its bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub struct OwnedRecord {
     /// Milliseconds since 1970-01-01 UTC.
     timestamp_millis: i64,
     partition: Option<i32>,
+    content: Content,
 }
 
 /// Room for the headers that a record lends, used again.
@@ -59,6 +60,7 @@ impl OwnedRecord {
         self.headers = record.headers.len();
         self.timestamp_millis = record.timestamp_millis;
         self.partition = record.partition;
+        self.content = record.content;
     }
 
     /// The topic.
@@ -78,7 +80,7 @@ impl OwnedRecord {
         let value = self.value.map(|length| cut(&mut rest, length));
         let mut headers: Vec<Header<'_>> = std::mem::take(&mut room.0);
         headers.extend((0..self.headers).filter_map(|_| header(&mut rest)));
-        let Self { topic, timestamp_millis, partition, .. } = self;
+        let Self { topic, timestamp_millis, partition, content, .. } = self;
         let taken = take(&Record {
             topic,
             key,
@@ -86,6 +88,7 @@ impl OwnedRecord {
             headers: &headers,
             timestamp_millis: *timestamp_millis,
             partition: *partition,
+            content: *content,
         });
         room.0 = emptied(headers);
         taken
@@ -136,7 +139,7 @@ mod tests {
                 let headers: Vec<Header<'_>> =
                     headers.iter().map(|(name, value)| Header { name, value: value.as_deref() }).collect();
                 let (key, value) = (key.as_deref(), value.as_deref());
-                let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition: Some(3) };
+                let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition: Some(3), content: Content::Unknown };
                 owned.set(&record);
                 prop_assert_eq!(&OwnedRecord::of(&record), &owned);
                 owned.with_record(&mut room, |found| {
@@ -158,6 +161,7 @@ mod tests {
             headers: &[header],
             timestamp_millis: 0,
             partition: None,
+            content: Content::Unknown,
         };
         let (mut owned, mut room) = (OwnedRecord::of(&record), HeaderRoom::default());
         owned.with_record(&mut room, |_| ());

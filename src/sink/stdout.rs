@@ -174,7 +174,7 @@ impl<W: Write> Sink for StdoutSink<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Header, Origin};
+    use crate::sink::{Content, Header, Origin};
 
     #[test]
     fn a_record_is_one_line_of_json() {
@@ -185,6 +185,7 @@ mod tests {
             headers: &[Header { name: "id", value: Some(b"a") }, Header { name: "x", value: None }],
             timestamp_millis: 1000,
             partition: None,
+            content: Content::Unknown,
         };
         assert_eq!(
             line(&record).to_string(),
@@ -200,7 +201,15 @@ mod tests {
     #[test]
     fn each_record_is_reported_once_after_the_flush() {
         let mut sink = StdoutSink::new(Vec::new());
-        let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
+        let record = Record {
+            topic: "t",
+            key: None,
+            value: None,
+            headers: &[],
+            timestamp_millis: 0,
+            partition: None,
+            content: Content::Unknown,
+        };
         let tag = Tag { token: Token { transaction: 1, tick: 2, topic: 3 }, origin: Origin::default() };
         assert!(matches!(sink.try_enqueue(&record, tag), Enqueue::Taken));
         assert!(matches!(sink.try_enqueue(&record, tag), Enqueue::Taken));
@@ -226,7 +235,15 @@ mod tests {
             }
         }
         let mut sink = StdoutSink::new(Closed);
-        let record = Record { topic: "t", key: None, value: None, headers: &[], timestamp_millis: 0, partition: None };
+        let record = Record {
+            topic: "t",
+            key: None,
+            value: None,
+            headers: &[],
+            timestamp_millis: 0,
+            partition: None,
+            content: Content::Unknown,
+        };
         sink.try_enqueue(&record, Tag { token: Token::unpack(0), origin: Origin::default() });
         let mut failed = false;
         sink.poll(&mut |report| failed |= matches!(report, Report::Failed(_)));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use walrelay::sink::{
-    Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Sink, Source, Tag, Token,
+    Content, Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Sink, Source, Tag,
+    Token,
 };
 
 /// A deadline that only a failure reaches.
@@ -51,6 +52,7 @@ fn with_record<T>(address: &str, key: Option<&str>, number: u32, take: impl FnOn
         headers: &headers,
         timestamp_millis: 0,
         partition: None,
+        content: Content::Unknown,
     })
 }
 
@@ -181,8 +183,15 @@ pub(crate) fn full(ground: &impl Ground) {
     driven.take("full", None, taken);
     driven.until_idle();
     let large = vec![b'x'; 100_000];
-    let record =
-        Record { topic: "large", key: None, value: Some(&large), headers: &[], timestamp_millis: 0, partition: None };
+    let record = Record {
+        topic: "large",
+        key: None,
+        value: Some(&large),
+        headers: &[],
+        timestamp_millis: 0,
+        partition: None,
+        content: Content::Unknown,
+    };
     assert!(matches!(driven.sink.try_enqueue(&record, tag(taken + 1)), Enqueue::Taken));
     assert!(matches!(driven.sink.try_enqueue(&record, tag(taken + 2)), Enqueue::Full));
     driven.until_idle();

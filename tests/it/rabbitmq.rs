@@ -63,12 +63,13 @@ fn a_message_holds_id_type_key_timestamp_headers_and_payload() {
     let (whole, bare) = (&messages[0], &messages[1]);
     let place = (whole.exchange.as_str(), whole.key.clone(), whole.text());
     assert_eq!(place, (lane.name.as_str(), lane.topic("order"), "{\"total\": 1.50}".to_owned()));
-    let said = ["message_id", "type", "app_id", "delivery_mode"].map(|name| whole.property(name));
-    assert_eq!(said, ["a", "Placed", "walrelay", "2"]);
+    let said = ["message_id", "type", "content_type", "app_id", "delivery_mode"].map(|name| whole.property(name));
+    assert_eq!(said, ["a", "Placed", "application/json", "walrelay", "2"]);
     assert!(whole.property("timestamp").parse::<u64>().unwrap() > 1_700_000_000);
     let header = |message: &AmqpMessage, name: &str| message.headers.get(name).cloned().flatten();
     assert_eq!((header(whole, "key").as_deref(), header(whole, "header:id").as_deref()), (Some("k"), Some("order")));
-    assert_eq!((bare.property("message_id"), bare.property("type"), bare.text()), ("b", "", String::new()));
+    let said = ["message_id", "type", "content_type"].map(|name| bare.property(name));
+    assert_eq!((said, bare.text()), (["b", "", ""], String::new()));
     assert_eq!(header(bare, "key"), None);
 }
 
@@ -142,6 +143,11 @@ fn what_is_missing_is_declared_where_that_is_asked_for() {
     insert(&mut client, 11, 11);
     lane.wait_confirmed();
     assert_eq!(ids(broker(), &lane), ["11"]);
+    // While it runs as well; the binding goes with the exchange.
+    broker().amqp().unwrap().delete_exchange(&lane.name).unwrap();
+    insert(&mut client, 12, 20);
+    lane.wait_confirmed();
+    assert_eq!(ids(broker(), &lane).len(), 9);
 }
 
 #[test]

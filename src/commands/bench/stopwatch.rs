@@ -101,7 +101,7 @@ impl<S: Sink> Sink for Stopwatch<S> {
 mod tests {
     use super::*;
     use crate::sink::null::NullSink;
-    use crate::sink::{Header, Origin, Token};
+    use crate::sink::{Content, Header, Origin, Token};
 
     #[test]
     fn rows_are_noted_once_it_is_on() {
@@ -110,8 +110,15 @@ mod tests {
         let mut pass = |row: u64| {
             let id = format!("{row:032x}");
             let headers = [Header { name: "id", value: Some(id.as_bytes()) }];
-            let record =
-                Record { topic: "t", key: None, value: None, headers: &headers, timestamp_millis: 0, partition: None };
+            let record = Record {
+                topic: "t",
+                key: None,
+                value: None,
+                headers: &headers,
+                timestamp_millis: 0,
+                partition: None,
+                content: Content::Unknown,
+            };
             let token = Token { transaction: u32::try_from(row).unwrap(), tick: 0, topic: 0 };
             assert!(matches!(sink.try_enqueue(&record, Tag { token, origin: Origin::default() }), Enqueue::Taken));
             sink.poll(&mut |_| {});

@@ -8,7 +8,7 @@ use super::login::Login;
 use super::refused::Refused;
 use super::{failure, probe};
 use crate::secret::CREDENTIALS_WITHIN;
-use crate::sink::{Failure, Header, OwnedRecord, Record};
+use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
@@ -235,5 +235,6 @@ pub(super) fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
         headers: &headers,
         timestamp_millis: message.timestamp().to_millis().unwrap_or_default(),
         partition: Some(message.partition()),
+        content: Content::Unknown,
     })
 }

@@ -336,13 +336,21 @@ impl Sink for KafkaSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Origin, Token};
+    use crate::sink::{Content, Origin, Token};
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
     use std::time::Instant;
 
     fn record(topic: &str) -> Record<'_> {
-        Record { topic, key: Some(b"k"), value: Some(b"v"), headers: &[], timestamp_millis: 1, partition: None }
+        Record {
+            topic,
+            key: Some(b"k"),
+            value: Some(b"v"),
+            headers: &[],
+            timestamp_millis: 1,
+            partition: None,
+            content: Content::Unknown,
+        }
     }
 
     fn sink(brokers: &str) -> KafkaSink {

@@ -187,6 +187,7 @@ impl Topic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::Content;
 
     /// Java's `Utils.murmur2`, as its own tests have it.
     #[test]
@@ -203,7 +204,15 @@ mod tests {
     }
 
     fn record(key: Option<&'static [u8]>, partition: Option<i32>) -> Record<'static> {
-        Record { topic: "orders", key, value: Some(&[0; 1000]), headers: &[], timestamp_millis: 0, partition }
+        Record {
+            topic: "orders",
+            key,
+            value: Some(&[0; 1000]),
+            headers: &[],
+            timestamp_millis: 0,
+            partition,
+            content: Content::Unknown,
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::sink::{HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
+use crate::sink::{Content, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
 
 /// Records one after the other.
 #[derive(Debug, Default)]
@@ -23,6 +23,7 @@ struct Entry {
     value: Option<Range<usize>>,
     headers: Range<usize>,
     timestamp_millis: i64,
+    content: Content,
 }
 
 #[derive(Debug)]
@@ -51,8 +52,8 @@ impl Chunk {
             self.headers.push(StoredHeader { name, value });
         }
         let headers = first..self.headers.len();
-        let timestamp_millis = record.timestamp_millis;
-        self.entries.push(Entry { tag, topic, key, value, headers, timestamp_millis });
+        let Record { timestamp_millis, content, .. } = *record;
+        self.entries.push(Entry { tag, topic, key, value, headers, timestamp_millis, content });
     }
 
     /// Gives each of its records that origin.
@@ -128,6 +129,11 @@ impl<'a> Stored<'a> {
         self.entry.timestamp_millis
     }
 
+    /// What the value is.
+    pub fn content(self) -> Content {
+        self.entry.content
+    }
+
     /// Its headers, in their order.
     pub fn headers(self) -> impl Iterator<Item = Header<'a>> {
         let stored = self.chunk.headers.get(self.entry.headers.clone()).unwrap_or_default();
@@ -152,6 +158,7 @@ impl<'a> Stored<'a> {
             headers: &headers,
             timestamp_millis: self.timestamp_millis(),
             partition: None,
+            content: self.content(),
         })
     }
 
@@ -183,6 +190,7 @@ mod tests {
             headers: &headers,
             timestamp_millis: 7,
             partition: None,
+            content: Content::Unknown,
         };
         let bare = Record { topic: "", key: None, value: Some(b""), headers: &[], ..record };
         chunk.push(&record, tag(1));

@@ -1,6 +1,6 @@
 use super::hand_over::{Sender, hand_over};
 use super::*;
-use crate::sink::{Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
+use crate::sink::{Content, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -249,7 +249,15 @@ fn records_of_one_key_share_a_lane_and_those_without_share_their_address_own() {
 }
 
 fn record(topic: &str) -> Record<'_> {
-    Record { topic, key: Some(b"k"), value: None, headers: &[], timestamp_millis: 0, partition: None }
+    Record {
+        topic,
+        key: Some(b"k"),
+        value: None,
+        headers: &[],
+        timestamp_millis: 0,
+        partition: None,
+        content: Content::Unknown,
+    }
 }
 
 fn refusal(text: &str) -> Failure {

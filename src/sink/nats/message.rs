@@ -206,10 +206,18 @@ fn decimal(out: &mut Vec<u8>, number: u64) {
 mod tests {
     use super::*;
     use crate::sink::lanes::Chunk;
-    use crate::sink::{Origin, Tag, Token};
+    use crate::sink::{Content, Origin, Tag, Token};
 
     fn record<'a>(key: Option<&'a [u8]>, value: Option<&'a [u8]>, headers: &'a [Header<'a>]) -> Record<'a> {
-        Record { topic: "outbox.order", key, value, headers, timestamp_millis: 0, partition: None }
+        Record {
+            topic: "outbox.order",
+            key,
+            value,
+            headers,
+            timestamp_millis: 0,
+            partition: None,
+            content: Content::Unknown,
+        }
     }
 
     fn written(record: &Record<'_>, stream: Option<&str>, id: MessageId) -> String {

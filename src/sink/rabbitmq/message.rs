@@ -2,15 +2,15 @@
 //!
 //! In: a record. Out: frames. Back: what of a returned message tells which record it was. It does no I/O.
 //!
-//! Properties: `content_type`, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`, `type`, `app_id`. The key is
-//! the header `key`, other headers keep their names. A header with one of the names that mean something else here is written as
-//! `header:NAME`. What is longer than a property may be is a header instead.
+//! Properties: `content_type` by the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`,
+//! `type`, `app_id`. The key is the header `key`, other headers keep their names. A header with one of the names that mean something
+//! else here is written as `header:NAME`. What is longer than a property may be is a header instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
 
 use super::method;
 use super::wire::{FRAME_OVERHEAD, Garbled, SHORT, Sort, Values, Writing};
-use crate::sink::Header;
 use crate::sink::lanes::Stored;
+use crate::sink::{Content, Header};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const BASIC: u16 = 60;
@@ -82,6 +82,17 @@ fn parts(record: Stored<'_>) -> Parts<'_> {
     }
 }
 
+/// The media type of a value; `None`: there is none, or it is not known.
+fn content_type(record: Stored<'_>) -> Option<&'static [u8]> {
+    record.value()?;
+    match record.content() {
+        Content::Json => Some(b"application/json"),
+        Content::Text => Some(b"text/plain; charset=utf-8"),
+        Content::Bytes => Some(b"application/octet-stream"),
+        Content::Unknown => None,
+    }
+}
+
 /// Whether it can be a property.
 fn fits(text: &&[u8]) -> bool {
     text.len() <= SHORT
@@ -97,38 +108,8 @@ pub(super) fn publish(
 ) -> Result<Print, TooManyHeaders> {
     let start = out.len();
     method::publish(out, channel, exchange, record.topic());
-    let Parts { id, kind, headers } = parts(record);
-    let body = record.value().unwrap_or_default();
-    let (message_id, kind_property) = (id.filter(fits), kind.filter(fits));
-    let header = Writing::begin(out, Sort::Header, channel).u16(BASIC).u16(0).u64(body.len() as u64);
-    let flags = HEADERS | DELIVERY_MODE | TIMESTAMP | APP_ID;
-    let flags = flags | message_id.map_or(0, |_| MESSAGE_ID) | kind_property.map_or(0, |_| TYPE);
-    let mut header = header.u16(flags).table(|mut table| {
-        let whole =
-            [("key", record.key()), ("id", id.filter(|id| !fits(id))), ("type", kind.filter(|kind| !fits(kind)))];
-        for (name, value) in whole {
-            if value.is_some() {
-                table = table.entry(name.as_bytes(), value);
-            }
-        }
-        for Header { name, value } in record.headers().skip(headers) {
-            table = if RESERVED.contains(&name) {
-                table.entry(&[b"header:", name.as_bytes()].concat(), value)
-            } else {
-                table.entry(name.as_bytes(), value)
-            };
-        }
-        table
-    });
-    header = header.u8(PERSISTENT);
-    if let Some(id) = message_id {
-        header = header.short(id);
-    }
-    header = header.u64(u64::try_from(record.timestamp_millis() / 1000).unwrap_or_default());
-    if let Some(kind) = kind_property {
-        header = header.short(kind);
-    }
-    let bytes = header.short(APPLICATION).end();
+    let (parts, body) = (parts(record), record.value().unwrap_or_default());
+    let bytes = header(out, channel, record, &parts, body.len() as u64);
     if bytes > frame_bytes {
         out.truncate(start);
         return Err(TooManyHeaders { bytes });
@@ -136,7 +117,48 @@ pub(super) fn publish(
     for part in body.chunks(frame_bytes.saturating_sub(FRAME_OVERHEAD).max(1)) {
         Writing::begin(out, Sort::Body, channel).raw(part).end();
     }
-    Ok(Print::of(record.topic().as_bytes(), message_id, body.len() as u64))
+    Ok(Print::of(record.topic().as_bytes(), parts.id.filter(fits), body.len() as u64))
+}
+
+/// Appends the frame that precedes a body: its length in bytes.
+fn header(out: &mut Vec<u8>, channel: u16, record: Stored<'_>, parts: &Parts<'_>, body_bytes: u64) -> usize {
+    let (id, kind, content_type) = (parts.id.filter(fits), parts.kind.filter(fits), content_type(record));
+    let flag = |property: Option<&[u8]>, flag| if property.is_some() { flag } else { 0 };
+    let flags = HEADERS | DELIVERY_MODE | TIMESTAMP | APP_ID;
+    let flags = flags | flag(content_type, CONTENT_TYPE) | flag(id, MESSAGE_ID) | flag(kind, TYPE);
+    let seconds = u64::try_from(record.timestamp_millis() / 1000).unwrap_or_default();
+    // In the order of their flags.
+    Writing::begin(out, Sort::Header, channel)
+        .u16(BASIC)
+        .u16(0)
+        .u64(body_bytes)
+        .u16(flags)
+        .property(content_type)
+        .table(|table| entries(table, record, parts))
+        .u8(PERSISTENT)
+        .property(id)
+        .u64(seconds)
+        .property(kind)
+        .short(APPLICATION)
+        .end()
+}
+
+fn entries<'a>(mut table: Writing<'a>, record: Stored<'_>, parts: &Parts<'_>) -> Writing<'a> {
+    let too_long = |text: &&[u8]| !fits(text);
+    let whole = [("key", record.key()), ("id", parts.id.filter(too_long)), ("type", parts.kind.filter(too_long))];
+    for (name, value) in whole {
+        if value.is_some() {
+            table = table.entry(name.as_bytes(), value);
+        }
+    }
+    for Header { name, value } in record.headers().skip(parts.headers) {
+        table = if RESERVED.contains(&name) {
+            table.entry(&[b"header:", name.as_bytes()].concat(), value)
+        } else {
+            table.entry(name.as_bytes(), value)
+        };
+    }
+    table
 }
 
 /// A message that comes back: its routing key, then this header, then a body of so many bytes.
@@ -197,6 +219,7 @@ mod tests {
         headers: HEADERS,
         timestamp_millis: 7_999,
         partition: None,
+        content: Content::Json,
     };
 
     fn chunk(record: &Record<'_>) -> Chunk {
@@ -225,7 +248,7 @@ mod tests {
         assert_eq!((frames[0].clone(), frames[2].clone()), ((Sort::Method, method), (Sort::Body, b"{}".to_vec())));
         let mut header = Values::of(&frames[1].1);
         assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
-        assert_eq!(header.u16(), Ok(ALL));
+        assert_eq!((header.u16(), header.short()), (Ok(ALL), Ok(&b"application/json"[..])));
         let mut entries = Vec::new();
         header.table(&mut |name, value| entries.push((name.to_vec(), value.to_vec()))).unwrap();
         let expected = [("key", "k"), ("trace", "t"), ("header:CC", "other")];
@@ -234,14 +257,14 @@ mod tests {
         assert_eq!((header.short(), header.short()), (Ok(&b"Placed"[..]), Ok(&b"walrelay"[..])));
     }
 
-    const ALL: u16 = HEADERS_FLAG | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP | TYPE | APP_ID;
+    const ALL: u16 = CONTENT_TYPE | HEADERS_FLAG | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP | TYPE | APP_ID;
     const HEADERS_FLAG: u16 = super::HEADERS;
 
     #[test]
     fn what_is_longer_than_a_property_is_a_header() {
         let long = [b'x'; 256];
         let headers = [Header { name: "id", value: Some(&long) }, Header { name: "eventType", value: Some(&long) }];
-        let (_, frames) = frames(&Record { headers: &headers, key: None, ..RECORD }, ROOM);
+        let (_, frames) = frames(&Record { headers: &headers, key: None, content: Content::Unknown, ..RECORD }, ROOM);
         let mut header = Values::of(&frames[1].1);
         assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
         assert_eq!(header.u16(), Ok(HEADERS_FLAG | DELIVERY_MODE | TIMESTAMP | APP_ID));

@@ -216,6 +216,14 @@ impl<'a> Writing<'a> {
         self.u8(length).raw(text)
     }
 
+    /// A short string, where there is one.
+    pub(super) fn property(self, text: Option<&[u8]>) -> Self {
+        match text {
+            Some(text) => self.short(text),
+            None => self,
+        }
+    }
+
     pub(super) fn long(self, text: &[u8]) -> Self {
         self.u32(size_of_long(text.len())).raw(text)
     }

@@ -379,10 +379,7 @@ impl<'a> Worker<'a> {
                 channel.is_open = true;
                 Ok(())
             }
-            Method::ChannelClose(closing) => {
-                self.channel_closed(at, closing, receiver);
-                Ok(())
-            }
+            Method::ChannelClose(closing) => self.channel_closed(at, closing, receiver),
             _ => Ok(()),
         }
     }
@@ -423,9 +420,9 @@ impl<'a> Worker<'a> {
 
     /// The server closed a channel, mostly over one of the messages on it; which one is not said. What was published behind that one was
     /// dropped; what went before may be in.
-    fn channel_closed(&mut self, at: usize, closing: Closing<'_>, receiver: &mut Receiver) {
+    fn channel_closed(&mut self, at: usize, closing: Closing<'_>, receiver: &mut Receiver) -> Result<(), Failure> {
         let output = &mut self.session.socket.output;
-        let Some(channel) = self.channels.get_mut(at) else { return };
+        let Some(channel) = self.channels.get_mut(at) else { return Ok(()) };
         let suspects = channel.window.suspects();
         let left: Vec<_> = channel.closed(output).collect();
         let fault = judge::fault(closing.code);
@@ -438,7 +435,7 @@ impl<'a> Worker<'a> {
                     Outcome::Refused(judge::refused(key, class, reason, closing))
                 }
                 // It is missing for all of them: one is enough to ask again with.
-                (None, Fault::Exchange) if !blamed => {
+                (None, Fault::Exchange) if !blamed && !self.settings.declare => {
                     blamed = true;
                     Outcome::Refused(judge::no_exchange(closing))
                 }
@@ -449,6 +446,10 @@ impl<'a> Worker<'a> {
         match fault {
             Fault::Record(..) if suspects > 1 => self.alone = self.alone.max(suspects),
             Fault::Record(..) => {}
+            // The next connection declares it.
+            Fault::Exchange if self.settings.declare => {
+                return Err(judge::channel_closed(&self.session.server, closing));
+            }
             Fault::Exchange => {
                 self.later = Some(Instant::now() + LATER);
                 self.alone = self.alone.max(1);
@@ -459,6 +460,7 @@ impl<'a> Worker<'a> {
                 self.show(receiver);
             }
         }
+        Ok(())
     }
 
     /// What is under way goes back to its lanes: what became of it is not known.

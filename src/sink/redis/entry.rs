@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::sink::lanes::Chunk;
     use crate::sink::redis::resp::{Token, Tokens};
-    use crate::sink::{Origin, Record, Tag, Token as ReportToken};
+    use crate::sink::{Content, Origin, Record, Tag, Token as ReportToken};
 
     fn chunk(records: &[Record<'_>]) -> Chunk {
         let mut chunk = Chunk::default();
@@ -290,6 +290,7 @@ mod tests {
         headers: HEADERS,
         timestamp_millis: 0,
         partition: None,
+        content: Content::Unknown,
     };
 
     #[test]

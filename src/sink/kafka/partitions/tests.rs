@@ -1,7 +1,7 @@
 //! The rule against a broker that does not know producers, in any order of events: seeded, without a clock or a socket.
 
 use super::*;
-use crate::sink::{Header, Origin};
+use crate::sink::{Content, Header, Origin};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -272,6 +272,7 @@ fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut 
         headers: &headers,
         timestamp_millis: 0,
         partition: None,
+        content: Content::Unknown,
     };
     let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
     let now = world.now;
@@ -297,6 +298,7 @@ fn resolve(partitions: &mut Partitions, refused: &Refused, world: &mut World, ov
                 headers: &[],
                 timestamp_millis: 0,
                 partition: None,
+                content: Content::Unknown,
             };
             partitions.resolve(refused.id, Resolution::Instead(&record, refused.tag.token), letters, now, world);
             over.insert(number);
@@ -427,7 +429,15 @@ fn each_part_of_the_rule_is_missed_when_it_is_not_kept() {
 }
 
 fn record(value: &[u8]) -> Record<'_> {
-    Record { topic: "orders", key: None, value: Some(value), headers: &[], timestamp_millis: 0, partition: None }
+    Record {
+        topic: "orders",
+        key: None,
+        value: Some(value),
+        headers: &[],
+        timestamp_millis: 0,
+        partition: None,
+        content: Content::Unknown,
+    }
 }
 
 /// One lane, one partition, so many records offered: how many the producer was handed.
