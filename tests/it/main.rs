@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+#[cfg(feature = "lanes")]
 mod elsewhere;
 mod lane;
 mod load;

@@ -2,25 +2,13 @@
 //!
 //! What is stored is read with a client of the test's own.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use postgres::Client;
-use rdkafka::ClientConfig;
 use serde_json::{Value, json};
 use walrelay_dev::brokers::{Broker, JetStream, Kind, Stored, shared};
-use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
-use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::relay::Relay;
 
-use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, wait_events, wait_log};
-
-/// A lane without Kafka.
-pub(crate) fn lane() -> Lane {
-    let postgres = shared_postgres().unwrap();
-    let name = postgres.create_unique_database("lane").unwrap();
-    let source = postgres.url(&name);
-    Lane { name, source, brokers: String::new(), client: ClientConfig::new() }.furnish(OUTBOX, "outbox")
-}
+use crate::elsewhere::{self, insert, lane};
+use crate::lane::{LONG, Lane, ended, hint, wait_events, wait_log};
 
 /// A client of the test's own, as nobody.
 fn client(broker: &Broker) -> JetStream {
@@ -35,15 +23,8 @@ fn with_stream(broker: &Broker, more: &Value) -> Lane {
     lane
 }
 
-pub(crate) fn arguments(lane: &Lane, to: &str, more: &[&str]) -> Vec<String> {
-    let topic = lane.topic("{route}");
-    let place = ["run", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
-    let destination = ["--to", to, "--topic", &topic, "--shutdown-timeout=50s"];
-    place.iter().chain(&destination).chain(more).map(|&argument| argument.to_owned()).collect()
-}
-
 fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
-    Relay::start(&binary(), &arguments(lane, &broker.url(), more), &[] as &[(&str, &str)]).unwrap()
+    elsewhere::start(lane, &broker.url(), more)
 }
 
 /// What the lane's stream holds for a route.
@@ -57,32 +38,10 @@ fn ids(broker: &Broker, lane: &Lane) -> Vec<String> {
     messages(broker, lane, "order").iter().map(id).collect()
 }
 
-/// Rows `first` to `last` of seven keys, ten a transaction.
-fn insert(client: &mut Client, first: u32, last: u32) {
-    for start in (first..=last).step_by(10) {
-        let end = last.min(start + 9);
-        let sql = format!(
-            "INSERT INTO outbox SELECT n::text, 'order', 'k' || n % 7, 'Placed', '{{}}' FROM generate_series({start}, {end}) AS n"
-        );
-        client.batch_execute(&sql).unwrap();
-    }
-}
-
-/// Every row of 1 to `last` is there, and those of a key in their order where they appear first. How many repeats there are.
+/// As [`elsewhere::assert_complete`].
 #[track_caller]
 fn assert_complete(broker: &Broker, lane: &Lane, last: u32) -> usize {
-    let stored: Vec<u32> = ids(broker, lane).iter().map(|id| id.parse().unwrap()).collect();
-    let mut seen = BTreeSet::new();
-    let mut latest = BTreeMap::new();
-    for id in &stored {
-        if seen.insert(*id) {
-            let before = latest.insert(id % 7, *id).unwrap_or(0);
-            assert!(before < *id, "{id} of its key came after {before}");
-        }
-    }
-    let missing: Vec<u32> = (1..=last).filter(|id| !seen.contains(id)).collect();
-    assert!(missing.is_empty() && seen.len() == last as usize, "missing: {missing:?}");
-    stored.len() - seen.len()
+    elsewhere::assert_complete(&ids(broker, lane), last)
 }
 
 fn wait_count(broker: &Broker, lane: &Lane, more_than: u64) {
@@ -327,14 +286,7 @@ fn rows_of_two_subjects_with_one_id_are_both_stored_where_the_subject_counts() {
 fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     let broker = Broker::start(Kind::Nats, &["max_payload: 4KB"]).unwrap();
     let lane = lane();
-    let check = |more: &[&str]| {
-        let arguments =
-            [arguments(&lane, &broker.url(), &["--json"]), more.iter().map(|&more| more.to_owned()).collect()];
-        let mut arguments = arguments.concat();
-        "check".clone_into(&mut arguments[0]);
-        arguments.retain(|argument| !argument.starts_with("--shutdown-timeout"));
-        String::from_utf8(relay::run(&binary(), &arguments).unwrap().stdout).unwrap()
-    };
+    let check = |more: &[&str]| elsewhere::check(&lane, &broker.url(), more);
     let found = check(&["--topic", "always.the.same"]);
     assert!(found.contains("no stream takes subject always.the.same"), "{found}");
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");

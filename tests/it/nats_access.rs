@@ -10,8 +10,8 @@ use walrelay_dev::brokers::{Broker, Kind, shared};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::secure::Authority;
 
-use crate::lane::{LONG, Lane, binary, hint, wait_events, wait_log};
-use crate::nats::{arguments, lane};
+use crate::elsewhere::{self, lane};
+use crate::lane::{LONG, Lane, hint, wait_events, wait_log};
 
 /// A server whose configuration lets some in, with a stream for the lane.
 struct Guarded {
@@ -44,7 +44,7 @@ impl Guarded {
     }
 
     fn start(&self, more: &[&str]) -> Relay {
-        Relay::start(&binary(), &arguments(&self.lane, &self.broker.url(), more), &[] as &[(&str, &str)]).unwrap()
+        elsewhere::start(&self.lane, &self.broker.url(), more)
     }
 
     fn insert(&self, id: u32) {

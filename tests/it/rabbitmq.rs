@@ -37,7 +37,7 @@ fn bound(broker: &Broker) -> Lane {
 
 fn start_to(lane: &Lane, url: &str, more: &[&str]) -> Relay {
     let exchange = format!("exchange={}", lane.name);
-    elsewhere::start(lane, url, &[&["-X", &exchange, "-X", "heartbeat=1s"], more].concat())
+    elsewhere::start(lane, url, &[&["-X", &exchange], more].concat())
 }
 
 fn start(lane: &Lane, broker: &Broker, more: &[&str]) -> Relay {
@@ -200,7 +200,7 @@ fn a_row_above_the_brokers_limit_stops_is_skipped_or_goes_to_dead_letters_withou
 fn an_alarm_a_broker_that_hangs_and_an_outage_are_waited_out() {
     let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
     let lane = bound(&broker);
-    let relay = start(&lane, &broker, &[]);
+    let relay = start(&lane, &broker, &["-X", "heartbeat=3s"]);
     let mut client = lane.connect();
     insert(&mut client, 1, 20);
     lane.wait_confirmed();
