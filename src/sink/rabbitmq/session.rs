@@ -9,8 +9,8 @@ use super::judge::{broken, closed, no_login, not_declared};
 use super::method::{self, Closing, Method};
 use super::settings::{Login, Settings};
 use super::wire::{self, Garbled, PROTOCOL, Sort};
-use crate::sink::Failure;
 use crate::sink::lanes::socket::{Peer, Socket};
+use crate::sink::{Failure, FailureClass};
 use secrecy::{ExposeSecret as _, SecretString};
 use std::time::Duration;
 
@@ -77,10 +77,18 @@ impl Session {
             };
             session.begin(settings, secret).await?;
             session.declare(settings).await?;
-            Ok(session)
+            Ok::<Self, Failure>(session)
         };
         match tokio::time::timeout(REACHED_WITHIN, opening).await {
-            Ok(opened) => opened,
+            Ok(opened) => {
+                if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
+                    && failure.class == FailureClass::LogIn
+                {
+                    // The next attempt asks the program again, and does not take what it printed a moment ago.
+                    password.refused();
+                }
+                opened
+            }
             Err(_late) => Err(broken(&server, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
         }
     }
