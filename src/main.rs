@@ -7,7 +7,9 @@ use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::run::Error as RunError;
 use walrelay::commands::setup::Held;
-use walrelay::commands::{self, CommandError, backfill, check, dead_letters, prune, republish, setup, status, teardown};
+use walrelay::commands::{
+    self, CommandError, backfill, check, dead_letters, prune, republish, setup, status, teardown,
+};
 use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::pg::source::Environment;
 

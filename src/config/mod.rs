@@ -31,7 +31,9 @@ use layers::Layers;
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};
-use crate::commands::{TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown};
+use crate::commands::{
+    TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown,
+};
 use crate::debezium::Review;
 use crate::pg::source::Environment;
 

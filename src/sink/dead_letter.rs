@@ -144,8 +144,15 @@ mod tests {
     #[test]
     fn a_record_of_somebody_else_is_no_dead_letter_record() {
         let headers = [Header { name: "walrelay-topic", value: Some(b"orders") }];
-        let record =
-            Record { topic: "dead", key: None, value: None, headers: &headers, timestamp_millis: 7, partition: None, content: Content::Unknown };
+        let record = Record {
+            topic: "dead",
+            key: None,
+            value: None,
+            headers: &headers,
+            timestamp_millis: 7,
+            partition: None,
+            content: Content::Unknown,
+        };
         assert_eq!(said(&record), None);
     }
 

@@ -75,7 +75,7 @@ pub(super) fn of_login(text: String) -> Failure {
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
-/// What mends a refusal to let us in.
+/// What fixes a refusal to let us in.
 pub(super) const LOGIN_HINT: &str = "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE, -X password-command) or what issues the token (-X oauthbearer-token-command, -X oauthbearer=aws-msk-iam, -X sasl.oauthbearer.token.endpoint.url)";
 
 /// The label of every other code.

@@ -79,6 +79,7 @@ pub(super) fn mark(topic: &str, partition: i32, offsets: &Offsets, now_millis: i
         headers: &headers,
         timestamp_millis: now_millis,
         partition: Some(partition),
+        content: crate::sink::Content::Unknown,
     })
 }
 
@@ -149,6 +150,7 @@ mod tests {
             headers: &headers,
             timestamp_millis: 7,
             partition: None,
+            content: crate::sink::Content::Unknown,
         };
         let mut read = Offsets::default();
         assert!(!take(&record, 0, 100, &mut read));
