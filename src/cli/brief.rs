@@ -6,11 +6,12 @@
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 24] = [
+const SELDOM: [&str; 25] = [
     "accept-differences",
     "accept-slot-at",
     "bad-row-at",
     "coalesce",
+    "content-type-header",
     "disconnect-after",
     "envelope",
     "header",

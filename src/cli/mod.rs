@@ -359,7 +359,7 @@ pub struct BadRowArgs {
 #[derive(Args, Default)]
 #[command(next_help_heading = "Records")]
 pub struct RecordArgs {
-    /// One more header, from a column; repeatable
+    /// One more header, from a column, or with == the same text in each record: NAME==VALUE; repeatable
     #[arg(long, value_name = "NAME=COLUMN")]
     pub header: Vec<String>,
 
@@ -375,6 +375,11 @@ pub struct RecordArgs {
     /// Make an empty or blank payload a null value [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub tombstone_on_empty_payload: Option<String>,
+
+    /// Add the header content-type, by the payload column's type: application/json, application/octet-stream for bytea, else
+    /// text/plain; charset=UTF-8 [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub content_type_header: Option<String>,
 
     /// Add the header walrelay-position, commit LSN and row number, for exact deduplication [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]

@@ -8,7 +8,7 @@ use super::read::{self, Reader};
 use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::table_name::is_name;
-use crate::outbox::{Mapping, OnUpdate, Timestamp};
+use crate::outbox::{Constant, Mapping, OnUpdate, Timestamp};
 use crate::route::{Rule, TopicSetting};
 
 const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
@@ -20,12 +20,17 @@ impl Reader<'_> {
     /// Reads them; `addresses`: the destination's rule.
     pub(super) fn mapping(&self, args: &RunArgs, addresses: &'static Rule) -> Result<Mapping, ConfigError> {
         let RunArgs { rows, records, routing, .. } = args;
+        let (headers, constants) = self.headers(records)?;
         self.columns(
             rows,
             Mapping {
                 topic: self.topic(routing)?,
                 addresses,
-                headers: self.pairs("header", &records.header)?.into_iter().map(|(pair, _)| pair).collect(),
+                headers,
+                constants,
+                content_type_header: self
+                    .layers
+                    .is_on("content-type-header", records.content_type_header.as_deref())?,
                 envelope: self.envelope(records)?,
                 timestamp: self.timestamp(records)?,
                 tombstone_on_empty_payload: self
@@ -90,26 +95,22 @@ impl Reader<'_> {
         }
     }
 
+    /// Headers from columns, and among them those with a value of their own.
+    fn headers(&self, args: &RecordArgs) -> Result<(Vec<Pair>, Vec<Constant>), ConfigError> {
+        let (mut headers, mut constants) = (Vec::new(), Vec::new());
+        for given in self.layers.many("header", &args.header) {
+            match constant(&given, headers.len())? {
+                Some(constant) => constants.push(constant),
+                None => headers.push(pair("NAME=COLUMN, or NAME==VALUE", given)?.0),
+            }
+        }
+        Ok((headers, constants))
+    }
+
     /// `NAME=COLUMN` for each, with where it was given.
     fn pairs(&self, setting: &str, typed: &[String]) -> Result<Vec<(Pair, Given)>, ConfigError> {
-        // Debezium's aliases may hold one, its columns may not.
-        let split = |given: &Given| {
-            match given.origin {
-                Origin::Translated(_) => given.text.rsplit_once('='),
-                Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => {
-                    given.text.split_once('=')
-                }
-            }
-            .map(|(name, column)| (name.to_owned(), column.to_owned()))
-        };
-        let pair = |given: Given| match split(&given) {
-            Some((name, column)) if !name.is_empty() && is_name(&column) => Ok(((name, column), given)),
-            _ => {
-                let bare = is_name(&given.text) && !given.text.contains('=');
-                Err(given.invalid("NAME=COLUMN", bare.then(|| format!("{0}={0}", given.text))).into())
-            }
-        };
-        self.layers.many(setting, typed).into_iter().map(pair).collect()
+        let many = self.layers.many(setting, typed).into_iter();
+        Ok(many.map(|given| pair("NAME=COLUMN", given)).collect::<Result<_, _>>()?)
     }
 
     /// Members of one JSON object: distinct, and none of them the payload.
@@ -138,6 +139,41 @@ impl Reader<'_> {
         };
         self.layers.many("message-prefix", &args.message_prefix).into_iter().map(prefix).collect()
     }
+}
+
+/// `NAME=COLUMN`, with where it was given.
+fn pair(expected: &str, given: Given) -> Result<(Pair, Given), SettingError> {
+    // Debezium's aliases may hold one, its columns may not.
+    let split = match given.origin {
+        Origin::Translated(_) => given.text.rsplit_once('='),
+        Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => given.text.split_once('='),
+    };
+    match split {
+        Some((name, column)) if !name.is_empty() && is_name(column) => {
+            Ok(((name.to_owned(), column.to_owned()), given))
+        }
+        _ => {
+            let bare = is_name(&given.text) && !given.text.contains('=');
+            Err(given.invalid(expected, bare.then(|| format!("{0}={0}", given.text))))
+        }
+    }
+}
+
+/// `NAME==VALUE`; `None`: a column is meant. What would end a line of headers elsewhere is not taken, nor a name of ours.
+fn constant(given: &Given, behind: usize) -> Result<Option<Constant>, SettingError> {
+    if matches!(given.origin, Origin::Translated(_)) {
+        return Ok(None);
+    }
+    let Some((name, value)) = given.text.split_once('=').and_then(|(name, rest)| Some((name, rest.strip_prefix('=')?)))
+    else {
+        return Ok(None);
+    };
+    let ours = name.to_ascii_lowercase().starts_with("walrelay-");
+    if name.trim().is_empty() || ours || given.text.chars().any(char::is_control) {
+        let expected = "NAME==VALUE without control characters, and a NAME that does not begin with walrelay-";
+        return Err(given.invalid(expected, None));
+    }
+    Ok(Some(Constant { behind, name: name.to_owned(), value: value.to_owned() }))
 }
 
 /// What an old set-up says of topics counts as a whole, and only where nothing else says anything of them.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
-use crate::outbox::{Mapping, OnUpdate, Timestamp};
+use crate::outbox::{Constant, Mapping, OnUpdate, Timestamp};
 use crate::relay::Fate;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::Delivery;
@@ -87,7 +87,10 @@ fn every_flag_of_run_ends_where_it_belongs() {
         "--route-column=r",
         "--headers-column=h",
         "--header=a=b",
+        "--header=x==1=2",
         "--header=c=d",
+        "--header=y==",
+        "--content-type-header",
         "--envelope=e=f",
         "--partition-column=n",
         "--timestamp=created_at",
@@ -116,6 +119,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
     assert!(config.setup && config.dry_run);
     assert_eq!(config.accept_slot_at, Some("16/B374D848".parse().unwrap()));
     let pair = |name: &str, column: &str| (name.to_owned(), column.to_owned());
+    let constant = |behind, name: &str, value: &str| Constant { behind, name: name.into(), value: value.into() };
     assert_eq!(
         config.mapping,
         Mapping {
@@ -128,6 +132,8 @@ fn every_flag_of_run_ends_where_it_belongs() {
             topic: TopicSetting::Template("{type|kebab}".into()),
             addresses: &TOPICS,
             headers: vec![pair("a", "b"), pair("c", "d")],
+            constants: vec![constant(1, "x", "1=2"), constant(2, "y", "")],
+            content_type_header: true,
             envelope: vec![pair("e", "f")],
             partition_column: Some("n".into()),
             timestamp: Timestamp::Column("created_at".into()),
@@ -181,6 +187,7 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("partition-column", "n"),
         ("timestamp", "commit"),
         ("tombstone-on-empty-payload", "true"),
+        ("content-type-header", "true"),
         ("position-header", "true"),
         ("on-update", "skip"),
         ("on-bad-row", "skip"),
@@ -307,6 +314,14 @@ fn a_value_that_is_not_valid_names_flag_value_what_is_and_the_nearest() {
 }
 
 #[test]
+fn a_constant_that_some_destination_could_not_carry_is_refused() {
+    for header in ["==v", " ==v", "a==b\nc: d", "walrelay-x==1"] {
+        let output = refused(&["run", "--header", header]);
+        assert!(output.contains("expected NAME==VALUE without control characters"), "{output}");
+    }
+}
+
+#[test]
 fn values_out_of_range_are_refused() {
     for arguments in [
         ["--max-in-flight", "63KiB"],
@@ -367,7 +382,7 @@ fn an_unknown_flag_names_the_nearest() {
     assert!(refused(&["rnu"]).starts_with("error: unrecognized subcommand 'rnu'\nhint: the nearest command is run\n"));
     assert!(refused(&["run", "--apply"]).ends_with("hint: --apply is a flag of walrelay setup\n"));
     assert!(refused(&["zzz"]).contains(
-        "hint: the commands are run, setup, check, status, teardown, republish, backfill, prune, bench, completions;"
+        "hint: the commands are run, setup, check, status, teardown, republish, dead-letters, backfill, prune, bench, completions;"
     ));
     assert!(refused(&[]).starts_with("error: no command is given\n"));
     assert!(refused(&["run", "--slot"]).starts_with("error: a value is required for '--slot <NAME>'"));

@@ -73,6 +73,25 @@ impl Kind {
         }
     }
 
+    /// The media type of a value in its text form; a bytea's is its bytes.
+    pub(super) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json | Self::Jsonb => "application/json",
+            Self::Bytea => "application/octet-stream",
+            Self::Bool
+            | Self::Int2
+            | Self::Int4
+            | Self::Int8
+            | Self::Text
+            | Self::Uuid
+            | Self::Timestamp
+            | Self::Timestamptz
+            | Self::Number
+            | Self::Custom
+            | Self::Other => "text/plain; charset=UTF-8",
+        }
+    }
+
     /// A JSON object may stand in it.
     pub(super) const fn may_hold_json(self) -> bool {
         matches!(self, Self::Json | Self::Jsonb | Self::Text | Self::Custom)

@@ -26,6 +26,10 @@ pub struct Mapping {
     pub addresses: &'static Rule,
     /// Further headers in this order: name, column. Names may repeat.
     pub headers: Vec<(String, String)>,
+    /// Headers with the same value in each record, among those.
+    pub constants: Vec<Constant>,
+    /// Whether each record has a header `content-type`, by the payload's type.
+    pub content_type_header: bool,
     /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.
     pub envelope: Vec<(String, String)>,
     /// Column of the partition; `None`: by the key.
@@ -42,6 +46,17 @@ pub struct Mapping {
     pub message_prefixes: Vec<String>,
     /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
     pub connect: Option<Box<Connect>>,
+}
+
+/// A header with a value of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constant {
+    /// How many of [`Mapping::headers`] come before it.
+    pub behind: usize,
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
 }
 
 /// A record's time.

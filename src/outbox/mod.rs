@@ -33,7 +33,7 @@ pub use connect::{ColumnDetail, Details, TypeDetail};
 pub(crate) use fault::shown;
 pub use fault::{BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
-pub use mapping::{Mapping, OnUpdate, Timestamp};
+pub use mapping::{Constant, Mapping, OnUpdate, Timestamp};
 pub use patterns::{List, TablePatterns};
 use plan::Connected;
 pub use plan::{Plan, PlanError, Role};

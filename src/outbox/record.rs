@@ -25,6 +25,9 @@ use std::io::Write;
 /// The header that carries a row's position.
 const POSITION_HEADER: &str = "walrelay-position";
 
+/// The header that says what the value is.
+const CONTENT_TYPE: &str = "content-type";
+
 /// Decoded bytes' room above this is given back after the row: one huge row must not cost its size for ever.
 const KEPT_BYTES: usize = 1 << 20;
 
@@ -204,7 +207,7 @@ impl<'a> Row<'a> {
         json::push_value(envelope, bytes, self.kind(index)).map_err(|_| self.not_utf8(index, bytes.unwrap_or_default()))
     }
 
-    /// `id`, `eventType`, the headers column's members, each `--header`, the position: in this order.
+    /// `id`, `eventType`, the headers column's members, each `--header`, the content's type, the position: in this order.
     fn headers(self, id: Piece<'a>, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
         drafts.push(Draft { name: "id".into(), value: id });
         if let Some(index) = self.plan.event_type {
@@ -214,15 +217,40 @@ impl<'a> Row<'a> {
         if let Some(index) = self.plan.headers {
             self.headers_column(index, drafts, arena)?;
         }
-        for (name, index) in &self.plan.extra_headers {
+        for (at, (name, index)) in self.plan.extra_headers.iter().enumerate() {
+            self.constants(at, drafts);
             let value = self.piece(*index, Booleans::Words, arena)?;
             drafts.push(Draft { name: name.into(), value });
         }
-        self.position_header(drafts, arena);
+        self.last_headers(drafts, arena);
         Ok(())
     }
 
-    pub(super) fn position_header(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
+    /// The constants that come behind so many headers from columns.
+    pub(super) fn constants(self, behind: usize, drafts: &mut Vec<Draft<'a>>) {
+        let here = self.mapping.constants.iter().filter(|constant| constant.behind == behind);
+        drafts.extend(here.map(|constant| Draft {
+            name: constant.name.as_str().into(),
+            value: Piece::Borrowed(constant.value.as_bytes()),
+        }));
+    }
+
+    /// What comes behind the headers from columns.
+    pub(super) fn last_headers(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
+        self.constants(self.plan.extra_headers.len(), drafts);
+        if self.mapping.content_type_header {
+            drafts.push(Draft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
+        }
+        self.position_header(drafts, arena);
+    }
+
+    /// What the value is: an envelope is JSON.
+    fn media_type(self) -> &'static str {
+        let kind = if self.plan.envelope.is_empty() { self.kind(self.plan.payload) } else { Kind::Json };
+        kind.media_type()
+    }
+
+    fn position_header(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
         if self.mapping.position_header {
             drafts.push(Draft { name: POSITION_HEADER.into(), value: self.position(arena) });
         }

@@ -97,12 +97,13 @@ impl<'a> Row<'a> {
         if self.plan.headers.is_some_and(|index| self.headers_column(index, &mut drafts, arena).is_err()) {
             drafts.truncate(whole);
         }
-        for (name, index) in &self.plan.extra_headers {
+        for (at, (name, index)) in self.plan.extra_headers.iter().enumerate() {
+            self.constants(at, &mut drafts);
             if let Ok(value) = self.piece(*index, Booleans::Words, arena) {
                 drafts.push(Draft { name: name.into(), value });
             }
         }
-        self.position_header(&mut drafts, arena);
+        self.last_headers(&mut drafts, arena);
         drafts
     }
 }

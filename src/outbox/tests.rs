@@ -276,6 +276,33 @@ fn bytea_is_raw_in_payload_key_and_headers() {
 }
 
 #[test]
+fn constants_stand_where_they_were_given_and_the_contents_type_behind_them() {
+    let constant = |behind, name: &str| Constant { behind, name: name.into(), value: format!("={name}") };
+    let mapping = || Mapping {
+        headers: pairs(&[("a", "type"), ("b", "type")]),
+        constants: vec![constant(0, "x"), constant(1, "y"), constant(2, "z")],
+        content_type_header: true,
+        position_header: true,
+        ..defaults()
+    };
+    let kept = debezium().kept(mapping());
+    let names: Vec<&str> = kept.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "eventType", "x", "a", "y", "b", "z", "content-type", "walrelay-position"]);
+    assert_eq!(kept.headers[2].1.as_deref(), Some(&b"=x"[..]));
+    for (type_id, payload, expected) in [
+        (JSONB, "{}", "application/json"),
+        (TEXT, "{}", "text/plain; charset=UTF-8"),
+        (BYTEA, r"\x00", "application/octet-stream"),
+    ] {
+        let kept = debezium().of_type("payload", type_id).with("payload", Some(payload)).kept(mapping());
+        assert_eq!(kept.headers[7].1.as_deref(), Some(expected.as_bytes()));
+    }
+    let enveloped = Mapping { envelope: pairs(&[("type", "type")]), ..mapping() };
+    let kept = debezium().of_type("payload", TEXT).with("payload", Some("x")).kept(enveloped);
+    assert_eq!(kept.headers[7].1.as_deref(), Some(&b"application/json"[..]));
+}
+
+#[test]
 fn binary_columns_give_the_record_that_text_gives() {
     let text = debezium()
         .of_type("aggregateid", INT8)

@@ -51,14 +51,15 @@ impl<'a> Row<'a> {
         let value = self.connect_value(connect, arena, schemas, envelope)?;
         parts.headers.push(Draft { name: "id".into(), value: id });
         let skip_null = self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_null_headers);
-        for ((name, index), encoder) in self.plan.extra_headers.iter().zip(&connect.headers) {
+        for (at, ((name, index), encoder)) in self.plan.extra_headers.iter().zip(&connect.headers).enumerate() {
+            self.constants(at, &mut parts.headers);
             let value = self.encoded(*index, encoder, arena)?;
             if skip_null && matches!(value, Piece::Null) {
                 continue;
             }
             parts.headers.push(Draft { name: name.into(), value });
         }
-        self.position_header(&mut parts.headers, arena);
+        self.last_headers(&mut parts.headers, arena);
         self.lend_parts(parts, key, value, scratch, take)
     }
 
