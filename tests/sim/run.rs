@@ -134,7 +134,7 @@ impl World {
                 wal.transactions.iter().find(|it| truth.exactly_once && (it.rows.0..it.rows.1).contains(&number));
             let before = whole.map_or(number, |it| it.rows.0);
             // Other lanes may stand still for so long that it ends without them.
-            let is_there = truth.first_missing(wal) >= Some(before);
+            let is_there = truth.first_missing(wal).is_none_or(|missing| missing >= before);
             let is_turn = is_there || nature.lanes > 0 && truth.is_turn_of(number, wal);
             assert!(is_turn, "not everything before row {before} is there");
             assert!(bad.confirmed <= row.position.final_lsn);
