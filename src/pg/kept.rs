@@ -1,6 +1,6 @@
 //! Rows that the relay has passed over, written down where `prune` reads them: what they hold is nowhere but in their table.
 //!
-//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot ([`super::notes`]).
+//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot (see `pg::notes`).
 //! Written only when a row is passed over.
 //!
 //! Invariant: a row is passed over only once it is written down here, or once it is written down that rows are missing here: their

@@ -1,7 +1,7 @@
 //! How far a backfill has come, written down where it can be resumed after a crash of anything.
 //!
 //! In: per table, the last row before which all are acknowledged. Out: the same, after a restart. It stands as JSON in a note of the slot
-//! ([`super::notes`]), so that no right on any table is needed.
+//! (see `pg::notes`), so that no right on any table is needed.
 //!
 //! Invariant: what is written down is acknowledged. What is written for one snapshot says nothing of another: a slot that was created
 //! again begins from the first row.

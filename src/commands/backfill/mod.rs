@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In: what a run is asked for, and which rows. Out: the records that the slot's relay would have made of them. It may run while the relay does:
-//! a row is published by exactly one of both ([`proof`]). It writes to no table. After a kill it resumes behind what was acknowledged and
+//! a row is published by exactly one of both (see `proof`). It writes to no table. After a kill it resumes behind what was acknowledged and
 //! written down; rows since then repeat.
 
 mod feed;
