@@ -298,7 +298,11 @@ impl Cluster {
         }
         let Self { producers, known, .. } = self;
         known.retain(|(partition, id), (_, heard)| {
-            let busy = |it: &Producer| it.requests.iter().any(|request| request.partition == *partition);
+            // What a producer holds arrives before it is forgotten: brokers remember for a day (`producer.id.expiration.ms`).
+            let busy = |it: &Producer| {
+                it.requests.iter().any(|request| request.partition == *partition)
+                    || it.waiting.get(partition).is_some_and(|waiting| !waiting.is_empty())
+            };
             now.saturating_sub(*heard) < FORGETS_AFTER || producers.get(id).is_some_and(busy)
         });
     }
