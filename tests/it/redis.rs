@@ -2,9 +2,11 @@
 //!
 //! What is stored is read with a client of the test's own.
 
+use std::process::{Command, Stdio};
+
 use walrelay_dev::brokers::{Broker, Kind, Reply, shared};
 use walrelay_dev::process::wait_until;
-use walrelay_dev::relay::Relay;
+use walrelay_dev::relay::{self, Relay};
 
 use crate::elsewhere::{self, insert, lane};
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
@@ -139,6 +141,71 @@ fn a_password_in_a_file_is_read_again_at_each_connection() {
     lane.wait_confirmed();
     assert_eq!(administrator.call(&["XLEN", &lane.topic("order")]).unwrap().integer(), Some(2));
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn dead_letter_entries_are_published_again_and_then_deleted() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    lane.sql("INSERT INTO outbox SELECT n::text, NULL, 'k' || n, 't', '{}' FROM generate_series(1, 250) AS n");
+    let mut relay = start(&lane, broker, &["--on-bad-row", "dead-letter", "--header", "key==h"]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let (url, order, dead) = (broker.url(), lane.topic("order"), lane.topic("dead-letter"));
+    let command = |more: &[&str]| {
+        let fixed = ["dead-letters", "--slot", &lane.name, "--to", &url, "--json"];
+        let output = relay::run(&binary(), &[&fixed[..], more].concat()).unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (code, listed, err) = command(&[]);
+    assert_eq!((code, listed.lines().count()), (0, 250), "{err}");
+    let (code, _, err) = command(&["--replay", "--id", "7"]);
+    assert_eq!((code, entries(broker, &dead).len()), (2, 250), "where to is not known: {err}");
+    let (code, said, err) = command(&["--replay", "--id", "7", "--default-topic", &order]);
+    assert_eq!((code, said.trim()), (0, r#"{"replayed":1,"failed":0}"#), "{err}");
+    let expected = [("id", "7"), ("type", "t"), ("key", "k7"), ("payload", "{}"), ("header:key", "h")];
+    let expected: Entry = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    assert_eq!((entries(broker, &order), entries(broker, &dead).len()), (vec![expected], 249));
+    let (code, said, err) = command(&["--replay", "--default-topic", &order]);
+    assert_eq!((code, said.trim()), (0, r#"{"replayed":249,"failed":0}"#), "{err}");
+    let mut found: Vec<u32> = ids(broker, &order).iter().map(|id| id.parse().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!((found, entries(broker, &dead).len()), ((1..=250).collect(), 0));
+    let (code, _, err) = command(&["--dead-letter-topic", "nobody"]);
+    assert!(code == 2 && err.contains("nobody does not exist"), "{err}");
+}
+
+#[test]
+fn a_replay_waits_for_a_server_that_is_killed_under_it_and_one_that_is_killed_itself_loses_nothing() {
+    let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    lane.sql("INSERT INTO outbox SELECT n::text, NULL, 'k' || n % 7, 't', '{}' FROM generate_series(1, 3000) AS n");
+    let mut relay = start(&lane, &broker, &["--on-bad-row", "dead-letter"]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let (url, order, dead) = (broker.url(), lane.topic("order"), lane.topic("dead-letter"));
+    let flags = ["dead-letters", "--slot", &lane.name, "--to", &url, "--replay", "--default-topic", &order];
+    let begin = || Command::new(binary()).args(flags).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut replay = begin();
+    for round in 0..4 {
+        let left = || call(&broker, &["XLEN", &dead]).integer();
+        let before = left();
+        wait_until(LONG, "entries to be deleted", || Ok(left() < before || replay.try_wait()?.is_some())).unwrap();
+        assert!(round > 0 || replay.try_wait().unwrap().is_none(), "it is under way");
+        if round % 2 == 0 {
+            replay.kill().unwrap();
+            replay.wait().unwrap();
+            replay = begin();
+        } else {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        }
+    }
+    assert!(replay.wait().unwrap().success());
+    assert_eq!(entries(&broker, &dead).len(), 0);
+    let mut found: Vec<u32> = ids(&broker, &order).iter().map(|id| id.parse().unwrap()).collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, (1..=3000).collect::<Vec<_>>());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! In: `--to redis://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a stream for measurements.
 
+use super::dead_letters::Reading;
 use super::link::Link;
 use super::properties::{EXAMPLE, PROPERTIES, SCHEMES};
 use super::resp::{Token, Tokens};
@@ -10,7 +11,9 @@ use super::{check, judge};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
-use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{
+    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::sync::Arc;
@@ -85,6 +88,10 @@ impl Destination for Settings {
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
+        Ok(Box::new(Reading::new(self.clone().named(client), topic)?))
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

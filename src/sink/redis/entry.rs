@@ -17,6 +17,12 @@ use crate::sink::Header;
 use crate::sink::lanes::Stored;
 use std::time::Duration;
 
+/// Fields that are no headers of their own.
+pub(super) const PARTS: [&str; 4] = ["id", "type", "key", "payload"];
+
+/// What stands before the name of a header that is also one of [`PARTS`].
+pub(super) const TAKEN: &str = "header:";
+
 /// More headers than this a record may not have: a script passes all fields of an entry on its stack, which has 8,000 places.
 pub(super) const MOST_HEADERS: usize = 3000;
 
@@ -205,15 +211,14 @@ fn parts(record: Stored<'_>) -> Parts<'_> {
 
 fn each_field(record: Stored<'_>, mut take: impl FnMut(&[&str], &[u8])) {
     let parts = parts(record);
-    let said = [("id", parts.id), ("type", parts.kind), ("key", record.key()), ("payload", record.value())];
-    for (name, value) in said {
+    let said = [parts.id, parts.kind, record.key(), record.value()];
+    for (name, value) in PARTS.into_iter().zip(said) {
         if let Some(value) = value {
             take(&[name], value);
         }
     }
     for Header { name, value } in record.headers().skip(parts.headers) {
-        let taken = said.iter().any(|(known, _)| *known == name);
-        let name: &[&str] = if taken { &["header:", name] } else { &[name] };
+        let name: &[&str] = if PARTS.contains(&name) { &[TAKEN, name] } else { &[name] };
         if let Some(value) = value {
             take(name, value);
         }

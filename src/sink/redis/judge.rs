@@ -78,6 +78,15 @@ pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
     Failure { class, reason, text: format!("Redis at {address}: {}", shown(error)) }
 }
 
+/// What a command that reads a stream, or deletes of it, failed for.
+pub(super) fn of_stream(address: &str, error: &[u8]) -> Failure {
+    let passing = environment(address, error);
+    match fault(error).0 {
+        Fault::Row | Fault::Topic => Failure { class: FailureClass::Topic, ..passing },
+        Fault::Later | Fault::Elsewhere => passing,
+    }
+}
+
 /// The server closed the connection over what this record's command holds.
 pub(super) fn refused(stream: &str, error: &[u8]) -> Failure {
     let text = format!("Redis refuses a record for stream {stream}: {}", shown(error));
@@ -235,6 +244,15 @@ mod tests {
     fn later(text: &str) -> Judged {
         let reason = if text.starts_with("OOM") { "memory" } else { "not_writable" };
         Judged::Later(Failure { class: FailureClass::Environment, reason, text: format!("Redis at h:1: {text}") })
+    }
+
+    #[test]
+    fn a_stream_that_may_not_be_read_is_somebodys_to_fix_and_a_server_that_loads_is_not() {
+        let class = |error: &str| of_stream("h:1", error.as_bytes()).class;
+        for error in ["NOPERM no", "WRONGTYPE no", "ERR unknown command"] {
+            assert_eq!(class(error), FailureClass::Topic, "{error}");
+        }
+        assert_eq!((class("LOADING data"), class("NOAUTH")), (FailureClass::Environment, FailureClass::LogIn));
     }
 
     #[test]

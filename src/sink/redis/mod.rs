@@ -7,6 +7,7 @@
 //! Specification: Redis, "Streams", "Transactions", "Redis serialization protocol specification".
 
 mod check;
+mod dead_letters;
 mod destination;
 mod entry;
 mod info;
