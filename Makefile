@@ -38,7 +38,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) build --locked --workspace --bins
-	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq
+	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq --sdk
 	dev/lint-deploy schemas
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --locked --workspace
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \

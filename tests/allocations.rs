@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use rdkafka::mocking::MockCluster;
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
-use walrelay::outbox::Mapping;
-use walrelay::outbox::Outbox;
+use walrelay::outbox::{CloudEvents, Mapping, Outbox};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::{Ended, Limits, Relay, SystemClock};
 use walrelay::route::TopicSetting;
 use walrelay::sink::Sink;
+use walrelay::sink::destination::EventBinding;
 use walrelay::sink::kafka::{KafkaSink, Settings};
 use walrelay::sink::null::NullSink;
 
@@ -155,9 +155,14 @@ impl Upstream for Script {
 
 /// Streams so many transactions into `sink`; the allocations that the loop's thread made.
 fn allocations(sink: impl Sink, transactions: u64) -> u64 {
+    allocations_of(Mapping::default(), sink, transactions)
+}
+
+/// The same, with rows that become records like this.
+fn allocations_of(mapping: Mapping, sink: impl Sink, transactions: u64) -> u64 {
     let stop = Arc::new(AtomicBool::new(false));
     let mut script = Script::of(transactions, &stop);
-    let mapping = Mapping { topic: TopicSetting::Template("outbox.event.{route}".to_owned()), ..Mapping::default() };
+    let mapping = Mapping { topic: TopicSetting::Template("outbox.event.{route}".to_owned()), ..mapping };
     let outbox = Outbox::new(mapping, Vec::new()).unwrap();
     let limits = Limits {
         coalesce: Duration::ZERO,
@@ -180,6 +185,18 @@ fn the_loop_allocates_as_often_for_ten_thousand_transactions_as_for_one_thousand
     let (few, many) = (allocations(NullSink::default(), 1_000), allocations(NullSink::default(), 10_000));
     // What grows by doubling, does so a few times more.
     assert!(few > 0 && many <= few + 16, "{few} for 10,000 rows, {many} for 100,000");
+}
+
+#[test]
+fn cloud_events_cost_no_allocation_of_a_row_either() {
+    let binding = EventBinding { prefix: "ce-", percent_encoded: true };
+    let source = || "/shop/größe".to_owned();
+    for events in [CloudEvents::binary(source(), binding), CloudEvents::structured(source())] {
+        let mapping = || Mapping { cloudevents: Some(events.clone()), ..Mapping::default() };
+        let few = allocations_of(mapping(), NullSink::default(), 1_000);
+        let many = allocations_of(mapping(), NullSink::default(), 10_000);
+        assert!(few > 0 && many <= few + 16, "{few} for 10,000 rows, {many} for 100,000: {events:?}");
+    }
 }
 
 #[test]

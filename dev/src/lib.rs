@@ -24,6 +24,7 @@ pub mod provision;
 pub mod refuser;
 pub mod relay;
 pub mod run_dir;
+pub mod sdk;
 pub mod secure;
 pub mod shop;
 pub mod stage;

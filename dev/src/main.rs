@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use walrelay_dev::{brokers, provision};
+use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{bench, chaos, conformance, conformance_debezium, conformance_generated, demo, prune_chaos};
 
@@ -33,6 +33,9 @@ enum Command {
         /// Other brokers as well: redis, nats, rabbitmq, sqs
         #[arg(long, value_delimiter = ',')]
         with: Vec<String>,
+        /// CloudEvents' SDK for Python as well
+        #[arg(long)]
+        sdk: bool,
     },
     /// Show the whole line from a committed row to a consumer, with a kill -9 in the middle
     Demo(demo::Arguments),
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
 /// Whether what was to be shown is so.
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Provision { postgres, with } => provision_all(&postgres, &with).map(|()| true),
+        Command::Provision { postgres, with, sdk } => provision_all(&postgres, &with, sdk).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
@@ -76,7 +79,7 @@ fn run(command: Command) -> Result<bool> {
     }
 }
 
-fn provision_all(postgres: &[u32], with: &[String]) -> Result<()> {
+fn provision_all(postgres: &[u32], with: &[String], sdk: bool) -> Result<()> {
     let with = with.iter().map(|name| brokers::Kind::of(name)).collect::<Result<Vec<_>>>()?;
     for major in postgres {
         let tools = provision::postgres(*major)?;
@@ -86,6 +89,9 @@ fn provision_all(postgres: &[u32], with: &[String]) -> Result<()> {
     screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, kafka.libs.display()));
     for kind in with {
         screen::line(&format!("{} in {}", kind.name(), kind.provision()?.display()));
+    }
+    if sdk {
+        screen::line(&format!("CloudEvents' SDK in {}", sdk::provision()?.display()));
     }
     Ok(())
 }

@@ -6,10 +6,12 @@
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 25] = [
+const SELDOM: [&str; 27] = [
     "accept-differences",
     "accept-slot-at",
     "bad-row-at",
+    "cloudevents",
+    "cloudevents-source",
     "coalesce",
     "content-type-header",
     "disconnect-after",

@@ -363,6 +363,15 @@ pub struct RecordArgs {
     #[arg(long, value_name = "NAME=COLUMN")]
     pub header: Vec<String>,
 
+    /// Make each record a CloudEvent 1.0: binary (attributes as headers, the value is the payload) or structured (one JSON
+    /// object); id and type are the columns', the subject is the key [default: none]
+    #[arg(long, value_name = "MODE")]
+    pub cloudevents: Option<String>,
+
+    /// With --cloudevents: the events' source, a URI or a path such as /shop/orders [default: none]
+    #[arg(long, value_name = "URI")]
+    pub cloudevents_source: Option<String>,
+
     /// Wrap the value as {"payload": …, "NAME": …}, with a column's value; repeatable
     #[arg(long, value_name = "NAME=COLUMN")]
     pub envelope: Vec<String>,

@@ -8,8 +8,9 @@ use super::read::{self, Reader};
 use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::table_name::is_name;
-use crate::outbox::{Constant, Mapping, OnUpdate, Timestamp};
-use crate::route::{Rule, TopicSetting};
+use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, Timestamp};
+use crate::route::TopicSetting;
+use crate::sink::destination::Destination;
 
 const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
 
@@ -17,17 +18,18 @@ const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnU
 type Pair = (String, String);
 
 impl Reader<'_> {
-    /// Reads them; `addresses`: the destination's rule.
-    pub(super) fn mapping(&self, args: &RunArgs, addresses: &'static Rule) -> Result<Mapping, ConfigError> {
+    /// Reads them; the destination has a rule for addresses, and may have no place for what is asked.
+    pub(super) fn mapping(&self, args: &RunArgs, destination: &dyn Destination) -> Result<Mapping, ConfigError> {
         let RunArgs { rows, records, routing, .. } = args;
         let (headers, constants) = self.headers(records)?;
         self.columns(
             rows,
             Mapping {
                 topic: self.topic(routing)?,
-                addresses,
+                addresses: destination.kind().topics,
                 headers,
                 constants,
+                cloudevents: self.cloudevents(records, destination)?,
                 content_type_header: self
                     .layers
                     .is_on("content-type-header", records.content_type_header.as_deref())?,
@@ -93,6 +95,46 @@ impl Reader<'_> {
             Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None).into()),
             given => Ok(given),
         }
+    }
+
+    /// Only where the destination's binding says how, and with nothing else that shapes the value.
+    fn cloudevents(&self, args: &RecordArgs, to: &dyn Destination) -> Result<Option<CloudEvents>, ConfigError> {
+        let modes = [("binary", true), ("structured", false)];
+        let source = self.layers.one("cloudevents-source", args.cloudevents_source.as_deref())?;
+        let mode = self.layers.one("cloudevents", args.cloudevents.as_deref())?;
+        let (given, source) = match (mode, source) {
+            (None, None) => return Ok(None),
+            (None, Some(source)) => {
+                return Err(SettingError::Needs { origin: source.origin, other: "--cloudevents" }.into());
+            }
+            (Some(mode), None) => {
+                return Err(SettingError::Needs { origin: mode.origin, other: "--cloudevents-source" }.into());
+            }
+            (Some(mode), Some(source)) => (mode, source),
+        };
+        let is_binary = self.one_of("cloudevents", args.cloudevents.as_deref(), &modes)?.unwrap_or_default();
+        if source.text.is_empty() || source.text.chars().any(|c| c.is_control() || c == ' ') {
+            return Err(source.invalid("a URI or a path without spaces, such as /shop/orders", None).into());
+        }
+        let others = [self.layers.many_or_one("envelope", args.envelope.first().map(String::as_str)), self.old_files()];
+        if let Some(other) = others.into_iter().flatten().next() {
+            return Err(SettingError::Exclusive { first: given.origin, second: other.origin }.into());
+        }
+        let Some(binding) = to.event_binding() else {
+            let setting = format!("--cloudevents with {}", to.kind().title);
+            let reason = "CloudEvents have no binding for it that walrelay knows";
+            return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
+        };
+        let events = if is_binary { CloudEvents::binary(source.text, binding) } else { CloudEvents::structured(source.text) };
+        Ok(Some(events))
+    }
+
+    /// The first file of `--from-debezium`.
+    fn old_files(&self) -> Option<Given> {
+        self.layers.translation()?;
+        self.layers.many_or_one("from-debezium", None).or_else(|| {
+            Some(Given { text: String::new(), origin: Origin::Flag("--from-debezium".to_owned()) })
+        })
     }
 
     /// Headers from columns, and among them those with a value of their own.

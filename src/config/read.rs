@@ -84,8 +84,8 @@ impl Reader<'_> {
             tables,
             accept_slot_at: self.lsn("accept-slot-at", args.accept_slot_at.as_deref())?,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
+            mapping: self.mapping(args, destination.as_ref())?,
             destination,
-            mapping: self.mapping(args, addresses)?,
             bad_rows,
             delivery,
             on_stop: self

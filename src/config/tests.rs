@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
-use crate::outbox::{Constant, Mapping, OnUpdate, Timestamp};
+use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, Timestamp};
 use crate::relay::Fate;
 use crate::route::{TOPICS, TopicSetting};
-use crate::sink::destination::Delivery;
+use crate::sink::destination::{Delivery, EventBinding};
 use crate::tracker::Position;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -133,6 +133,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
             addresses: &TOPICS,
             headers: vec![pair("a", "b"), pair("c", "d")],
             constants: vec![constant(1, "x", "1=2"), constant(2, "y", "")],
+            cloudevents: None,
             content_type_header: true,
             envelope: vec![pair("e", "f")],
             partition_column: Some("n".into()),
@@ -207,8 +208,9 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    // The command excludes the file.
-    let known = ["accept-differences", "from-debezium", "source-password-command", "to", "topic"];
+    // The command excludes the file, and an envelope excludes events.
+    let excluded = ["cloudevents", "cloudevents-source", "from-debezium"];
+    let known = [&["accept-differences"], &excluded[..], &["source-password-command", "to", "topic"]].concat();
     assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();
@@ -356,6 +358,18 @@ fn settings_that_exclude_or_need_each_other_are_refused() {
     assert!(refused(&["status", "--ready", "--json"]).contains("--ready"));
     assert!(refused(&["status", "--ready", "--http=off"]).contains("off"));
     assert!(refused(&["run", "--envelope", "a=b", "--envelope", "a=c"]).contains("--envelope"));
+}
+
+#[test]
+fn cloud_events_can_be_asked_for_in_a_variable_and_in_the_file() {
+    let events = |environment: &Environment, flags: &[&str]| run_in(environment, flags).0.mapping.cloudevents;
+    let variables = [("WALRELAY_CLOUDEVENTS", "structured"), ("WALRELAY_CLOUDEVENTS_SOURCE", "/s")];
+    assert_eq!(events(&environment(&variables), &[]), Some(CloudEvents::structured("/s".to_owned())));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "cloudevents = 'binary'\ncloudevents-source = '/s'").unwrap();
+    let binding = EventBinding { prefix: "ce_", percent_encoded: false };
+    let found = events(&environment(&[]), &["-c", file.path().to_str().unwrap()]);
+    assert_eq!(found, Some(CloudEvents::binary("/s".to_owned(), binding)));
 }
 
 #[test]

@@ -121,6 +121,12 @@ pub enum BadReason {
         /// The column, or the names tried.
         column: String,
     },
+    /// A CloudEvent needs a type, and the row has none.
+    #[error("it has no type, which a CloudEvent needs: \"{column}\" is null or empty")]
+    MissingType {
+        /// The column.
+        column: String,
+    },
     /// A logical message has no payload.
     #[error("it has no payload: \"{column}\" is missing")]
     MissingPayload {
@@ -162,7 +168,7 @@ pub enum BadReason {
 
 impl BadReason {
     /// Every label, without those of [`Self::Refused`], which are the destination's.
-    pub const LABELS: [&'static str; 13] = [
+    pub const LABELS: [&'static str; 14] = [
         "null_route",
         "invalid_topic",
         "headers_not_object",
@@ -171,6 +177,7 @@ impl BadReason {
         "unwritable",
         "not_json",
         "missing_id",
+        "missing_type",
         "missing_payload",
         "gone_table",
         "updated",
@@ -193,6 +200,7 @@ impl BadReason {
             Self::InvalidTimestamp { .. } => "invalid_timestamp",
             Self::NotJson { .. } => "not_json",
             Self::MissingId { .. } => "missing_id",
+            Self::MissingType { .. } => "missing_type",
             Self::MissingPayload { .. } => "missing_payload",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Unwritable { .. } => "unwritable",
@@ -239,7 +247,8 @@ mod tests {
             Reason::InvalidTimestamp { .. } => Reason::Unwritable { column, value },
             Reason::Unwritable { .. } => Reason::NotJson { value },
             Reason::NotJson { .. } => Reason::MissingId { column },
-            Reason::MissingId { .. } => Reason::MissingPayload { column },
+            Reason::MissingId { .. } => Reason::MissingType { column },
+            Reason::MissingType { .. } => Reason::MissingPayload { column },
             Reason::MissingPayload { .. } => Reason::GoneTable,
             Reason::GoneTable => Reason::Updated,
             Reason::Updated => Reason::TooLarge { bytes: 2, limit: 1 },

@@ -83,7 +83,7 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: Option<&[u8]>, kind: Kind) ->
         None => out.extend(b"null"),
         Some(bytes) if bare(bytes, kind) => out.extend(bytes),
         Some(bytes) if kind == Kind::Bytea => push_base64(out, bytes),
-        Some(bytes) => push_string(out, std::str::from_utf8(bytes)?),
+        Some(bytes) => push_text(out, std::str::from_utf8(bytes)?),
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ fn bare(text: &[u8], kind: Kind) -> bool {
     }
 }
 
-fn push_string(out: &mut Vec<u8>, text: &str) {
+pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
     // A string written to a vector does not fail.
     serde_json::to_writer(out, text).unwrap_or_default();
 }

@@ -2,6 +2,7 @@
 //!
 //! Names of columns are exact; whether a table has them shows when its plan is made.
 
+use super::cloudevents::CloudEvents;
 use super::connect::Connect;
 use crate::route::{Rule, TopicSetting};
 
@@ -28,6 +29,8 @@ pub struct Mapping {
     pub headers: Vec<(String, String)>,
     /// Headers with the same value in each record, among those.
     pub constants: Vec<Constant>,
+    /// Records are CloudEvents; then no envelope, and nothing as Connect writes it.
+    pub cloudevents: Option<CloudEvents>,
     /// Whether each record has a header `content-type`, by the payload's type.
     pub content_type_header: bool,
     /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.

@@ -14,6 +14,7 @@
 //! Which tables `--table` covers is the catalogue's word of now on rows of the past: what was a partition then may be a table of
 //! its own since, or gone. `tables` has what is made of that.
 
+mod cloudevents;
 pub mod connect;
 mod fault;
 mod json;
@@ -29,6 +30,7 @@ mod tables;
 mod time;
 mod value;
 
+pub use cloudevents::CloudEvents;
 pub use connect::{ColumnDetail, Details, TypeDetail};
 pub(crate) use fault::shown;
 pub use fault::{BadReason, BadRow, RowError};

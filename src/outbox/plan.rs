@@ -243,7 +243,10 @@ impl Plan {
             id: find.needed(Role::Id)?,
             key: find.role(Role::Key)?,
             payload: find.needed(Role::Payload)?,
-            event_type: find.role(Role::Type)?,
+            event_type: match mapping.cloudevents {
+                Some(_) => Some(find.needed(Role::Type)?),
+                None => find.role(Role::Type)?,
+            },
             headers: find.headers()?,
             partition: find.additional("--partition-column", mapping.partition_column.as_deref())?,
             timestamp,

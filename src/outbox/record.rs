@@ -26,7 +26,7 @@ use std::io::Write;
 const POSITION_HEADER: &str = "walrelay-position";
 
 /// The header that says what the value is.
-const CONTENT_TYPE: &str = "content-type";
+pub(super) const CONTENT_TYPE: &str = "content-type";
 
 /// Decoded bytes' room above this is given back after the row: one huge row must not cost its size for ever.
 const KEPT_BYTES: usize = 1 << 20;
@@ -101,7 +101,7 @@ impl<'a> Row<'a> {
         let id = self.id(arena)?;
         self.topic_values(&mut parts.topic, arena)?;
         let key = self.optional(self.plan.key, Booleans::Letters, arena)?;
-        let value = self.value(arena, envelope)?;
+        let value = self.value(id, arena, envelope)?;
         self.headers(id, &mut parts.headers, arena)?;
         self.lend_parts(parts, key, value, scratch, take)
     }
@@ -174,10 +174,15 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    fn value(self, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<Value<'a>, RowError> {
+    fn value(self, id: Piece<'a>, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<Value<'a>, RowError> {
         let payload = self.piece(self.plan.payload, Booleans::Letters, arena)?;
         if self.mapping.tombstone_on_empty_payload && self.blank(payload.bytes(arena)) {
             return Ok(Value::Bare(Piece::Null));
+        }
+        if let Some(events) = &self.mapping.cloudevents
+            && let Some(value) = self.event_value(events, id, payload, arena, envelope)?
+        {
+            return Ok(value);
         }
         if self.plan.envelope.is_empty() {
             return Ok(Value::Bare(payload));
@@ -207,12 +212,15 @@ impl<'a> Row<'a> {
         json::push_value(envelope, bytes, self.kind(index)).map_err(|_| self.not_utf8(index, bytes.unwrap_or_default()))
     }
 
-    /// `id`, `eventType`, the headers column's members, each `--header`, the content's type, the position: in this order.
+    /// `id`, `eventType`, those of an event, the headers column's members, each `--header`, the content's type, the position: in this order.
     fn headers(self, id: Piece<'a>, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
         drafts.push(Draft { name: "id".into(), value: id });
         if let Some(index) = self.plan.event_type {
             let value = self.piece(index, Booleans::Words, arena)?;
             drafts.push(Draft { name: "eventType".into(), value });
+        }
+        if let Some(events) = &self.mapping.cloudevents {
+            self.event_headers(events, id, drafts, arena)?;
         }
         if let Some(index) = self.plan.headers {
             self.headers_column(index, drafts, arena)?;
@@ -238,7 +246,7 @@ impl<'a> Row<'a> {
     /// What comes behind the headers from columns.
     pub(super) fn last_headers(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
         self.constants(self.plan.extra_headers.len(), drafts);
-        if self.mapping.content_type_header {
+        if self.mapping.content_type_header && self.mapping.cloudevents.is_none() {
             drafts.push(Draft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
         }
         self.position_header(drafts, arena);
@@ -329,7 +337,7 @@ impl Row<'_> {
     }
 
     #[cold]
-    fn not_utf8(self, index: usize, value: &[u8]) -> RowError {
+    pub(super) fn not_utf8(self, index: usize, value: &[u8]) -> RowError {
         self.bad(index, |column| BadReason::NotUtf8 { column, value: shown(value) })
     }
 

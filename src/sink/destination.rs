@@ -128,6 +128,11 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// It is there already, or cannot be had.
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
 
+    /// How CloudEvents' attributes stand in a record's headers; `None`: nothing says so for this kind.
+    fn event_binding(&self) -> Option<EventBinding> {
+        None
+    }
+
     /// What is at a dead-letter address now, from its first record on. May wait some seconds for an answer.
     ///
     /// # Errors
@@ -135,6 +140,15 @@ pub trait Destination: fmt::Debug + Send + Sync {
     fn dead_letters(&self, _client: &str, _topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         Err(NoDeadLetters::Unsupported { kind: self.kind() })
     }
+}
+
+/// How CloudEvents' attributes stand in headers, by the protocol's binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventBinding {
+    /// What stands before an attribute's name.
+    pub prefix: &'static str,
+    /// Values are percent-encoded, as in HTTP's headers.
+    pub percent_encoded: bool,
 }
 
 /// The records at one address, in their order, up to where it ended when they were first asked for.

@@ -385,6 +385,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::Unwritable { .. }
         | BadReason::NotJson { .. }
         | BadReason::MissingId { .. }
+        | BadReason::MissingType { .. }
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(

@@ -16,6 +16,7 @@ mod bad_rows;
 mod bench;
 mod broker;
 mod check;
+mod cloudevents;
 mod commands;
 mod conformance;
 mod dead_letters;

@@ -65,6 +65,37 @@ fn a_message_holds_id_key_headers_and_value() {
 }
 
 #[test]
+fn a_cloud_events_attributes_are_headers_percent_encoded_or_the_value_is_the_event() {
+    let broker = shared(Kind::Nats).unwrap();
+    let row = "INSERT INTO outbox VALUES ('a', 'order', 'k 1', 'Größe', '{\"total\": 1.50}')";
+    let of = |mode: &str| {
+        let lane = with_stream(broker, &json!({}));
+        lane.sql(row);
+        let _relay = start(&lane, broker, &["--cloudevents", mode, "--cloudevents-source", "/shop"]);
+        lane.wait_confirmed();
+        messages(broker, &lane, "order").remove(0)
+    };
+    let binary = of("binary");
+    let attributes =
+        [("specversion", "1.0"), ("id", "a"), ("source", "/shop"), ("subject", "k%201"), ("type", "Gr%C3%B6%C3%9Fe")];
+    for (name, value) in attributes {
+        assert_eq!(binary.header(&format!("ce-{name}")), Some(value), "{name}");
+    }
+    assert!(binary.header("ce-time").is_some_and(|time| time.ends_with('Z')));
+    assert_eq!(
+        (binary.header("content-type"), binary.data.as_slice()),
+        (Some("application/json"), &b"{\"total\": 1.50}"[..])
+    );
+    let structured = of("structured");
+    assert_eq!(structured.header("content-type"), Some("application/cloudevents+json; charset=UTF-8"));
+    let event: Value = serde_json::from_slice(&structured.data).unwrap();
+    assert_eq!(
+        (&event["type"], &event["subject"], &event["data"]["total"]),
+        (&"Größe".into(), &"k 1".into(), &1.5.into())
+    );
+}
+
+#[test]
 fn a_graceful_shutdown_repeats_nothing() {
     let broker = shared(Kind::Nats).unwrap();
     // What is stored twice is seen: nothing is dropped for its id.

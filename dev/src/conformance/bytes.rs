@@ -54,7 +54,7 @@ pub(super) fn md5(bytes: &[u8]) -> String {
 }
 
 /// In lower case.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
         let _infallible = write!(out, "{byte:02x}");

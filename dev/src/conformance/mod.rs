@@ -10,7 +10,7 @@
 //!    └── printer (with --write)
 //! ```
 
-mod bytes;
+pub(crate) mod bytes;
 pub mod compare;
 pub mod data;
 pub mod ground;

@@ -12,7 +12,7 @@ use crate::finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret};
 use crate::route::TOPICS;
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
 use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
@@ -144,6 +144,10 @@ impl Destination for Kafka {
         };
         let settings = self.settings(client).map_err(refused)?;
         Ok(Box::new(ScratchTopic::make(&settings, topic, partitions)?))
+    }
+
+    fn event_binding(&self) -> Option<EventBinding> {
+        Some(EventBinding { prefix: "ce_", percent_encoded: false })
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {

@@ -9,7 +9,7 @@ use super::settings::{LogIn, Settings};
 use super::{answer, check};
 use crate::finding::Finding;
 use crate::given::{Given, Origin, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use serde_json::json;
@@ -83,6 +83,10 @@ impl Destination for Settings {
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn event_binding(&self) -> Option<EventBinding> {
+        Some(EventBinding { prefix: "ce-", percent_encoded: true })
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

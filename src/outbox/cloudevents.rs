@@ -1,0 +1,222 @@
+//! Records as CloudEvents: the attributes as headers, or everything in one JSON object.
+//!
+//! ```text
+//!  binary       headers ce_specversion, ce_id, ce_source, ce_type, ce_time, ce_subject, content-type; the value is the payload
+//!  structured   {"specversion":…,"id":…,"source":…,"type":…,"time":…,"subject":…,"datacontenttype":…,"data":…}
+//! ```
+//!
+//! In: a row. Out: headers, or a value. The id, the type and the source are needed; the subject is the key, the time is the record's. An
+//! attribute that a row lacks is left out; one that it needs and lacks makes it a bad row. Nothing is allocated for a row.
+//! Specification: CloudEvents 1.0.2, "JSON Event Format", "Kafka Protocol Binding", "NATS Protocol Binding".
+
+use super::fault::{BadReason, RowError};
+use super::json;
+use super::kind::Kind;
+use super::record::{CONTENT_TYPE, Draft, Row, Value};
+use super::time::push_rfc3339;
+use super::value::{Arena, Booleans, Piece};
+use crate::sink::destination::EventBinding;
+
+/// The version of the specification.
+const VERSION: &str = "1.0";
+
+/// The media type of a value in structured mode.
+const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
+
+/// How rows become CloudEvents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloudEvents {
+    mode: Mode,
+    source: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mode {
+    Binary(Names),
+    Structured,
+}
+
+/// What headers are called at the destination, and whether their values are percent-encoded there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Names {
+    version: String,
+    id: String,
+    source: String,
+    kind: String,
+    time: String,
+    subject: String,
+    percent: bool,
+}
+
+impl CloudEvents {
+    /// Attributes as headers, as the destination's binding has them.
+    pub fn binary(source: String, binding: EventBinding) -> Self {
+        let name = |attribute: &str| format!("{}{attribute}", binding.prefix);
+        let mode = Mode::Binary(Names {
+            version: name("specversion"),
+            id: name("id"),
+            source: name("source"),
+            kind: name("type"),
+            time: name("time"),
+            subject: name("subject"),
+            percent: binding.percent_encoded,
+        });
+        Self { mode, source }
+    }
+
+    /// One JSON object.
+    pub fn structured(source: String) -> Self {
+        Self { mode: Mode::Structured, source }
+    }
+}
+
+/// What every event has, as the row has it.
+#[derive(Clone, Copy)]
+struct Attributes<'a> {
+    id: Piece<'a>,
+    kind: Piece<'a>,
+    subject: Piece<'a>,
+    time: Piece<'a>,
+}
+
+impl<'a> Row<'a> {
+    fn attributes(self, id: Piece<'a>, arena: &mut Arena) -> Result<Attributes<'a>, RowError> {
+        let column = || self.plan.event_type.map_or("?", |index| self.plan.column_name(index)).to_owned();
+        let missing = || self.bad_row(BadReason::MissingType { column: column() });
+        let kind = self.optional(self.plan.event_type, Booleans::Words, arena)?;
+        if kind.bytes(arena).unwrap_or_default().is_empty() {
+            return Err(missing());
+        }
+        if id.bytes(arena).unwrap_or_default().is_empty() {
+            return Err(self.bad_row(BadReason::MissingId { column: self.plan.column_name(self.plan.id).to_owned() }));
+        }
+        let subject = self.optional(self.plan.key, Booleans::Words, arena)?;
+        // An attribute is not empty.
+        let subject = if subject.bytes(arena).is_some_and(<[u8]>::is_empty) { Piece::Null } else { subject };
+        let millis = self.timestamp_millis(arena)?;
+        let time = Piece::written(arena, |arena| push_rfc3339(arena, millis));
+        Ok(Attributes { id, kind, subject, time })
+    }
+
+    /// The headers of an event, behind those that every record has.
+    pub(super) fn event_headers(
+        self,
+        events: &'a CloudEvents,
+        id: Piece<'a>,
+        drafts: &mut Vec<Draft<'a>>,
+        arena: &mut Arena,
+    ) -> Result<(), RowError> {
+        let Mode::Binary(names) = &events.mode else {
+            let value = Piece::Borrowed(STRUCTURED.as_bytes());
+            drafts.push(Draft { name: CONTENT_TYPE.into(), value });
+            return Ok(());
+        };
+        let Attributes { id, kind, subject, time } = self.attributes(id, arena)?;
+        let text = |text: &'a str| Piece::Borrowed(text.as_bytes());
+        let all = [
+            (&names.version, text(VERSION)),
+            (&names.id, id),
+            (&names.source, text(&events.source)),
+            (&names.kind, kind),
+            (&names.time, time),
+            (&names.subject, subject),
+        ];
+        for (name, value) in all {
+            let value = if names.percent { percent_encoded(value, arena) } else { value };
+            if value != Piece::Null {
+                drafts.push(Draft { name: name.as_str().into(), value });
+            }
+        }
+        drafts.push(Draft { name: CONTENT_TYPE.into(), value: text(self.kind(self.plan.payload).media_type()) });
+        Ok(())
+    }
+
+    /// The value of an event that is one JSON object; `None`: the payload is the value.
+    pub(super) fn event_value(
+        self,
+        events: &'a CloudEvents,
+        id: Piece<'a>,
+        payload: Piece<'a>,
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Value<'a>>, RowError> {
+        if events.mode != Mode::Structured {
+            return Ok(None);
+        }
+        let Attributes { id, kind, subject, time } = self.attributes(id, arena)?;
+        out.clear();
+        out.extend(b"{\"specversion\":\"1.0\",\"source\":");
+        json::push_text(out, &events.source);
+        let texts: [(&[u8], Option<usize>, Piece<'a>); 4] = [
+            (b",\"id\":", Some(self.plan.id), id),
+            (b",\"type\":", self.plan.event_type, kind),
+            (b",\"time\":", None, time),
+            (b",\"subject\":", self.plan.key, subject),
+        ];
+        for (name, column, piece) in texts {
+            let Some(bytes) = piece.bytes(arena) else { continue };
+            out.extend(name);
+            match std::str::from_utf8(bytes) {
+                Ok(text) => json::push_text(out, text),
+                Err(_) => return Err(self.not_utf8(column.unwrap_or(self.plan.id), bytes)),
+            }
+        }
+        self.push_data(payload, arena, out)?;
+        out.push(b'}');
+        Ok(Some(Value::Enveloped))
+    }
+
+    /// JSON as it is, bytes as base64, everything else as a string.
+    fn push_data(self, payload: Piece<'a>, arena: &Arena, out: &mut Vec<u8>) -> Result<(), RowError> {
+        let Some(bytes) = payload.bytes(arena) else { return Ok(()) };
+        let kind = self.kind(self.plan.payload);
+        out.extend(b",\"datacontenttype\":");
+        json::push_text(out, kind.media_type());
+        match kind {
+            Kind::Json | Kind::Jsonb => {
+                out.extend(b",\"data\":");
+                out.extend(bytes);
+            }
+            Kind::Bytea => {
+                out.extend(b",\"data_base64\":");
+                json::push_base64(out, bytes);
+            }
+            Kind::Bool
+            | Kind::Int2
+            | Kind::Int4
+            | Kind::Int8
+            | Kind::Text
+            | Kind::Uuid
+            | Kind::Timestamp
+            | Kind::Timestamptz
+            | Kind::Number
+            | Kind::Custom
+            | Kind::Other => {
+                out.extend(b",\"data\":");
+                let text = std::str::from_utf8(bytes).map_err(|_| self.not_utf8(self.plan.payload, bytes))?;
+                json::push_text(out, text);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As HTTP's binding encodes the values of headers: what is no visible ASCII character, a quote or a percent sign.
+fn percent_encoded<'a>(value: Piece<'a>, arena: &mut Arena) -> Piece<'a> {
+    let plain = |byte: u8| (0x21..=0x7E).contains(&byte) && byte != b'"' && byte != b'%';
+    if value.bytes(arena).unwrap_or_default().iter().all(|&byte| plain(byte)) {
+        return value;
+    }
+    let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'A' + nibble - 10 };
+    let length = value.bytes(arena).map_or(0, <[u8]>::len);
+    let start = arena.len();
+    for at in 0..length {
+        let Some(&byte) = value.bytes(arena).and_then(|bytes| bytes.get(at)) else { break };
+        if plain(byte) {
+            arena.push(byte);
+        } else {
+            arena.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    Piece::Decoded(start, arena.len())
+}
