@@ -6,7 +6,7 @@
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 27] = [
+const SELDOM: [&str; 28] = [
     "accept-differences",
     "accept-slot-at",
     "bad-row-at",
@@ -26,6 +26,7 @@ const SELDOM: [&str; 27] = [
     "partition-column",
     "position-header",
     "route-column",
+    "schema-id",
     "shutdown-timeout",
     "source-password-command",
     "source-password-file",

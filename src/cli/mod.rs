@@ -363,6 +363,11 @@ pub struct RecordArgs {
     #[arg(long, value_name = "NAME=COLUMN")]
     pub header: Vec<String>,
 
+    /// Begin the value as consumers with a schema registry expect it (Confluent's format: a zero, the schema's id in four
+    /// bytes); the id from an integer column, or the same for all rows [default: none]
+    #[arg(long, value_name = "COLUMN|NUMBER")]
+    pub schema_id: Option<String>,
+
     /// Make each record a CloudEvent 1.0: binary (attributes as headers, the value is the payload) or structured (one JSON
     /// object); id and type are the columns', the subject is the key [default: none]
     #[arg(long, value_name = "MODE")]

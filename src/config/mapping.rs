@@ -8,7 +8,7 @@ use super::read::{self, Reader};
 use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::table_name::is_name;
-use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, Timestamp};
+use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::route::TopicSetting;
 use crate::sink::destination::Destination;
 
@@ -29,6 +29,7 @@ impl Reader<'_> {
                 addresses: destination.kind().topics,
                 headers,
                 constants,
+                schema_id: self.schema_id(records)?,
                 cloudevents: self.cloudevents(records, destination)?,
                 content_type_header: self
                     .layers
@@ -97,6 +98,28 @@ impl Reader<'_> {
         }
     }
 
+    /// A number, or a column; with nothing else that shapes the value.
+    fn schema_id(&self, args: &RecordArgs) -> Result<Option<SchemaId>, ConfigError> {
+        let Some(given) = self.layers.one("schema-id", args.schema_id.as_deref())? else { return Ok(None) };
+        self.alone(&given, args, &[("cloudevents", args.cloudevents.as_deref())])?;
+        if given.text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let number = given.text.parse::<i32>().ok().and_then(|number| u32::try_from(number).ok());
+            let number = number.ok_or_else(|| given.invalid("a column, or a number from 0 to 2147483647", None))?;
+            return Ok(Some(SchemaId::Number(number)));
+        }
+        Ok(Some(SchemaId::Column(read::name(given)?)))
+    }
+
+    /// What shapes the value has no other such setting beside it.
+    fn alone(&self, given: &Given, args: &RecordArgs, others: &[(&str, Option<&str>)]) -> Result<(), ConfigError> {
+        let envelope = self.layers.many_or_one("envelope", args.envelope.first().map(String::as_str));
+        let others = others.iter().filter_map(|(name, flag)| self.layers.many_or_one(name, *flag));
+        match envelope.into_iter().chain(self.old_files()).chain(others).next() {
+            Some(other) => Err(SettingError::Exclusive { first: given.origin.clone(), second: other.origin }.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Only where the destination's binding says how, and with nothing else that shapes the value.
     fn cloudevents(&self, args: &RecordArgs, to: &dyn Destination) -> Result<Option<CloudEvents>, ConfigError> {
         let modes = [("binary", true), ("structured", false)];
@@ -116,25 +139,23 @@ impl Reader<'_> {
         if source.text.is_empty() || source.text.chars().any(|c| c.is_control() || c == ' ') {
             return Err(source.invalid("a URI or a path without spaces, such as /shop/orders", None).into());
         }
-        let others = [self.layers.many_or_one("envelope", args.envelope.first().map(String::as_str)), self.old_files()];
-        if let Some(other) = others.into_iter().flatten().next() {
-            return Err(SettingError::Exclusive { first: given.origin, second: other.origin }.into());
-        }
+        self.alone(&given, args, &[])?;
         let Some(binding) = to.event_binding() else {
             let setting = format!("--cloudevents with {}", to.kind().title);
             let reason = "CloudEvents have no binding for it that walrelay knows";
             return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
         };
-        let events = if is_binary { CloudEvents::binary(source.text, binding) } else { CloudEvents::structured(source.text) };
+        let events =
+            if is_binary { CloudEvents::binary(source.text, binding) } else { CloudEvents::structured(source.text) };
         Ok(Some(events))
     }
 
     /// The first file of `--from-debezium`.
     fn old_files(&self) -> Option<Given> {
         self.layers.translation()?;
-        self.layers.many_or_one("from-debezium", None).or_else(|| {
-            Some(Given { text: String::new(), origin: Origin::Flag("--from-debezium".to_owned()) })
-        })
+        self.layers
+            .many_or_one("from-debezium", None)
+            .or_else(|| Some(Given { text: String::new(), origin: Origin::Flag("--from-debezium".to_owned()) }))
     }
 
     /// Headers from columns, and among them those with a value of their own.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lsn::Lsn;
-use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, Timestamp};
+use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::relay::Fate;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::{Delivery, EventBinding};
@@ -133,6 +133,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
             addresses: &TOPICS,
             headers: vec![pair("a", "b"), pair("c", "d")],
             constants: vec![constant(1, "x", "1=2"), constant(2, "y", "")],
+            schema_id: None,
             cloudevents: None,
             content_type_header: true,
             envelope: vec![pair("e", "f")],
@@ -208,8 +209,8 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    // The command excludes the file, and an envelope excludes events.
-    let excluded = ["cloudevents", "cloudevents-source", "from-debezium"];
+    // The command excludes the file, and an envelope excludes schemas and events.
+    let excluded = ["cloudevents", "cloudevents-source", "from-debezium", "schema-id"];
     let known = [&["accept-differences"], &excluded[..], &["source-password-command", "to", "topic"]].concat();
     assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
@@ -358,6 +359,20 @@ fn settings_that_exclude_or_need_each_other_are_refused() {
     assert!(refused(&["status", "--ready", "--json"]).contains("--ready"));
     assert!(refused(&["status", "--ready", "--http=off"]).contains("off"));
     assert!(refused(&["run", "--envelope", "a=b", "--envelope", "a=c"]).contains("--envelope"));
+}
+
+#[test]
+fn a_schemas_id_is_a_number_or_a_column_and_stands_alone() {
+    assert_eq!(run(&["--schema-id", "2147483647"]).mapping.schema_id, Some(SchemaId::Number(2_147_483_647)));
+    let variable = environment(&[("WALRELAY_SCHEMA_ID", "schema")]);
+    assert_eq!(run_in(&variable, &[]).0.mapping.schema_id, Some(SchemaId::Column("schema".into())));
+    assert!(refused(&["run", "--schema-id", "2147483648"]).contains("a number from 0 to 2147483647"));
+    assert!(refused(&["run", "--schema-id", ""]).starts_with("error: --schema-id"));
+    let events = ["--cloudevents", "binary", "--cloudevents-source", "/s"];
+    for others in [&["--envelope", "a=b"][..], &events] {
+        let output = refused(&[&["run", "--schema-id", "7"], others].concat());
+        assert!(output.contains("--schema-id") && output.contains("exclude each other"), "{output}");
+    }
 }
 
 #[test]

@@ -93,6 +93,14 @@ pub enum BadReason {
         /// What it holds.
         value: String,
     },
+    /// The column of the schema's number holds no number from 0 to 2^31 - 1.
+    #[error("column \"{column}\" holds no number of a schema: {value}")]
+    InvalidSchemaId {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+    },
     /// The timestamp column holds no time after the first millisecond of 1970.
     #[error("column \"{column}\" holds no time after 1970-01-01 00:00: {value}")]
     InvalidTimestamp {
@@ -168,11 +176,12 @@ pub enum BadReason {
 
 impl BadReason {
     /// Every label, without those of [`Self::Refused`], which are the destination's.
-    pub const LABELS: [&'static str; 14] = [
+    pub const LABELS: [&'static str; 15] = [
         "null_route",
         "invalid_topic",
         "headers_not_object",
         "invalid_partition",
+        "invalid_schema_id",
         "invalid_timestamp",
         "unwritable",
         "not_json",
@@ -197,6 +206,7 @@ impl BadReason {
             Self::InvalidTopic { .. } => "invalid_topic",
             Self::HeadersNotObject { .. } => "headers_not_object",
             Self::InvalidPartition { .. } => "invalid_partition",
+            Self::InvalidSchemaId { .. } => "invalid_schema_id",
             Self::InvalidTimestamp { .. } => "invalid_timestamp",
             Self::NotJson { .. } => "not_json",
             Self::MissingId { .. } => "missing_id",
@@ -243,7 +253,8 @@ mod tests {
             Reason::NullRoute { .. } => Reason::InvalidTopic { topic: value, fault: TopicFault::Empty },
             Reason::InvalidTopic { .. } => Reason::HeadersNotObject { column, value },
             Reason::HeadersNotObject { .. } => Reason::InvalidPartition { column, value },
-            Reason::InvalidPartition { .. } => Reason::InvalidTimestamp { column, value },
+            Reason::InvalidPartition { .. } => Reason::InvalidSchemaId { column, value },
+            Reason::InvalidSchemaId { .. } => Reason::InvalidTimestamp { column, value },
             Reason::InvalidTimestamp { .. } => Reason::Unwritable { column, value },
             Reason::Unwritable { .. } => Reason::NotJson { value },
             Reason::NotJson { .. } => Reason::MissingId { column },

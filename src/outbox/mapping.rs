@@ -29,6 +29,9 @@ pub struct Mapping {
     pub headers: Vec<(String, String)>,
     /// Headers with the same value in each record, among those.
     pub constants: Vec<Constant>,
+    /// The value begins as registries of schemas that speak Confluent's protocol have it; then no envelope and no events, and nothing as
+    /// Connect writes it.
+    pub schema_id: Option<SchemaId>,
     /// Records are CloudEvents; then no envelope, and nothing as Connect writes it.
     pub cloudevents: Option<CloudEvents>,
     /// Whether each record has a header `content-type`, by the payload's type.
@@ -49,6 +52,25 @@ pub struct Mapping {
     pub message_prefixes: Vec<String>,
     /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
     pub connect: Option<Box<Connect>>,
+}
+
+/// Where the number of a value's schema stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SchemaId {
+    /// The same for each row: 0 to 2^31 - 1.
+    Number(u32),
+    /// An integer column.
+    Column(String),
+}
+
+impl SchemaId {
+    /// The column's name.
+    pub fn column(&self) -> Option<&str> {
+        match self {
+            Self::Number(_) => None,
+            Self::Column(name) => Some(name),
+        }
+    }
 }
 
 /// A header with a value of its own.

@@ -9,7 +9,7 @@ use super::fault::{BadReason, shown};
 use super::json::{self, Member};
 use super::kind::Kind;
 use super::plan::{self, Connected, Plan, PlanColumn, PlanError, Role};
-use crate::outbox::{Mapping, Timestamp};
+use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
 use crate::route::Topic;
 use std::borrow::Cow;
@@ -37,7 +37,9 @@ pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
     };
     let single = [&mapping.key_column, &mapping.type_column, &mapping.headers_column, &mapping.partition_column];
     let paired = mapping.headers.iter().chain(&mapping.envelope).map(|(_, column)| column);
-    for name in single.into_iter().flatten().chain(timestamp).chain(paired) {
+    let schema_id = mapping.schema_id.as_ref().and_then(SchemaId::column);
+    let names = single.into_iter().flatten().chain(timestamp).chain(paired).map(String::as_str).chain(schema_id);
+    for name in names {
         if !name.is_empty() && !members.iter().any(|(known, _)| known == name) {
             members.push((name.into(), Member::Null));
         }

@@ -35,7 +35,7 @@ pub use connect::{ColumnDetail, Details, TypeDetail};
 pub(crate) use fault::shown;
 pub use fault::{BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
-pub use mapping::{Constant, Mapping, OnUpdate, Timestamp};
+pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 use plan::Connected;
 pub use plan::{Plan, PlanError, Role};

@@ -11,7 +11,7 @@
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
-use crate::outbox::{Mapping, Timestamp};
+use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
 use crate::route::{Name, Topic};
 use std::fmt;
@@ -29,6 +29,7 @@ pub struct Plan {
     pub(super) headers: Option<usize>,
     pub(super) partition: Option<usize>,
     pub(super) timestamp: Option<usize>,
+    pub(super) schema_id: Option<usize>,
     /// For each of [`Topic::names`] its column.
     pub(super) topic: Vec<usize>,
     /// Header name and column.
@@ -250,6 +251,7 @@ impl Plan {
             headers: find.headers()?,
             partition: find.additional("--partition-column", mapping.partition_column.as_deref())?,
             timestamp,
+            schema_id: find.additional("--schema-id", mapping.schema_id.as_ref().and_then(SchemaId::column))?,
             topic: topic.names().into_iter().map(|name| find.topic_name(name)).collect::<Result<_, _>>()?,
             extra_headers: find.pairs("--header", &mapping.headers)?,
             envelope_names: envelope.iter().map(|(name, _)| name.clone()).collect(),
@@ -301,8 +303,11 @@ impl Plan {
     fn check_types(&self, mapping: &Mapping) -> Result<(), PlanError> {
         self.check_type(self.headers, Role::Headers.flag(), Kind::may_hold_json, "json or jsonb")?;
         self.check_type(self.timestamp, "--timestamp", Kind::may_hold_time, "timestamp, timestamptz or bigint")?;
+        let integer = "smallint, integer or bigint";
+        let schema_id = mapping.schema_id.as_ref().and(self.schema_id);
+        self.check_type(schema_id, "--schema-id", Kind::may_hold_integer, integer)?;
         let partition = mapping.partition_column.as_ref().and(self.partition);
-        self.check_type(partition, "--partition-column", Kind::may_hold_integer, "smallint, integer or bigint")
+        self.check_type(partition, "--partition-column", Kind::may_hold_integer, integer)
     }
 
     fn check_type(
@@ -353,7 +358,8 @@ impl Plan {
         let found = roles.into_iter().filter_map(|role| Some((role.to_string(), self.column(role)?.to_owned())));
         let topic = self.topic_columns().map(|name| ("topic".to_owned(), name.to_owned()));
         let named = |name: &str, index: Option<usize>| Some((name.to_owned(), self.column_name(index?).to_owned()));
-        let more = [named("partition", self.partition), named("timestamp", self.timestamp)].into_iter().flatten();
+        let more = [("partition", self.partition), ("timestamp", self.timestamp), ("schema id", self.schema_id)];
+        let more = more.into_iter().filter_map(|(name, index)| named(name, index));
         let paired = |kind: &'static str, pairs: Vec<(String, usize)>| {
             pairs.into_iter().map(move |(name, index)| (format!("{kind} {name}"), index))
         };
@@ -375,7 +381,7 @@ impl Plan {
 
     /// The columns that a record is made of; some more than once.
     fn used(&self) -> impl Iterator<Item = usize> {
-        let optional = [self.key, self.event_type, self.headers, self.partition, self.timestamp];
+        let optional = [self.key, self.event_type, self.headers, self.partition, self.timestamp, self.schema_id];
         let paired = self.extra_headers.iter().chain(&self.envelope).map(|(_, index)| *index);
         [self.id, self.payload]
             .into_iter()

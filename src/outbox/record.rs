@@ -15,7 +15,7 @@ use super::kind::Kind;
 use super::plan::Plan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
-use crate::outbox::Mapping;
+use crate::outbox::{Mapping, SchemaId};
 use crate::pgoutput::{Column, Tuple};
 use crate::route::{LastTopic, NoTopic, Topic};
 use crate::sink::{Content, Header, Record, emptied};
@@ -128,6 +128,7 @@ impl<'a> Row<'a> {
         let (value, content) = match value {
             Value::Bare(piece) => (piece.bytes(arena), self.kind(self.plan.payload).content()),
             Value::Enveloped => (Some(envelope.as_slice()), Content::Json),
+            Value::Framed => (Some(envelope.as_slice()), Content::Bytes),
         };
         let key = key.bytes(arena);
         let taken = take(&Record { topic, key, value, headers: &lent, timestamp_millis, partition, content });
@@ -179,6 +180,9 @@ impl<'a> Row<'a> {
         if self.mapping.tombstone_on_empty_payload && self.blank(payload.bytes(arena)) {
             return Ok(Value::Bare(Piece::Null));
         }
+        if let Some(schema) = &self.mapping.schema_id {
+            return self.framed(schema, payload, arena, envelope);
+        }
         if let Some(events) = &self.mapping.cloudevents
             && let Some(value) = self.event_value(events, id, payload, arena, envelope)?
         {
@@ -198,6 +202,37 @@ impl<'a> Row<'a> {
         }
         envelope.push(b'}');
         Ok(Value::Enveloped)
+    }
+
+    /// A zero, the schema's number in four bytes, the most significant first, and the payload. Null stays null.
+    fn framed(
+        self,
+        schema: &SchemaId,
+        payload: Piece<'a>,
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) -> Result<Value<'a>, RowError> {
+        if payload == Piece::Null {
+            return Ok(Value::Bare(Piece::Null));
+        }
+        let number = match (schema, self.plan.schema_id) {
+            (SchemaId::Number(number), _) => *number,
+            (SchemaId::Column(_), index) => self.schema_number(index.unwrap_or_default(), arena)?,
+        };
+        out.clear();
+        out.push(0);
+        out.extend(number.to_be_bytes());
+        out.extend(payload.bytes(arena).unwrap_or_default());
+        Ok(Value::Framed)
+    }
+
+    fn schema_number(self, index: usize, arena: &mut Arena) -> Result<u32, RowError> {
+        let piece = self.piece(index, Booleans::Letters, arena)?;
+        let text = piece.bytes(arena).unwrap_or(b"null");
+        let number: Option<i32> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        number
+            .and_then(|number| u32::try_from(number).ok())
+            .ok_or_else(|| self.bad(index, |column| BadReason::InvalidSchemaId { column, value: shown(text) }))
     }
 
     /// White space does not count in a text; in a bytea every byte does.
@@ -252,9 +287,13 @@ impl<'a> Row<'a> {
         self.position_header(drafts, arena);
     }
 
-    /// What the value is: an envelope is JSON.
+    /// What the value is: an envelope is JSON, and nothing is that begins with a schema's number.
     fn media_type(self) -> &'static str {
-        let kind = if self.plan.envelope.is_empty() { self.kind(self.plan.payload) } else { Kind::Json };
+        let kind = match (&self.mapping.schema_id, self.plan.envelope.is_empty()) {
+            (Some(_), _) => Kind::Bytea,
+            (None, false) => Kind::Json,
+            (None, true) => self.kind(self.plan.payload),
+        };
         kind.media_type()
     }
 
@@ -382,8 +421,10 @@ pub(super) struct Parts<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value<'a> {
     Bare(Piece<'a>),
-    /// It lies in the envelope's room.
+    /// It is JSON, and lies in the envelope's room.
     Enveloped,
+    /// It lies there too, behind a schema's number.
+    Framed,
 }
 
 fn header_value<'a>(member: Member<'a>, arena: &mut Arena) -> Piece<'a> {

@@ -2,8 +2,8 @@ use super::*;
 use crate::outbox::Timestamp;
 use crate::pgoutput::{Message, RelationColumn};
 use crate::route::TopicSetting;
-use crate::sink::destination::EventBinding;
 use crate::route::{TOPICS, TopicFault};
+use crate::sink::destination::EventBinding;
 use proptest::prelude::*;
 
 const BOOL: u32 = 16;
@@ -301,6 +301,25 @@ fn constants_stand_where_they_were_given_and_the_contents_type_behind_them() {
     let enveloped = Mapping { envelope: pairs(&[("type", "type")]), ..mapping() };
     let kept = debezium().of_type("payload", TEXT).with("payload", Some("x")).kept(enveloped);
     assert_eq!(kept.headers[7].1.as_deref(), Some(&b"application/json"[..]));
+}
+
+#[test]
+fn a_value_is_framed_with_its_schemas_number_from_a_column_or_a_setting() {
+    let of = |schema_id| Mapping { schema_id: Some(schema_id), ..defaults() };
+    let column = || of(SchemaId::Column("schema".into()));
+    let framed = |number: u32, payload: &[u8]| Some([&[0][..], &number.to_be_bytes(), payload].concat());
+    let typed = Mapping { content_type_header: true, ..of(SchemaId::Number(0x0102_0304)) };
+    let kept = debezium().kept(typed);
+    assert_eq!(kept.value, framed(0x0102_0304, b"{\"total\": 1.50}"));
+    assert!(kept.headers_text().contains("content-type=application/octet-stream"), "what is framed is no JSON");
+    let given = || debezium().of_type("payload", BYTEA).with("payload", Some(r"\x00ff"));
+    assert_eq!(given().and("schema", INT8, Some("7")).kept(column()).value, framed(7, &[0, 255]));
+    let null = debezium().with("payload", None).and("schema", INT4, None);
+    assert_eq!(null.kept(column()).value, None, "a tombstone stays one");
+    for value in [None, Some("-1"), Some("2147483648")] {
+        let bad = debezium().and("schema", INT8, value).bad(column());
+        assert_eq!(bad.reason.label(), "invalid_schema_id", "{value:?}");
+    }
 }
 
 fn events(binary: Option<EventBinding>) -> Mapping {

@@ -381,6 +381,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::InvalidTopic { .. }
         | BadReason::HeadersNotObject { .. }
         | BadReason::InvalidPartition { .. }
+        | BadReason::InvalidSchemaId { .. }
         | BadReason::InvalidTimestamp { .. }
         | BadReason::Unwritable { .. }
         | BadReason::NotJson { .. }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use walrelay_dev::kafka::shared_kafka;
 
-use crate::lane::{Lane, OUTBOX, ids, values};
+use crate::lane::{LONG, Lane, OUTBOX, ids, values};
 
 /// Keys, and Java's murmur2 of them.
 const MURMUR2: [(&str, i32); 6] = [
@@ -282,4 +282,22 @@ fn a_large_row_goes_through_whole_also_above_what_may_be_in_flight() {
     lane.sql("INSERT INTO outbox SELECT n, 'order', repeat('x', 900000) FROM generate_series(1, 4) AS n");
     let lengths: Vec<usize> = values(&lane.records("order")).iter().map(String::len).collect();
     assert_eq!(lengths, [900_000; 4]);
+}
+
+#[test]
+fn a_value_begins_with_its_schemas_id_and_a_column_without_one_is_a_bad_row() {
+    let table =
+        "CREATE TABLE outbox (id text, aggregatetype text, aggregateid text, type text, payload bytea, schema bigint)";
+    let lane = Lane::with(table, "outbox");
+    lane.sql(
+        r"INSERT INTO outbox VALUES ('a', 'order', 'k', 't', '\x00ff', 258), ('b', 'order', 'k', 't', NULL, NULL),
+          ('c', 'order', 'k', 't', '\x01', NULL), ('d', 'order', 'k', 't', '\x02', 2147483647)",
+    );
+    let mut relay = lane.relay(&["--schema-id", "schema", "--on-bad-row", "dead-letter"]);
+    let records = lane.records("order");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let values: Vec<Option<&[u8]>> = records.iter().map(|record| record.value.as_deref()).collect();
+    assert_eq!(values, [Some(&[0, 0, 0, 1, 2, 0, 255][..]), None, Some(&[0, 127, 255, 255, 255, 2])]);
+    let bad = lane.records_now("dead-letter");
+    assert!(bad[0].header("walrelay-error").unwrap().contains("holds no number of a schema"), "{bad:?}");
 }
