@@ -111,7 +111,7 @@ mod by_id {
     impl ById {
         #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
         fn new() -> super::Nats {
-            super::Nats::with(&[], None)
+            super::Nats::with(&[("msg-id", "id")], None)
         }
     }
 
@@ -124,7 +124,7 @@ mod by_subject_and_id {
     impl BySubjectAndId {
         #[allow(clippy::new_ret_no_self, reason = "the script's ground is the server")]
         fn new() -> super::Nats {
-            super::Nats::with(&[("msg-id", "subject")], None)
+            super::Nats::with(&[], None)
         }
     }
 

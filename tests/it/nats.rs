@@ -34,7 +34,7 @@ fn messages(broker: &Broker, lane: &Lane, route: &str) -> Vec<Stored> {
 }
 
 fn ids(broker: &Broker, lane: &Lane) -> Vec<String> {
-    let id = |message: &Stored| message.header("Nats-Msg-Id").unwrap().to_owned();
+    let id = |message: &Stored| message.header("id").unwrap().to_owned();
     messages(broker, lane, "order").iter().map(id).collect()
 }
 
@@ -57,10 +57,11 @@ fn a_message_holds_id_key_headers_and_value() {
     lane.wait_confirmed();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let found = messages(broker, &lane, "order");
-    let whole =
-        [pair("Nats-Msg-Id", "a"), pair("key", "k"), pair("eventType", "Placed"), pair("header-Nats-Rollup", "order")];
+    let counted = |id: &str| [pair("Nats-Msg-Id", &format!("{}:{id}", lane.topic("order"))), pair("id", id)];
+    let said = [pair("key", "k"), pair("eventType", "Placed"), pair("header-Nats-Rollup", "order")];
+    let whole = [counted("a").as_slice(), &said].concat();
     assert_eq!((found[0].headers.as_slice(), found[0].data.as_slice()), (&whole[..], &b"{\"total\": 1.50}"[..]));
-    let bare = [pair("Nats-Msg-Id", "b"), pair("header-Nats-Rollup", "order")];
+    let bare = [counted("b").as_slice(), &[pair("header-Nats-Rollup", "order")]].concat();
     assert_eq!((found[1].headers.as_slice(), found[1].data.as_slice(), found.len()), (&bare[..], &b""[..], 2));
 }
 
@@ -298,19 +299,26 @@ fn in_batches_kills_lose_nothing_and_swap_nothing_and_a_refused_row_is_found() {
 
 /// Ids that two subjects share in one stream.
 #[test]
-fn rows_of_two_subjects_with_one_id_are_both_stored_where_the_subject_counts() {
+fn rows_of_two_subjects_with_one_id_are_both_stored_unless_the_id_alone_counts() {
     let broker = shared(Kind::Nats).unwrap();
     let lane = with_stream(broker, &json!({}));
     lane.sql(
         "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; \
               INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('1', 'other', 'k', 't', '{}')",
     );
-    let relay = start(&lane, broker, &["-X", "msg-id=subject"]);
+    let subjects = || -> Vec<String> {
+        client(broker).messages(&lane.name).unwrap().into_iter().map(|message| message.subject).collect()
+    };
+    let mut relay = start(&lane, broker, &[]);
     wait_events(&relay, 2);
     lane.wait_confirmed();
-    let subjects: Vec<String> =
-        client(broker).messages(&lane.name).unwrap().into_iter().map(|message| message.subject).collect();
-    assert_eq!(subjects, [lane.topic("order"), lane.topic("other")]);
+    assert_eq!(subjects(), [lane.topic("order"), lane.topic("other")]);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let relay = start(&lane, broker, &["-X", "msg-id=id"]);
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '{}'), ('2', 'other', 'k', 't', '{}')");
+    wait_events(&relay, 2);
+    lane.wait_confirmed();
+    assert_eq!(subjects()[2..], [lane.topic("order")], "the second counts as a repeat");
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn a_subject_that_the_user_may_not_publish_to_waits_and_others_do_not() {
     it.change(&permitted("[\"*.other\", \"*.order\"]"));
     it.lane.wait_confirmed();
     let stored = it.broker.jetstream(&administrator).unwrap().messages(&it.lane.name).unwrap();
-    let ids: Vec<&str> = stored.iter().map(|message| message.header("Nats-Msg-Id").unwrap()).collect();
+    let ids: Vec<&str> = stored.iter().map(|message| message.header("id").unwrap()).collect();
     assert_eq!(ids, ["2", "1", "3"]);
 }
 

@@ -37,10 +37,11 @@ const DEAD_LETTER: &str = "walrelay-error";
 /// What the server drops repeats by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum MessageId {
-    /// The row's id.
-    #[default]
+    /// The row's id alone: two rows of one stream that have the same id count as one, and the second is dropped.
     Id,
-    /// The subject and the row's id, as `SUBJECT:ID`, and the id in a header of its own: for tables that number their rows each by itself, in one stream.
+    /// The subject and the row's id, as `SUBJECT:ID`, and the id in a header of its own: tables that number their rows each by itself
+    /// may share a stream.
+    #[default]
     SubjectAndId,
 }
 

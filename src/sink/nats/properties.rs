@@ -75,7 +75,7 @@ impl Settings {
             inbox: property("inbox").map_or_else(|| Ok(INBOX.to_owned()), inbox)?,
             stream: property("stream").map(stream).transpose()?,
             atomic: atomic(&property)?,
-            id: property("msg-id").map_or(Ok(MessageId::Id), message_id)?,
+            id: property("msg-id").map_or_else(|| Ok(MessageId::default()), message_id)?,
             client: "walrelay".to_owned(),
             max_in_flight,
         })
