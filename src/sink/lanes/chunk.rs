@@ -39,6 +39,17 @@ pub struct Stored<'a> {
     entry: &'a Entry,
 }
 
+/// What of a record's headers is told apart: those that every record begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// Of the row.
+    pub id: Option<&'a [u8]>,
+    /// Of the event.
+    pub kind: Option<&'a [u8]>,
+    /// How many headers those are.
+    pub headers: usize,
+}
+
 impl Chunk {
     /// Copies a record to the end.
     pub fn push(&mut self, record: &Record<'_>, tag: Tag) {
@@ -103,6 +114,18 @@ impl Chunk {
 }
 
 impl<'a> Stored<'a> {
+    /// Its headers, told apart.
+    pub fn parts(self) -> Parts<'a> {
+        let mut headers = self.headers().peekable();
+        let id = headers.next_if(|header| header.name == "id");
+        let kind = headers.next_if(|header| header.name == "eventType");
+        Parts {
+            id: id.and_then(|header| header.value),
+            kind: kind.and_then(|header| header.value),
+            headers: usize::from(id.is_some()) + usize::from(kind.is_some()),
+        }
+    }
+
     /// What its report carries.
     pub fn tag(self) -> Tag {
         self.entry.tag

@@ -335,6 +335,19 @@ impl Sender {
 }
 
 impl Receiver {
+    /// Waits for something while records are taken over. `None`: the relay wants nothing more.
+    pub async fn while_listening<T>(&mut self, something: impl Future<Output = T>) -> Option<T> {
+        let mut something = std::pin::pin!(something);
+        loop {
+            tokio::select! {
+                done = &mut something => return Some(done),
+                event = self.next() => if event == Event::Closed {
+                    return None;
+                },
+            }
+        }
+    }
+
     /// Waits until something has happened, and takes all that has.
     pub async fn next(&mut self) -> Event {
         let message = match self.pauses.front() {

@@ -26,7 +26,7 @@ pub mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use chunk::{Chunk, Stored};
+pub use chunk::{Chunk, Parts, Stored};
 pub(super) use client::block_on;
 pub use client::{Admit, LaneSink};
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};

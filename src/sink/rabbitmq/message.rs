@@ -9,7 +9,7 @@
 
 use super::method;
 use super::wire::{FRAME_OVERHEAD, Garbled, SHORT, Sort, Values, Writing};
-use crate::sink::lanes::Stored;
+use crate::sink::lanes::{Parts, Stored};
 use crate::sink::{Content, Header};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -63,25 +63,6 @@ pub(super) struct TooManyHeaders {
     pub(super) bytes: usize,
 }
 
-/// What of a record's headers is told apart: those that every record begins with.
-struct Parts<'a> {
-    id: Option<&'a [u8]>,
-    kind: Option<&'a [u8]>,
-    /// How many headers those are.
-    headers: usize,
-}
-
-fn parts(record: Stored<'_>) -> Parts<'_> {
-    let mut headers = record.headers().peekable();
-    let id = headers.next_if(|header| header.name == "id");
-    let kind = headers.next_if(|header| header.name == "eventType");
-    Parts {
-        id: id.and_then(|header| header.value),
-        kind: kind.and_then(|header| header.value),
-        headers: usize::from(id.is_some()) + usize::from(kind.is_some()),
-    }
-}
-
 /// The media type of a value; `None`: there is none, or it is not known.
 fn content_type(record: Stored<'_>) -> Option<&'static [u8]> {
     record.value()?;
@@ -108,7 +89,7 @@ pub(super) fn publish(
 ) -> Result<Print, TooManyHeaders> {
     let start = out.len();
     method::publish(out, channel, exchange, record.topic());
-    let (parts, body) = (parts(record), record.value().unwrap_or_default());
+    let (parts, body) = (record.parts(), record.value().unwrap_or_default());
     let bytes = header(out, channel, record, &parts, body.len() as u64);
     if bytes > frame_bytes {
         out.truncate(start);

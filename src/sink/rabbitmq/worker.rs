@@ -60,7 +60,7 @@ enum End {
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
     let (mut pause, mut alone, mut host, mut patience) = (RECONNECT.0, 0, 0, CONFIRMED_WITHIN.0);
     loop {
-        let Some(opened) = while_listening(&mut receiver, Session::open(&settings, host)).await else { return };
+        let Some(opened) = receiver.while_listening(Session::open(&settings, host)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
             Ok(session) => {
@@ -80,24 +80,11 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
         };
         receiver.set_blocked(Some(failure));
         host = (host + 1) % settings.hosts.len().max(1);
-        if while_listening(&mut receiver, tokio::time::sleep(pause)).await.is_none() {
+        if receiver.while_listening(tokio::time::sleep(pause)).await.is_none() {
             return;
         }
         if host == 0 {
             pause = (pause * 2).min(RECONNECT.1);
-        }
-    }
-}
-
-/// Waits for something while records are taken over. `None`: the relay wants nothing more.
-async fn while_listening<T>(receiver: &mut Receiver, something: impl Future<Output = T>) -> Option<T> {
-    let mut something = std::pin::pin!(something);
-    loop {
-        tokio::select! {
-            done = &mut something => return Some(done),
-            event = receiver.next() => if event == Event::Closed {
-                return None;
-            },
         }
     }
 }

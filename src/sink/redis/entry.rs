@@ -158,7 +158,7 @@ fn script<'a>(
 fn marker_of(marker: &mut Vec<u8>, record: Stored<'_>) {
     marker.clear();
     let stream = record.topic();
-    match parts(record).id {
+    match record.parts().id {
         None => marker.extend_from_slice(stream.as_bytes()),
         Some(id) => {
             marker.extend_from_slice(b"walrelay:seen:{");
@@ -190,27 +190,8 @@ fn trimming(out: &mut Vec<u8>, adding: Adding) {
     }
 }
 
-/// What of a record's headers is told apart: those that every record begins with.
-struct Parts<'a> {
-    id: Option<&'a [u8]>,
-    kind: Option<&'a [u8]>,
-    /// How many headers those are.
-    headers: usize,
-}
-
-fn parts(record: Stored<'_>) -> Parts<'_> {
-    let mut headers = record.headers().peekable();
-    let id = headers.next_if(|header| header.name == "id");
-    let kind = headers.next_if(|header| header.name == "eventType");
-    Parts {
-        id: id.and_then(|header| header.value),
-        kind: kind.and_then(|header| header.value),
-        headers: usize::from(id.is_some()) + usize::from(kind.is_some()),
-    }
-}
-
 fn each_field(record: Stored<'_>, mut take: impl FnMut(&[&str], &[u8])) {
-    let parts = parts(record);
+    let parts = record.parts();
     let said = [parts.id, parts.kind, record.key(), record.value()];
     for (name, value) in PARTS.into_iter().zip(said) {
         if let Some(value) = value {

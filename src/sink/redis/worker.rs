@@ -70,7 +70,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
     let mut pause = RECONNECT.0;
     let mut alone = 0;
     loop {
-        let Some(opened) = while_listening(&mut receiver, Link::open(&settings)).await else { return };
+        let Some(opened) = receiver.while_listening(Link::open(&settings)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
             Ok(link) => {
@@ -88,23 +88,10 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             }
         };
         receiver.set_blocked(Some(failure));
-        if while_listening(&mut receiver, tokio::time::sleep(pause)).await.is_none() {
+        if receiver.while_listening(tokio::time::sleep(pause)).await.is_none() {
             return;
         }
         pause = (pause * 2).min(RECONNECT.1);
-    }
-}
-
-/// Waits for something while records are taken over. `None`: the relay wants nothing more.
-async fn while_listening<T>(receiver: &mut Receiver, something: impl Future<Output = T>) -> Option<T> {
-    let mut something = std::pin::pin!(something);
-    loop {
-        tokio::select! {
-            done = &mut something => return Some(done),
-            event = receiver.next() => if event == Event::Closed {
-                return None;
-            },
-        }
     }
 }
 
