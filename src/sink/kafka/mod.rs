@@ -241,7 +241,6 @@ impl Sink for KafkaSink {
         }
         let mut lanes = self.senders.with(&self.topics);
         if self.partitions.turn(self.now, &mut lanes, each) {
-            // It has waited for longer than anything lingers.
             self.senders.let_go();
         }
         self.senders.urge(self.now);

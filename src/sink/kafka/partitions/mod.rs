@@ -130,8 +130,8 @@ pub struct Partitions {
     listed: Vec<u32>,
     reports: Vec<Report>,
     events: Vec<Event>,
-    /// Something that had waited was handed over in this turn.
-    pumped: bool,
+    /// Something was handed over since the last turn that is not to linger: it had waited, or others wait for its report.
+    urgent: bool,
 }
 
 impl Partitions {
@@ -227,7 +227,7 @@ impl Partitions {
         now: Instant,
         clients: &mut impl Clients,
     ) -> Enqueue {
-        let Self { list, entries, .. } = self;
+        let Self { list, entries, urgent, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         let held = record.held_bytes() as u64;
         self.sequence += 1;
@@ -237,6 +237,7 @@ impl Partitions {
         if partition.queue.is_empty() && partition.may_send(bytes, now) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
+                    *urgent |= matches!(partition.state, State::Unproven);
                     partition.sent(bytes);
                     self.count(held);
                     return Enqueue::Taken;
@@ -382,10 +383,9 @@ impl Partitions {
         std::mem::take(&mut self.events)
     }
 
-    /// Hands over what may go now, and tells of what was refused. Whether anything that had waited was handed over.
+    /// Hands over what may go now, and tells of what was refused. Whether anything was handed over that is not to linger.
     pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
         let mut place = 0;
-        self.pumped = false;
         while let Some(at) = self.listed.get(place).copied() {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
@@ -398,7 +398,7 @@ impl Partitions {
             }
         }
         self.reports.drain(..).for_each(each);
-        self.pumped
+        std::mem::take(&mut self.urgent)
     }
 
     fn look_at(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
@@ -420,7 +420,7 @@ impl Partitions {
 
     /// Hands over from the queue to the lane's producer, as long as that may be.
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
-        let Self { list, pool, room, pumped, .. } = self;
+        let Self { list, pool, room, urgent, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         while let Some(bytes) = partition.queue.front().map(|front| front.bytes)
             && partition.may_send(bytes, now)
@@ -429,7 +429,7 @@ impl Partitions {
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
-                    *pumped = true;
+                    *urgent = true;
                     partition.sent(bytes);
                     partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
                 }

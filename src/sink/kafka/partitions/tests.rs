@@ -477,6 +477,25 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
 }
 
 #[test]
+fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    world.bad.clear();
+    let now = world.now;
+    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
+    let enqueue = |number: u64, partitions: &mut Partitions, world: &mut World| {
+        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
+        partitions.enqueue(at, &record(b"7"), tag, now, world);
+        partitions.turn(now, world, &mut |_| {})
+    };
+    assert!(enqueue(0, &mut partitions, &mut world), "the first proves its partition");
+    assert!(!enqueue(1, &mut partitions, &mut world), "the second waits for the proof");
+    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
+    partitions.delivered(first.ticket, now);
+    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the second has waited");
+    assert!(!enqueue(2, &mut partitions, &mut world), "others may join the third");
+}
+
+#[test]
 fn one_of_a_thousand_is_found_in_some_ten_requests() {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.limit = usize::MAX;
