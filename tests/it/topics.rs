@@ -32,6 +32,7 @@ fn write(lane: &Lane, routes: &[&str], parts: &AtomicU32, (stop, last): (&Atomic
         }
         last.store(end, Ordering::SeqCst);
         next = end + 1;
+        // At this rate.
         std::thread::sleep(Duration::from_millis(3));
     }
 }
@@ -93,12 +94,7 @@ fn partitions_that_are_added_under_load_are_used_and_every_row_is_there_once_and
 /// Deletes the topic and creates it again at once.
 fn create_again(kafka: &Kafka, topic: &str) {
     kafka.delete_topics(&[topic]).unwrap();
-    wait_until(LONG, "the topic to be there again", || {
-        let is_created = kafka.create_topic(topic, 1, &[]).is_ok();
-        std::thread::sleep(Duration::from_millis(20));
-        Ok(is_created)
-    })
-    .unwrap();
+    wait_until(LONG, "the topic to be there again", || Ok(kafka.create_topic(topic, 1, &[]).is_ok())).unwrap();
 }
 
 #[test]
