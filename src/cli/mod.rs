@@ -19,8 +19,10 @@ use clap_complete::Shell;
 use crate::commands::TypedFlags;
 
 mod dead_letters;
+mod shards;
 
 pub use dead_letters::DeadLettersArgs;
+pub use shards::{SetupShardsArgs, ShardArgs};
 
 const AFTER_HELP: &str = "\
 Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \
@@ -174,6 +176,10 @@ pub struct RunArgs {
     /// Which database, and what in it.
     #[command(flatten)]
     pub source: SourceArgs,
+
+    /// Which shard it is.
+    #[command(flatten)]
+    pub shard: ShardArgs,
 
     /// Create publication and slot first, once, as `walrelay setup --apply` does [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -464,6 +470,10 @@ pub struct SetupArgs {
     #[arg(long, requires = "apply")]
     pub backfill: bool,
 
+    /// How many relays share the rows.
+    #[command(flatten)]
+    pub shards: SetupShardsArgs,
+
     /// Which database, and what in it.
     #[command(flatten)]
     pub source: SourceArgs,
@@ -478,6 +488,7 @@ pub struct SetupArgs {
 }
 
 /// What `status` takes.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 pub struct StatusArgs {
     /// Print JSON
@@ -488,8 +499,12 @@ pub struct StatusArgs {
     #[arg(long)]
     pub watch: bool,
 
+    /// Show every shard, and the slot without shards if it is there
+    #[arg(long, conflicts_with = "watch")]
+    pub all: bool,
+
     /// Ask only whether the relay on this machine is ready (/readyz): exit 0 or 1
-    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    #[arg(long, conflicts_with_all = ["json", "watch", "all"])]
     pub ready: bool,
 
     /// Which database, and what in it.
@@ -511,6 +526,10 @@ pub struct TeardownArgs {
     /// Also drop the publication
     #[arg(long)]
     pub publication_too: bool,
+
+    /// Drop the slots and publications of the N shards
+    #[arg(long, value_name = "N")]
+    pub shards: Option<String>,
 
     /// Do not ask
     #[arg(long)]

@@ -3,6 +3,7 @@
 use super::EXIT_SETTINGS;
 use super::dead_letters;
 use super::output::session;
+use super::shards::ShardError;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
 use crate::pg::{self, catalog, identifier, sqlstate};
@@ -256,6 +257,9 @@ pub enum CommandError {
     /// The destination's settings.
     #[error(transparent)]
     Destination(#[from] SettingError),
+    /// Shards.
+    #[error(transparent)]
+    Shards(#[from] ShardError),
     /// Dead-letter records.
     #[error(transparent)]
     DeadLetters(#[from] Box<dead_letters::Error>),
@@ -292,6 +296,7 @@ impl CommandError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),
+            Self::Shards(error) => error.exit_code(),
             Self::DeadLetters(error) if error.is_of_settings() => EXIT_SETTINGS,
             Self::DeadLetters(error) if error.needs_operator() => EXIT_OPERATOR,
             Self::FlagNeeded { .. }
@@ -334,6 +339,7 @@ impl CommandError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Run(error) => return error.hint(),
+            Self::Shards(error) => error.hint(),
             Self::DeadLetters(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {

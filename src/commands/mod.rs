@@ -17,6 +17,7 @@ pub mod prune;
 pub mod republish;
 pub mod run;
 pub mod setup;
+mod shards;
 mod signals;
 pub mod status;
 mod target;
@@ -25,6 +26,7 @@ mod typed;
 
 pub use error::CommandError;
 pub use output::shown_source;
+pub use shards::ShardError;
 pub use signals::{end, stop_on_signal};
 pub use target::OutboxPlace;
 pub use typed::TypedFlags;

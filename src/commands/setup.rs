@@ -11,6 +11,7 @@
 //! without a slot that was there.
 
 mod plan;
+mod shards;
 mod slot;
 
 use super::backfill;
@@ -24,6 +25,7 @@ use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, literal, server};
 use crate::supervise::RunError;
 use plan::{Facts, Kind, Plan, PublicationFacts, Step, TableFacts, plan};
+pub use shards::Shards;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -60,6 +62,8 @@ pub struct Request {
     pub create_table: bool,
     /// Then publish the rows that are there already.
     pub backfill: Option<Box<backfill::Request>>,
+    /// Shards, instead of one slot.
+    pub shards: Option<Shards>,
     /// The connection string as it was typed as a flag, without secrets ([`shown_source`](super::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
@@ -84,6 +88,12 @@ pub fn setup(
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<Held>, CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    if let Some(shards) = &request.shards {
+        // Nothing hangs on it, and there is nobody else to tell.
+        let mut wait = |line: &str| drop(writeln!(notes, "{line}"));
+        shards::set_up(connection, request, shards, out, &mut wait, stop)?;
+        return Ok(None);
+    }
     if !request.apply {
         let facts = look(&mut connection, request)?;
         let plan = plan(request, &facts)?;
@@ -128,6 +138,7 @@ pub fn once(
         role: None,
         create_table: false,
         backfill: None,
+        shards: None,
         typed_source: None,
     };
     let mut voice = Voice {

@@ -3,6 +3,7 @@
 //! In: names. Out: a table for people, or JSON with stable keys (sizes as integers, positions as Postgres writes them); with
 //! `--watch` again and again. Reads only. What could be found out is shown also when the slot cannot be read, and then why.
 
+mod all;
 mod relay;
 mod report;
 
@@ -38,6 +39,8 @@ pub struct Request {
     pub slot: String,
     /// JSON.
     pub json: bool,
+    /// Every shard, too.
+    pub all: bool,
     /// Again after each such pause; `None`: once.
     pub watch: Option<Duration>,
     /// Where a relay on this machine serves HTTP, `host:port`; `None`: it is not asked.
@@ -56,6 +59,7 @@ pub fn status(
 ) -> Result<(), CommandError> {
     match request.watch {
         Some(pause) => Watch { request, terminal, connection: None, last: None }.run(pause, out, stop),
+        None if request.all => all::status(request, out),
         None => once(request, out),
     }
 }

@@ -3,6 +3,8 @@
 //! In: names, and somebody to ask. Out: what is lost, said before; what was done, after. A slot that is read is not touched.
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
 
+mod shards;
+
 use super::error::CommandError;
 use super::output::{Told, bytes, command};
 use crate::outbox::TableName;
@@ -25,6 +27,8 @@ pub struct Request {
     pub slot: String,
     /// The publication, too; else only the mark on it.
     pub publication_too: bool,
+    /// The slots and publications of so many shards, instead.
+    pub shards: Option<u8>,
     /// Without asking.
     pub yes: bool,
     /// As in [`setup::Request`](super::setup::Request).
@@ -49,6 +53,9 @@ pub fn teardown(
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    if let Some(count) = request.shards {
+        return shards::teardown(&mut connection, request, count, out, terminal);
+    }
     let facts = look(&mut connection, request)?;
     refuse(&mut connection, request, &facts)?;
     let plan = plan(request, &facts);
@@ -238,6 +245,7 @@ mod tests {
             publication: "pub".to_owned(),
             slot: "orders".to_owned(),
             publication_too,
+            shards: None,
             yes: false,
             typed_source: None,
         }

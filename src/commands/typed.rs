@@ -13,7 +13,7 @@ const COMMANDS: [&str; 9] =
 const WITHOUT_SOURCE: &str = "dead-letters";
 
 /// Flags that have no value.
-const WITHOUT_VALUE: [&str; 18] = [
+const WITHOUT_VALUE: [&str; 19] = [
     "--apply",
     "--yes",
     "--setup",
@@ -32,6 +32,7 @@ const WITHOUT_VALUE: [&str; 18] = [
     "--backfill",
     "--leave-updated",
     "--then-run",
+    "--all",
 ];
 
 /// What was typed of the flags that every command has.

@@ -62,7 +62,7 @@ impl Reader<'_> {
     }
 
     /// A column's name, or an empty text: there is to be no such column, whatever the table has.
-    fn optional_name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
+    pub(super) fn optional_name(&self, setting: &str, typed: Option<&str>) -> Result<Option<String>, ConfigError> {
         match self.layers.one(setting, typed)? {
             Some(given) if given.text.is_empty() => Ok(Some(given.text)),
             given => Ok(given.map(read::name).transpose()?),

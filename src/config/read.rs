@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
-use super::{LogConfig, LogFormat, Task};
+use super::{LogConfig, LogFormat, Task, shards};
 use crate::cli::{
     BackfillArgs, CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs,
     SourceArgs, StatusArgs, TeardownArgs,
@@ -50,10 +50,10 @@ pub(super) struct Reader<'a> {
 }
 
 /// What every command but `completions` needs.
-struct Place {
+pub(super) struct Place {
     source: Source,
-    publication: String,
-    slot: String,
+    pub(super) publication: String,
+    pub(super) slot: String,
 }
 
 impl Reader<'_> {
@@ -67,7 +67,9 @@ impl Reader<'_> {
 
     pub(super) fn run(&mut self, args: &RunArgs) -> Result<run::Request, ConfigError> {
         self.old_set_up(args.debezium.accept_differences.as_deref())?;
-        let Place { source, publication, slot } = self.place(&args.source)?;
+        let place = self.place(&args.source)?;
+        let shard = self.shard(args, &place)?;
+        let Place { source, publication, slot } = place;
         let limits = self.limits(&args.operation)?;
         let tables = self.tables(&args.table)?;
         let destination = self.destination(&args.destination, limits.max_in_flight)?;
@@ -75,10 +77,13 @@ impl Reader<'_> {
         let bad_rows = self.bad_rows(&args.bad_rows, &slot, addresses)?;
         let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), args, delivery)?;
+        // Dead-letter records have one place, whatever the number of shards.
+        let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
         Ok(run::Request {
             source,
-            publication,
-            slot,
+            publication: name(publication),
+            slot: name(slot),
+            shard,
             setup: self.layers.is_on("setup", args.setup.as_deref())?,
             table_patterns: self.table_patterns(&tables),
             tables,
@@ -132,7 +137,9 @@ impl Reader<'_> {
     }
 
     pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<setup::Request, ConfigError> {
-        let Place { source, publication, slot } = self.place(&args.source)?;
+        let place = self.place(&args.source)?;
+        let shards = self.shards(&args.shards, &place)?;
+        let Place { source, publication, slot } = place;
         let role = args.role.as_ref().map(|text| flag("--role", text));
         let backfill = args.backfill.then(|| self.backfill_after_setup(args)).transpose()?;
         Ok(setup::Request {
@@ -145,6 +152,7 @@ impl Reader<'_> {
             role: role.map(name).transpose()?,
             create_table: args.create_table,
             backfill: backfill.map(Box::new),
+            shards,
             typed_source: args.source.source.as_deref().map(shown_source),
         })
     }
@@ -160,6 +168,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::Request, ConfigError> {
+        self.no_shard(&args.run)?;
         Ok(backfill::Request {
             run: self.run(&args.run)?,
             condition: args.condition.clone(),
@@ -180,6 +189,7 @@ impl Reader<'_> {
             publication,
             slot,
             json: args.json,
+            all: args.all,
             watch: args.watch.then_some(WATCH_EVERY),
             http,
         })
@@ -201,7 +211,8 @@ impl Reader<'_> {
         let Place { source, publication, slot } = self.place(&args.source)?;
         let typed_source = args.source.source.as_deref().map(shown_source);
         let TeardownArgs { publication_too, yes, .. } = *args;
-        Ok(teardown::Request { source, publication, slot, publication_too, yes, typed_source })
+        let shards = args.shards.as_ref().map(|text| shards::count(&flag("--shards", text))).transpose()?;
+        Ok(teardown::Request { source, publication, slot, publication_too, shards, yes, typed_source })
     }
 
     pub(super) fn republish(&mut self, args: &RepublishArgs) -> Result<republish::Request, ConfigError> {

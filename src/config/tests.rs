@@ -209,9 +209,9 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    // The command excludes the file, and an envelope excludes schemas and events.
+    // The command excludes the file, an envelope schemas and events, and the set-up a shard.
     let excluded = ["cloudevents", "cloudevents-source", "from-debezium", "schema-id"];
-    let known = [&["accept-differences"], &excluded[..], &["source-password-command", "to", "topic"]].concat();
+    let known = [&["accept-differences"], &excluded[..], &["shard", "source-password-command", "to", "topic"]].concat();
     assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();
@@ -227,6 +227,23 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
     assert_eq!(format!("{:?}", run(&["-c", file.path().to_str().unwrap()])), expected);
     let variable = [("WALRELAY_CONFIG", file.path().to_str().unwrap())];
     assert_eq!(format!("{:?}", run_in(&environment(&variable), &[]).0), expected);
+}
+
+#[test]
+fn a_shard_has_names_after_the_whole_and_dead_letters_of_all_shards_have_one_place() {
+    let (config, _) = run_in(&environment(&[("WALRELAY_SHARD", "relay-2/3")]), &["-S=shop", "-p=Pub"]);
+    assert_eq!((config.publication.as_str(), config.slot.as_str()), ("Pub_2_of_3", "shop_2_of_3"));
+    assert_eq!(config.bad_rows.dead_letter_topic, "shop.dead-letter");
+    assert!(refused(&["run", "--shard=3/3"]).contains("expected I/N with N from 1 to 16 and I from 0 to N - 1"));
+    assert!(refused(&["run", "--shard=0/3", "--setup"]).contains("--shard: one shard does not set up the others"));
+    let long = format!("--slot={}", "x".repeat(55));
+    assert!(refused(&["run", "--shard=0/3", &long]).contains("too long"));
+    assert!(refused(&["setup", "--shards=3", &long]).contains("too long"));
+    assert_eq!(run(&["--shard=0/3", &format!("--slot={}", "x".repeat(54))]).slot.len(), 61);
+    assert!(refused(&["backfill", "--shard=0/3"]).contains("which rows are older"));
+    for wrong in [["setup", "--shards=0"], ["setup", "--reshard=17"], ["teardown", "--shards=x"]] {
+        assert!(refused(&wrong).contains("expected a number of shards from 1 to 16"), "{wrong:?}");
+    }
 }
 
 #[test]

@@ -7,8 +7,10 @@
 //! were added, or where the slot was there before anybody marked it. A fourth says where the cluster was when the slot was marked, so that
 //! a later slot of the same name does not pass for it ([`Anchor`]). A fifth has the snapshot that meets the slot exactly: what it sees is in no
 //! slot, what it does not see is in this one ([`Taken`]). `setup --apply` alone can write that, since the server gives it only once.
+//! A shard's publication has a line that says which one it is, and while rows move between sets of shards one more ([`Moving`]).
 
 use super::instance::Anchor;
+use super::shard::Shard;
 
 /// What a mark's line begins with.
 const PREFIX: &str = "walrelay slot: ";
@@ -24,6 +26,67 @@ const AT: &str = "walrelay slot at: ";
 
 /// What a line begins with that has the snapshot which meets a slot.
 const SNAPSHOT: &str = "walrelay snapshot: ";
+
+/// What a line begins with that says which shard a publication is, and its slot.
+const SHARD: &str = "walrelay shard: ";
+
+/// What a line begins with that says how far a shard is in a move.
+const MOVE: &str = "walrelay move: ";
+
+/// How far a publication is in a move of rows from one set of shards to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moving {
+    /// Its relay must not read yet: rows from before the cut may be under way elsewhere.
+    Waits,
+    /// It has no rows behind the cut; those from before are being published.
+    Drains,
+    /// All of its rows are acknowledged.
+    Drained,
+}
+
+impl Moving {
+    const WORDS: [(Self, &'static str); 3] =
+        [(Self::Waits, "waits"), (Self::Drains, "drains"), (Self::Drained, "drained")];
+
+    /// As the comment has it.
+    pub(crate) const fn word(self) -> &'static str {
+        let [waits, drains, drained] = Self::WORDS;
+        match self {
+            Self::Waits => waits.1,
+            Self::Drains => drains.1,
+            Self::Drained => drained.1,
+        }
+    }
+}
+
+/// Which shard a publication is, and its slot; `None`: it is none.
+pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
+    let mut lines = comment.unwrap_or_default().lines();
+    lines.find_map(|line| {
+        let (shard, slot) = line.strip_prefix(SHARD)?.split_once(' ')?;
+        Some((shard.parse().ok()?, slot))
+    })
+}
+
+/// The comment of a new shard's publication.
+pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
+    moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(Moving::Waits)).unwrap_or_default()
+}
+
+/// How far a publication is in a move; `None`: there is none.
+pub(crate) fn moving(comment: Option<&str>) -> Option<Moving> {
+    let mut lines = comment.unwrap_or_default().lines();
+    let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
+    Moving::WORDS.iter().find(|(_, known)| *known == word).map(|(moving, _)| *moving)
+}
+
+/// The comment with how far the publication is, in the place of what it says of that; `None` when nothing is left of it.
+pub(crate) fn moving_to(comment: Option<&str>, moving: Option<Moving>) -> Option<String> {
+    let kept = without(comment, |line| line.starts_with(MOVE));
+    let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));
+    let lines: Vec<String> = kept.into_iter().chain(line).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
 
 /// The snapshot that meets a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,6 +285,22 @@ mod tests {
         assert_eq!(super::taken(Some(&comment), "order"), None);
         assert!(super::taken(without_whole(Some(&comment), "orders").as_deref(), "orders").is_some());
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
+    }
+
+    #[test]
+    fn a_shard_is_read_back_and_how_far_it_is_stands_there_once() {
+        let third = Shard::new(2, 3).unwrap();
+        let comment = new_shard(third, "orders_2_of_3");
+        assert_eq!(shard(Some(&comment)), Some((third, "orders_2_of_3")));
+        assert_eq!((moving(Some(&comment)), moving(Some("events")), moving(None)), (Some(Moving::Waits), None, None));
+        let comment = moving_to(Some(&comment), Some(Moving::Drains)).unwrap();
+        assert_eq!(moving(Some(&comment)), Some(Moving::Drains));
+        let comment = moving_to(Some(&comment), Some(Moving::Drained)).unwrap();
+        assert_eq!((moving(Some(&comment)), comment.matches("walrelay move").count()), (Some(Moving::Drained), 1));
+        let marked = set(moving_to(Some(&comment), None).as_deref(), "orders_2_of_3");
+        assert_eq!((moving(Some(&marked)), shard(Some(&marked)).is_some()), (None, true));
+        assert_eq!(moving_to(Some("walrelay move: drains"), None), None);
+        assert_eq!(shard(Some("walrelay shard: 3/3 orders")), None, "there is no such shard");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod replication;
 pub mod rows;
 pub mod server;
 pub mod shape;
+pub mod shard;
 pub mod snapshot;
 pub mod source;
 mod stream;

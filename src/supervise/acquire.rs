@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, State};
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::instance::Witness;
-use crate::pg::marker;
+use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::relay::Identity;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a shard may be read yet: each look is two connections.
+const SHARD_RETRY: Duration = Duration::from_secs(1);
 
 /// So many times, before a slot that is in use is taken for another relay's, and not for what is left of an earlier connection.
 const LEFT_OVER: u32 = 10;
@@ -91,12 +94,25 @@ pub(super) fn acquire(
     positions: &mut impl Positions,
     metrics: &Metrics,
 ) -> Result<Acquired, NotAcquired> {
-    take(target, known, positions, metrics).map_err(|failure| match failure {
-        NotAcquired::Failed(error) if known.slot_seen && is_failing_over(target, &error) => {
-            Error::NotPromoted { refusal: error.to_string() }.into()
+    let mut has_waited = false;
+    loop {
+        match take(target, known, positions, metrics) {
+            Ok(Some(acquired)) => return Ok(acquired),
+            Ok(None) => {}
+            Err(NotAcquired::Failed(error)) if known.slot_seen && is_failing_over(target, &error) => {
+                return Err(Error::NotPromoted { refusal: error.to_string() }.into());
+            }
+            Err(failure) => return Err(failure),
         }
-        failure @ (NotAcquired::Failed(_) | NotAcquired::Stopped) => failure,
-    })
+        if !std::mem::replace(&mut has_waited, true) {
+            let publication = &target.publication;
+            tracing::info!(publication, "waiting until walrelay setup has moved the rows to this set of shards");
+            metrics.set_state(State::WaitingForSlot);
+        }
+        if positions.wait(SHARD_RETRY)? {
+            return Err(NotAcquired::Stopped);
+        }
+    }
 }
 
 /// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
@@ -108,12 +124,13 @@ fn is_failing_over(target: &Target, error: &RunError) -> bool {
     by_standby && in_recovery().unwrap_or(false)
 }
 
+/// `None`: rows from before may be under way in the relays of another set of shards, so that this one must not read yet.
 fn take(
     target: &Target,
     known: &mut Known,
     positions: &mut impl Positions,
     metrics: &Metrics,
-) -> Result<Acquired, NotAcquired> {
+) -> Result<Option<Acquired>, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     let flushed = identify(&mut connection, known, positions)?;
     known.started_at = server::started_at(&mut connection)?;
@@ -122,6 +139,10 @@ fn take(
     // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
     let mut control = known.beside(target, Purpose::Control)?;
     check_wal_level(&mut control)?;
+    let mark = catalog::publication_mark(&mut control, &target.publication)?;
+    if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
+        return Ok(None);
+    }
     positions.outbox().looks_at(flushed);
     let (binary, unmappable) = look_at_publication(&mut control, target, positions.outbox())?;
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
@@ -144,7 +165,7 @@ fn take(
         Some(lsn) => lsn,
         None => confirmed_position(target, known, (witness(positions, true), Some(stream.backend_pid())))?,
     };
-    Ok(Acquired { stream, wal_sender_timeout, confirmed })
+    Ok(Some(Acquired { stream, wal_sender_timeout, confirmed }))
 }
 
 /// What the relay knows of the slot; `watching`: it has looked at it all the time.

@@ -67,6 +67,7 @@ impl Place {
             role: None,
             create_table: false,
             backfill: None,
+            shards: None,
             typed_source: None,
         }
     }
@@ -77,7 +78,7 @@ impl Place {
 
     fn status(&self, json: bool) -> (String, Result<(), CommandError>) {
         let (source, publication, slot) = (self.source(), self.publication.clone(), self.slot.clone());
-        let request = status::Request { source, publication, slot, json, watch: None, http: None };
+        let request = status::Request { source, publication, slot, json, all: false, watch: None, http: None };
         let mut out = Vec::new();
         let outcome = status::status(&request, &mut out, false, &|| false);
         (String::from_utf8(out).unwrap(), outcome)
@@ -89,6 +90,7 @@ impl Place {
             publication: self.publication.clone(),
             slot: self.slot.clone(),
             publication_too,
+            shards: None,
             yes: true,
             typed_source: None,
         };
@@ -419,6 +421,7 @@ fn nobody_to_ask_is_no_yes() {
         publication: place.publication.clone(),
         slot: place.slot.clone(),
         publication_too: false,
+        shards: None,
         yes: false,
         typed_source: None,
     };

@@ -50,6 +50,7 @@ mod role;
 mod rotation;
 mod secure;
 mod shapes;
+mod shards;
 mod signals;
 mod silent;
 mod slots;

@@ -14,6 +14,7 @@ mod postgres;
 mod report;
 mod sample;
 mod service;
+mod shards;
 mod tables;
 
 use super::error::CommandError;
@@ -119,6 +120,7 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, O
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
     let mut tables = tables::tables(config, &facts, outbox);
     report.findings.extend(postgres::findings(config, &facts));
+    shards::add(config, &mut report.findings);
     report.findings.append(&mut tables.findings);
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));

@@ -117,6 +117,7 @@ fn mapped(
         );
     }
     found.extend(nullable(table, plan));
+    found.extend(shared_out(config, table, plan));
     found.extend(payload(table, plan));
     found.extend(scheduled(config, table));
     found.extend(bad_rows(config, table, sample));
@@ -174,6 +175,26 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
                 identifier(name)
             ))
     })
+}
+
+/// Rows of one key must be in one shard.
+fn shared_out(config: &run::Request, table: &TableFacts, plan: &Plan) -> Option<Finding> {
+    let shard = config.shard?;
+    let Some(filter) = &table.filter else {
+        let finding = fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
+        return Some(
+            finding
+                .why("each shard publishes them")
+                .fix("walrelay setup --shards N --apply makes publications with filters"),
+        );
+    };
+    let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;
+    let finding = fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
+    let fix = format!(
+        "the same --key-column as setup --shards had; or walrelay setup --reshard N --key-column {key} --apply, with N other than {}",
+        shard.count()
+    );
+    Some(finding.why("rows of a key may be in several shards, which publish them in no order").fix(fix))
 }
 
 /// A row filter that names the column has dealt with it.
@@ -254,7 +275,7 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
     let Some(publication) = &facts.publication else { return Vec::new() };
     let name = identifier(&config.publication);
     let mut found = Vec::new();
-    if let Some(filter) = &table.filter {
+    if let Some(filter) = table.filter.as_ref().filter(|_| config.shard.is_none()) {
         found.push(
             warn("row_filter", format!("only rows where {filter}"))
                 .why("other rows are never published, and nobody is told")

@@ -3,6 +3,7 @@
 use crate::http::HttpAddress;
 use crate::lsn::Lsn;
 use crate::outbox::{Mapping, TableName, TablePatterns};
+use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::relay::{self, BadRows};
 use crate::sink::destination::{Delivery, Destination};
@@ -18,6 +19,8 @@ pub struct Request {
     pub publication: String,
     /// The slot: `[a-z0-9_]{1,63}`.
     pub slot: String,
+    /// Which shard it is, whose publication and slot these are; `None`: there are no shards.
+    pub shard: Option<Shard>,
     /// Whether to make publication and slot first.
     pub setup: bool,
     /// Only these tables; empty: every table of the publication. Distinct.

@@ -21,7 +21,7 @@ const TABLE: &str = include_str!("../../../sql/outbox.sql");
 const TABLE_NAME: &str = "public.outbox";
 
 /// So that `psql` runs no statement after one that failed.
-const STOP_ON_ERROR: &str = "\\set ON_ERROR_STOP on\n";
+pub(super) const STOP_ON_ERROR: &str = "\\set ON_ERROR_STOP on\n";
 
 /// The first version whose slots standbys can keep.
 const FAILOVER_SLOTS: u32 = 170_000;
@@ -109,6 +109,25 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// Makes the slot of a request, as `user`.
+    pub(super) fn new_slot(request: &Request, user: &str) -> Self {
+        let failover = if request.failover { ", failover => true" } else { "" };
+        // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
+        Self {
+            kind: Kind::Slot,
+            what: format!("slot \"{}\"", request.slot),
+            sql: format!(
+                "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
+                literal(&request.slot)
+            ),
+            comment: "From here on rows are published. By itself, not inside a transaction; it waits until transactions that are open\nnow have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk can bear.".to_owned(),
+            fix: format!(
+                "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
+                identifier(user)
+            ),
+        }
+    }
+
     /// That it is to be done.
     pub(super) fn to_do(&self) -> String {
         format!("{} {}", self.kind.verbs().0, self.what)
@@ -303,24 +322,7 @@ fn role_statements(name: &str, facts: &Facts) -> Vec<String> {
 }
 
 fn slot(request: &Request, facts: &Facts) -> Option<Step> {
-    if facts.slot.is_some() {
-        return None;
-    }
-    let failover = if request.failover { ", failover => true" } else { "" };
-    // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
-    Some(Step {
-        kind: Kind::Slot,
-        what: format!("slot \"{}\"", request.slot),
-        sql: format!(
-            "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
-            literal(&request.slot)
-        ),
-        comment: "From here on rows are published. By itself, not inside a transaction; it waits until transactions that are open\nnow have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk can bear.".to_owned(),
-        fix: format!(
-            "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
-            identifier(&facts.server.user)
-        ),
-    })
+    facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
 }
 
 /// Writes down that the slot was made.
@@ -329,7 +331,7 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
 }
 
 /// The same, with since when: asked as it is written down.
-fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
+pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
     let body = format!(
         "BEGIN
     IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {slot} AND database = current_database()
@@ -509,7 +511,7 @@ fn more_flags(request: &Request) -> String {
     flags
 }
 
-fn comment_lines(text: &str) -> String {
+pub(super) fn comment_lines(text: &str) -> String {
     text.lines().flat_map(|line| ["-- ", line, "\n"]).collect()
 }
 

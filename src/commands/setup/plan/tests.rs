@@ -22,6 +22,7 @@ fn request(tables: &[&str]) -> Request {
         role: None,
         create_table: false,
         backfill: None,
+        shards: None,
         typed_source: None,
     }
 }

@@ -1,0 +1,123 @@
+//! Whether the shards beside this one are there.
+//!
+//! In: the settings of a run that is a shard. Out: findings, and for findings about its own publication and slot what fixes them for
+//! all shards. Reads only.
+
+use crate::commands::run;
+use crate::commands::shards::{Set, sets};
+use crate::finding::{Finding, Level, Side};
+use crate::pg::marker::Moving;
+use crate::pg::shard::Shard;
+use crate::pg::{self, Connection, Purpose};
+
+/// The stable name of the finding.
+const CHECK: &str = "shards";
+
+/// Adds to what was found of Postgres.
+pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
+    let Some(shard) = config.shard else { return };
+    let set_up = format!("walrelay setup --shards {} --apply --table SCHEMA.TABLE", shard.count());
+    for finding in findings.iter_mut() {
+        if finding.level == Level::Fail && ["publication", "slot"].contains(&finding.check) {
+            finding.fix = Some(set_up.clone());
+        }
+    }
+    let found = look(config, shard);
+    findings.extend(found.map_or_else(
+        |error| vec![Finding::warn(Side::Postgres, CHECK, format!("the other shards cannot be looked at: {error}"))],
+        |set| judge(shard, set.as_ref(), &set_up),
+    ));
+}
+
+fn look(config: &run::Request, shard: Shard) -> Result<Option<Set>, pg::Error> {
+    let mut connection = Connection::open(&config.source, Purpose::Control)?;
+    let whole = |name: &str| name.strip_suffix(&shard.name("")).unwrap_or(name).to_owned();
+    let sets = sets(&mut connection, &whole(&config.publication), &whole(&config.slot))?;
+    Ok(sets.into_iter().find(|set| set.count == Some(shard.count())))
+}
+
+fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
+    let count = shard.count();
+    let Some(set) = set else {
+        let finding = Finding::fail(Side::Postgres, CHECK, format!("there are no {count} shards"));
+        return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up)];
+    };
+    if set.is(Moving::Waits) {
+        let finding = Finding::warn(Side::Postgres, CHECK, format!("the set-up of {count} shards is not finished"));
+        return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(format!(
+            "walrelay setup --reshard {count} --apply, or --shards {count} where rows were moved from nowhere"
+        ))];
+    }
+    let member = |shard: &Shard| set.members.iter().find(|member| member.shard == Some(*shard));
+    let missing: Vec<String> = Shard::all(count)
+        .filter(|shard| member(shard).is_none_or(|member| member.found.is_none()))
+        .map(|shard| shard.to_string())
+        .collect();
+    if !missing.is_empty() {
+        let finding =
+            Finding::fail(Side::Postgres, CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
+        return vec![
+            finding
+                .why("their rows are published by nobody, and those committed since are in no slot")
+                .fix(format!("walrelay teardown --shards {count} && {set_up}; then compare the table with the topics")),
+        ];
+    }
+    let unread: Vec<String> = Shard::all(count)
+        .filter(|other| *other != shard)
+        .filter(|shard| member(shard).and_then(|member| member.found.as_ref()).is_some_and(|slot| !slot.row.active))
+        .map(|shard| shard.to_string())
+        .collect();
+    if unread.is_empty() {
+        return vec![Finding::ok(Side::Postgres, CHECK, format!("all {count} are there, and the others are read"))];
+    }
+    let finding = Finding::warn(Side::Postgres, CHECK, format!("no relay reads {}", unread.join(", ")));
+    let run: Vec<String> = unread.iter().map(|shard| format!("walrelay run --shard {shard}")).collect();
+    vec![finding.why("their rows wait in their slots, which keep WAL").fix(run.join("; "))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::shards::Member;
+    use crate::pg::marker;
+    use crate::pg::server::Slot;
+    use serde_json::json;
+
+    fn set(slots: [Option<bool>; 2], comment: Option<&str>) -> Set {
+        let member = |(shard, active): (Shard, Option<bool>)| Member {
+            shard: Some(shard),
+            publication: shard.name("p"),
+            slot: shard.name("s"),
+            comment: comment.map(str::to_owned),
+            owned: true,
+            all_tables: false,
+            found: active.map(|active| Slot {
+                row: serde_json::from_value(json!({"active": active})).unwrap(),
+                confirmed_flush_lsn: None,
+                restart_lsn: None,
+                lag_bytes: None,
+                retained_wal_bytes: None,
+            }),
+        };
+        Set { count: Some(2), members: Shard::all(2).zip(slots).map(member).collect() }
+    }
+
+    fn found(set: Option<&Set>) -> (Level, String) {
+        let mut found = judge(Shard::new(0, 2).unwrap(), set, "setup");
+        assert_eq!(found.len(), 1);
+        let finding = found.remove(0);
+        (finding.level, finding.finding)
+    }
+
+    #[test]
+    fn a_shard_that_nobody_reads_and_one_that_is_gone_are_told() {
+        let all = set([Some(false), Some(true)], None);
+        assert_eq!(found(Some(&all)).0, Level::Ok, "its own relay need not run when it is checked");
+        assert_eq!(found(Some(&set([Some(true), Some(false)], None))), (Level::Warn, "no relay reads 1/2".to_owned()));
+        let gone = "publication or slot is missing of 1/2".to_owned();
+        assert_eq!(found(Some(&set([Some(true), None], None))), (Level::Fail, gone));
+        assert_eq!(found(None).0, Level::Fail);
+        let comment = marker::new_shard(Shard::new(0, 2).unwrap(), "s_0_of_2");
+        assert_eq!(found(Some(&set([Some(false), Some(false)], Some(&comment)))).0, Level::Warn);
+    }
+}

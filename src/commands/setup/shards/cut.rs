@@ -1,0 +1,109 @@
+//! The cut: one transaction, in which the rows of the tables go over from the old set to the new one.
+//!
+//! In: a plan. Out: the cut is done, or nothing is changed. The lock waits for transactions that have written to the tables, and while it
+//! waits, those that begin to write wait behind it. So it waits for a bounded time only, lets them go, and tries again for longer.
+//!
+//! Invariants: the lock is held until the transaction ends, and nothing is changed without it, nor while a slot of the new set is missing.
+
+use super::plan::Plan;
+use super::{Request, Wait, sql};
+use crate::commands::error::CommandError;
+use crate::commands::output::session;
+use crate::commands::setup::Voice;
+use crate::pg::shard::Shard;
+use crate::pg::{self, Connection, catalog, literal, server, sqlstate};
+use crate::supervise::RunError;
+use std::time::Duration;
+
+/// The first bound.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The last one, where there is one table: so long writers may have to wait.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The last one, where there are several. Writers lock them in any order, and after a second (`deadlock_timeout`) the server would end one
+/// of them to resolve a deadlock.
+const LONGEST_OF_SEVERAL: Duration = Duration::from_millis(500);
+
+/// Tries until it is done, or the voice says to stop.
+pub(super) fn cut(
+    connection: &mut Connection,
+    request: &Request,
+    plan: &Plan,
+    voice: &mut Voice<'_>,
+) -> Result<(), CommandError> {
+    let longest = if plan.tables.len() > 1 { LONGEST_OF_SEVERAL } else { LONGEST };
+    let mut bound = SHORTEST;
+    let mut wait = Wait::begin();
+    while !attempt(connection, request, plan, bound)? {
+        let writers = writers(connection, plan)?;
+        wait.turn(voice, || {
+            format!("waiting: the cut can be made once writers of the tables have ended: {}", writers.join("; "))
+        })?;
+        bound = (bound * 2).min(longest);
+    }
+    Ok((voice.say)(&format!("cut: rows that commit from now on are rows of {}", plan.shown()))?)
+}
+
+/// Whether the lock was had in time.
+fn attempt(connection: &mut Connection, request: &Request, plan: &Plan, bound: Duration) -> Result<bool, CommandError> {
+    connection.query("BEGIN")?;
+    // The cut survives a crash of the server from its commit on, whatever the role's default is.
+    connection.query(&format!("SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = {}", bound.as_millis()))?;
+    match connection.query(&sql::lock(plan)) {
+        Ok(_) => {}
+        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
+            connection.query("ROLLBACK")?;
+            return Ok(false);
+        }
+        Err(error) => return Err(refused(error)),
+    }
+    connection.query("SET LOCAL lock_timeout = 0")?;
+    if let Some(slot) = missing_slot(connection, request, plan)? {
+        return Err(RunError::NoSlot { slot, was_there: true }.into());
+    }
+    for statement in sql::cut(request, plan) {
+        connection.query(&statement).map_err(refused)?;
+    }
+    connection.query("COMMIT")?;
+    Ok(true)
+}
+
+/// A slot of the new set that is not there, or not made yet: from the cut on it would be too late.
+fn missing_slot(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<Option<String>, pg::Error> {
+    for name in Shard::all(plan.count).map(|shard| shard.name(&request.slot)) {
+        if server::slot(connection, &name)?.is_none_or(|slot| slot.confirmed_flush_lsn.is_none()) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+fn refused(error: pg::Error) -> CommandError {
+    let fix = "run it as the owner of the publications and of their tables".to_owned();
+    CommandError::from(error).with_fix("make the cut".to_owned(), fix)
+}
+
+/// Who holds a lock that writers have.
+fn writers(connection: &mut Connection, plan: &Plan) -> Result<Vec<String>, pg::Error> {
+    let names: Vec<String> = plan
+        .tables
+        .iter()
+        .map(|table| format!("({}, {})", literal(&table.name.schema), literal(&table.name.name)))
+        .collect();
+    let rows = connection.query(&format!(
+        "SELECT DISTINCT l.pid FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE l.granted AND l.pid IS NOT NULL AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock', 'ShareLock', 'ShareUpdateExclusiveLock')
+            AND (n.nspname, c.relname) IN ({}) ORDER BY 1 LIMIT 3",
+        names.join(", ")
+    ))?;
+    let mut found = Vec::new();
+    for pid in rows.iter().filter_map(|row| row.parse(0)) {
+        found.extend(catalog::session(connection, pid)?.map(|holder| session(&holder)));
+    }
+    if found.is_empty() {
+        found.push("they are gone, or are prepared transactions".to_owned());
+    }
+    Ok(found)
+}

@@ -1,0 +1,243 @@
+//! What there is of both sets, and whether rows may move between them.
+//!
+//! In: names, how many shards there are to be. Out: a [`Plan`], or why there is none. Reads only.
+
+use super::Shards;
+use crate::commands::error::CommandError;
+use crate::commands::output::command;
+use crate::commands::setup::Request;
+use crate::commands::shards::{Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets};
+use crate::outbox::{Role, TableName};
+use crate::pg::marker::{self, Moving};
+use crate::pg::shape::{Shape, shape};
+use crate::pg::shard::{Hashed, Shard};
+use crate::pg::{Connection, catalog, identifier, literal, server};
+use crate::supervise::RunError;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// How many shards there are to be.
+    pub(super) count: u8,
+    pub(super) database: String,
+    pub(super) user: String,
+    /// Where the rows are now; `None`: nowhere.
+    pub(super) source: Option<Set>,
+    /// What there is of the new set.
+    pub(super) target: Set,
+    pub(super) tables: Vec<Table>,
+    /// The rows have gone over.
+    pub(super) is_cut: bool,
+}
+
+/// A table, and what of its rows is hashed.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) name: TableName,
+    pub(super) hashed: Hashed,
+}
+
+impl Plan {
+    /// Nothing is left to do.
+    pub(super) fn is_done(&self) -> bool {
+        is_done(&self.target)
+    }
+
+    pub(super) fn missing_publications(&self) -> impl Iterator<Item = Shard> + '_ {
+        Shard::all(self.count).filter(|shard| !self.target.members.iter().any(|member| member.shard == Some(*shard)))
+    }
+
+    /// For people: `3 shards`.
+    pub(super) fn shown(&self) -> String {
+        self.target.shown()
+    }
+}
+
+/// It is there, and its relays may read.
+fn is_done(target: &Set) -> bool {
+    !target.members.is_empty() && !target.is(Moving::Waits)
+}
+
+/// Looks at both sets.
+pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shards) -> Result<Plan, CommandError> {
+    has_row_filters(connection)?;
+    let server = catalog::server(connection)?;
+    let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
+    for set in sets(connection, &request.publication, &request.slot)? {
+        if set.count == target.count {
+            target = set;
+        } else {
+            others.push(set);
+        }
+    }
+    let is_cut = match target.members.first() {
+        Some(first) => !named_tables(connection, &first.publication)?.is_empty(),
+        None => false,
+    };
+    if is_cut || is_done(&target) {
+        target.is_whole(&request.publication)?;
+    }
+    let plan = |source, target, tables| Plan {
+        count: shards.count,
+        database: server.database.clone(),
+        user: server.user.clone(),
+        source,
+        target,
+        tables,
+        is_cut,
+    };
+    if is_done(&target) {
+        return Ok(plan(None, target, Vec::new()));
+    }
+    let source = source(request, shards, others)?;
+    let named = if let Some(source) = &source {
+        source.is_whole(&request.publication)?;
+        source.members.iter().chain(&target.members).try_for_each(is_ours)?;
+        source_tables(connection, source, is_cut)?
+    } else {
+        target.members.iter().try_for_each(is_ours)?;
+        if request.tables.is_empty() && !is_cut {
+            return Err(no_tables(request, shards));
+        }
+        request.tables.clone()
+    };
+    let tables = named.into_iter().map(|name| table(connection, shards, name, &server.database));
+    let tables = tables.collect::<Result<_, _>>()?;
+    Ok(plan(source, target, tables))
+}
+
+/// The set that has the rows, of those that are not to be made.
+fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
+    let words = |verb: &str, count: u8| command(&format!("setup {verb} {count} --apply"), &request.told());
+    if let Some(waits) = others.iter().find(|set| set.is(Moving::Waits)) {
+        let publication = waits.members.first().map(|member| member.publication.clone()).unwrap_or_default();
+        let verb = if others.len() > 1 { "--reshard" } else { "--shards" };
+        return Err(ShardError::Unfit {
+            publication,
+            why: format!("the set-up of {} is not finished", waits.shown()),
+            fix: words(verb, waits.count.unwrap_or(shards.count)),
+        }
+        .into());
+    }
+    let found = others.iter().map(Set::shown).collect::<Vec<_>>();
+    match (others.len(), shards.moves) {
+        (0, false) => Ok(None),
+        (0, true) => {
+            let hint = words("--shards", shards.count) + " --table public.outbox";
+            Err(ShardError::NothingToMove { publication: request.publication.clone(), hint }.into())
+        }
+        (_, false) => {
+            let hint = format!("to move its rows over: {}", words("--reshard", shards.count));
+            Err(ShardError::Exists { found: found.join(" and "), hint }.into())
+        }
+        (1, true) => Ok(others.into_iter().next()),
+        (_, true) => Err(ShardError::Several { found }.into()),
+    }
+}
+
+fn no_tables(request: &Request, shards: &Shards) -> CommandError {
+    CommandError::FlagNeeded {
+        flag: "--table",
+        why: "which tables the shards are for has to be said".to_owned(),
+        example: command(&format!("setup --shards {}", shards.count), &request.told()) + " --table public.outbox",
+    }
+}
+
+fn is_ours(member: &Member) -> Result<(), ShardError> {
+    if member.owned {
+        return Ok(());
+    }
+    Err(ShardError::Unfit {
+        publication: member.publication.clone(),
+        why: "it belongs to another role".to_owned(),
+        fix: "run it as the owner of the publications and their tables".to_owned(),
+    })
+}
+
+/// The tables that go over. Each publication of a set has the same.
+fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Result<Vec<TableName>, CommandError> {
+    let Some(first) = source.members.first() else { return Ok(Vec::new()) };
+    let tables = named_tables(connection, &first.publication)?;
+    if first.shard.is_none() && !is_cut {
+        is_plain(connection, first, &tables)?;
+    }
+    if tables.is_empty() {
+        return Err(RunError::NoTables { publication: first.publication.clone() }.into());
+    }
+    Ok(tables.into_iter().map(|table| table.name).collect())
+}
+
+/// Sees that a publication without shards is one whose tables can be given a filter, and nobody else's.
+fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable]) -> Result<(), CommandError> {
+    let name = identifier(&member.publication);
+    let unfit =
+        |why: String, fix: String| Err(ShardError::Unfit { publication: member.publication.clone(), why, fix }.into());
+    let other = marker::slots(member.comment.as_deref()).find(|slot| *slot != member.slot);
+    if let Some(other) = other {
+        let fix = format!("drop that slot first, if nobody needs it: walrelay teardown --slot {other}");
+        return unfit(format!("slot \"{other}\" is read with it, too"), fix);
+    }
+    if member.all_tables || has_schemas(connection, &member.publication)? {
+        let why = "it names no tables, but all, or all of a schema".to_owned();
+        return unfit(why, "a publication FOR TABLE …, and a slot for it; then move its rows".to_owned());
+    }
+    if let Some(table) = tables.iter().find(|table| table.restricted) {
+        let why = format!("it has a row filter or a column list on {}, which shards would not have", table.name);
+        return unfit(why, "leave rows out by another table, or take the filter off".to_owned());
+    }
+    let via_root = server::publication(connection, &member.publication)?.is_some_and(|found| found.pubviaroot);
+    match tables.iter().find(|table| table.partitioned && !via_root) {
+        Some(table) => unfit(
+            format!(
+                "{} is partitioned, and its rows come as those of its partitions; a row filter needs them as its own",
+                table.name
+            ),
+            format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn has_schemas(connection: &mut Connection, publication: &str) -> Result<bool, CommandError> {
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_publication_namespace AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.pnpubid
+          WHERE p.pubname = {}",
+        literal(publication)
+    ))?;
+    Ok(!rows.is_empty())
+}
+
+fn table(connection: &mut Connection, shards: &Shards, name: TableName, database: &str) -> Result<Table, CommandError> {
+    let Some(shape) = shape(connection, &name.schema, &name.name)? else {
+        return Err(CommandError::NoTable { table: name.to_string(), database: database.to_owned() });
+    };
+    let key = column(&shape, &name, shards.key_column.as_deref(), Role::Key)?;
+    let id = column(&shape, &name, shards.id_column.as_deref(), Role::Id)?;
+    if let Some(hashed) = Hashed::new(key, id) {
+        return Ok(Table { name, hashed });
+    }
+    let (column, type_id) = key.map(|(column, type_id)| (column.to_owned(), type_id)).unwrap_or_default();
+    let rows = connection.query(&format!("SELECT pg_catalog.format_type({type_id}, NULL)"))?;
+    let type_name = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
+    Err(ShardError::KeyType { table: name.to_string(), column, type_name }.into())
+}
+
+/// The column that a record's part comes from, as `run` finds it.
+fn column<'a>(
+    shape: &'a Shape,
+    table: &TableName,
+    wanted: Option<&str>,
+    role: Role,
+) -> Result<Option<(&'a str, u32)>, ShardError> {
+    let find = |name: &str| {
+        let column = shape.columns.iter().find(|column| column.name == name)?;
+        Some((column.name.as_str(), column.type_id))
+    };
+    match wanted {
+        Some("") => Ok(None),
+        Some(name) => find(name)
+            .map(Some)
+            .ok_or_else(|| ShardError::NoColumn { table: table.to_string(), column: name.to_owned() }),
+        None => Ok(role.names().iter().find_map(|name| find(name))),
+    }
+}

@@ -1,0 +1,279 @@
+//! Sets of shards: which there are.
+//!
+//! In: the names of the whole. Out: the one slot without shards, and each set of shards, as publications and their comments show them.
+//! Reads only. The names of a shard are derived in [`crate::pg::shard`]; a publication that has such a name and no line of ours in its comment is somebody
+//! else's, and is in no set.
+
+use super::output::shell_quoted;
+use crate::outbox::TableName;
+use crate::pg::marker::{self, Moving};
+use crate::pg::server::{self, Slot};
+use crate::pg::shard::{self, Shard};
+use crate::pg::{self, Connection, catalog, literal};
+use crate::supervise::{EXIT_OPERATOR, RunError};
+
+/// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// No row filters.
+    #[error("shards need row filters, which came with Postgres 15; this is {version}")]
+    TooOld {
+        /// The server's version.
+        version: String,
+    },
+    /// The key's type.
+    #[error(
+        "rows of {table} cannot be told apart by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
+    )]
+    KeyType {
+        /// `schema.table`.
+        table: String,
+        /// The key.
+        column: String,
+        /// Its type.
+        type_name: String,
+    },
+    /// There is no such column.
+    #[error("{table} has no column \"{column}\"")]
+    NoColumn {
+        /// `schema.table`.
+        table: String,
+        /// As it was asked for.
+        column: String,
+    },
+    /// A publication that rows cannot be moved from.
+    #[error("rows cannot be moved from publication \"{publication}\": {why}")]
+    Unfit {
+        /// Its name.
+        publication: String,
+        /// Why.
+        why: String,
+        /// What fixes it.
+        fix: String,
+    },
+    /// There are no shards and no slot.
+    #[error("there is nothing to move rows from: no shards, and no slot of publication \"{publication}\"")]
+    NothingToMove {
+        /// Its name.
+        publication: String,
+        /// What makes shards.
+        hint: String,
+    },
+    /// There is something already.
+    #[error("there is {found} already: a new set of shards would publish its rows, too")]
+    Exists {
+        /// What.
+        found: String,
+        /// What moves the rows.
+        hint: String,
+    },
+    /// More than one set to move from.
+    #[error("there are {}: which of them has the rows is not known", found.join(" and "))]
+    Several {
+        /// What.
+        found: Vec<String>,
+    },
+    /// A part of a set is gone.
+    #[error("shard {shard} is not whole: publication \"{publication}\" does not exist")]
+    Incomplete {
+        /// Which.
+        shard: Shard,
+        /// Its publication.
+        publication: String,
+    },
+    /// Rows are under way, and nobody publishes them.
+    #[error("no relay reads slot \"{slot}\": its rows are under way, and would hold up all others")]
+    Unread {
+        /// Its name.
+        slot: String,
+        /// What starts the relay.
+        start: String,
+    },
+}
+
+impl ShardError {
+    /// Wrong settings, or for an operator.
+    pub(super) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::TooOld { .. } | Self::KeyType { .. } | Self::NoColumn { .. } => super::EXIT_SETTINGS,
+            Self::Unfit { .. }
+            | Self::NothingToMove { .. }
+            | Self::Exists { .. }
+            | Self::Several { .. }
+            | Self::Incomplete { .. }
+            | Self::Unread { .. } => EXIT_OPERATOR,
+        }
+    }
+
+    pub(super) fn hint(&self) -> String {
+        match self {
+            Self::TooOld { .. } => {
+                "one table or partition for each relay, each with a publication and a slot of its own".to_owned()
+            }
+            Self::KeyType { .. } | Self::NoColumn { .. } => {
+                "name another column with --key-column, here and for run, or --key-column '' for records without keys"
+                    .to_owned()
+            }
+            Self::Unfit { fix, .. } => fix.clone(),
+            Self::NothingToMove { hint, .. } | Self::Exists { hint, .. } => hint.clone(),
+            Self::Several { .. } => {
+                "drop the set that nobody reads: walrelay teardown --shards N, or walrelay teardown for the one slot"
+                    .to_owned()
+            }
+            Self::Incomplete { shard, .. } => {
+                let count = shard.count();
+                format!(
+                    "rows committed since it went are in no slot: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
+                )
+            }
+            Self::Unread { start, .. } => format!("start its relay: {start}; then the same command again"),
+        }
+    }
+}
+
+/// One publication with its slot.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    /// `None`: it is the one without shards.
+    pub(super) shard: Option<Shard>,
+    pub(super) publication: String,
+    pub(super) slot: String,
+    /// The publication's comment.
+    pub(super) comment: Option<String>,
+    /// The role may change the publication.
+    pub(super) owned: bool,
+    /// FOR ALL TABLES.
+    pub(super) all_tables: bool,
+    /// The slot; `None`: there is none.
+    pub(super) found: Option<Slot>,
+}
+
+impl Member {
+    pub(super) fn moving(&self) -> Option<Moving> {
+        marker::moving(self.comment.as_deref())
+    }
+
+    /// What runs its relay.
+    pub(super) fn command(&self) -> String {
+        match self.shard {
+            Some(shard) => format!("walrelay run --shard {shard}"),
+            None => format!("walrelay run --publication {} --slot {}", shell_quoted(&self.publication), self.slot),
+        }
+    }
+}
+
+/// The publications that share the rows.
+#[derive(Debug, Clone)]
+pub(super) struct Set {
+    /// `None`: one without shards.
+    pub(super) count: Option<u8>,
+    /// In their order; those that are there.
+    pub(super) members: Vec<Member>,
+}
+
+impl Set {
+    /// For people: `3 shards`.
+    pub(super) fn shown(&self) -> String {
+        match self.count {
+            Some(1) => "1 shard".to_owned(),
+            Some(count) => format!("{count} shards"),
+            None => self.members.first().map_or_else(String::new, |plain| format!("slot \"{}\"", plain.slot)),
+        }
+    }
+
+    /// Sees that each of its publications is there.
+    pub(super) fn is_whole(&self, publication: &str) -> Result<(), ShardError> {
+        let has = |shard: &Shard| self.members.iter().any(|member| member.shard == Some(*shard));
+        match self.count.and_then(|count| Shard::all(count).find(|shard| !has(shard))) {
+            Some(shard) => Err(ShardError::Incomplete { shard, publication: shard.name(publication) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether one of them is so far in a move.
+    pub(super) fn is(&self, moving: Moving) -> bool {
+        self.members.iter().any(|member| member.moving() == Some(moving))
+    }
+}
+
+/// Lists the sets, the one without shards first if its slot is there or was.
+///
+/// # Errors
+/// The connection broke.
+pub(super) fn sets(connection: &mut Connection, publication: &str, slot: &str) -> Result<Vec<Set>, pg::Error> {
+    let rows = connection.query(
+        "SELECT pubname, pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE'), puballtables
+           FROM pg_catalog.pg_publication ORDER BY pubname",
+    )?;
+    let mut sets: Vec<Set> = Vec::new();
+    for row in &rows {
+        let (name, comment) = (row.text(0).unwrap_or_default().to_owned(), row.text(1).map(str::to_owned));
+        let found = marker::shard(comment.as_deref()).map(|(shard, slot)| (shard, slot.to_owned()));
+        let (shard, slot) = match found {
+            Some((shard, found)) if name == shard.name(publication) && found == shard.name(slot) => {
+                (Some(shard), found)
+            }
+            None if name == publication => (None, slot.to_owned()),
+            Some(_) | None => continue,
+        };
+        let found = server::slot(connection, &slot)?;
+        if shard.is_none() && found.is_none() && !marker::is_set(comment.as_deref(), &slot) {
+            continue;
+        }
+        let (owned, all_tables) = (row.is_true(2), row.is_true(3));
+        let member = Member { shard, publication: name, slot, comment, owned, all_tables, found };
+        let count = shard.map(Shard::count);
+        match sets.iter_mut().find(|set| set.count == count) {
+            Some(set) => set.members.push(member),
+            None => sets.push(Set { count, members: vec![member] }),
+        }
+    }
+    for set in &mut sets {
+        set.members.sort_by_key(|member| member.shard);
+    }
+    sets.sort_by_key(|set| set.count);
+    Ok(sets)
+}
+
+/// The tables that a publication names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NamedTable {
+    pub(super) name: TableName,
+    pub(super) partitioned: bool,
+    /// It leaves rows or columns out.
+    pub(super) restricted: bool,
+}
+
+/// Lists them; with partitioned tables by their own name.
+///
+/// # Errors
+/// The connection broke.
+pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Result<Vec<NamedTable>, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT n.nspname, c.relname, c.relkind = 'p', m.prqual IS NOT NULL OR m.prattrs IS NOT NULL
+           FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
+           JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE p.pubname = {} ORDER BY 1, 2",
+        literal(publication)
+    ))?;
+    let table = |row: &pg::Row| {
+        let name = TableName { schema: row.text(0)?.to_owned(), name: row.text(1)?.to_owned() };
+        Some(NamedTable { name, partitioned: row.is_true(2), restricted: row.is_true(3) })
+    };
+    Ok(rows.iter().filter_map(table).collect())
+}
+
+/// Sees that the server has row filters.
+///
+/// # Errors
+/// It has none, or the connection broke.
+pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), super::CommandError> {
+    let server = catalog::server(connection)?;
+    if server.wal_level != "logical" {
+        return Err(RunError::WalLevel { found: server.wal_level }.into());
+    }
+    if server.version < shard::SINCE {
+        return Err(ShardError::TooOld { version: server.version_text }.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! `status --all`: every shard, and the slot without shards if it is there.
+//!
+//! In: the names of the whole. Out: one report for each slot, those that are missing of a set too. The relays are not asked: each has an
+//! address of its own.
+
+use super::report::Report;
+use super::{Request, judge, look};
+use crate::commands::error::CommandError;
+use crate::commands::shards::{Member, Set, sets};
+use crate::pg::marker::Moving;
+use crate::pg::shard::Shard;
+use crate::pg::{Connection, Purpose};
+use crate::supervise::RunError;
+use serde::Serialize;
+use std::io::Write;
+
+/// One slot.
+#[derive(Serialize)]
+struct Entry {
+    /// `0/3`; null: it is the one without shards.
+    shard: Option<String>,
+    /// How far it is in a move: `waits`, `drains`, `drained`; null: there is none.
+    moving: Option<&'static str>,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// All of them.
+#[derive(Serialize)]
+struct All {
+    slots: Vec<Entry>,
+}
+
+pub(super) fn status(request: &Request, out: &mut dyn Write) -> Result<(), CommandError> {
+    let mut connection = Connection::open(&request.source, Purpose::Control)?;
+    let sets = sets(&mut connection, &request.publication, &request.slot)?;
+    let mut slots = Vec::new();
+    let mut outcome = Ok(());
+    for (shard, moving) in sets.iter().flat_map(members) {
+        let name = |whole: &String| shard.map_or_else(|| whole.clone(), |shard| shard.name(whole));
+        let of = Request {
+            publication: name(&request.publication),
+            slot: name(&request.slot),
+            http: None,
+            ..request.clone()
+        };
+        let (mut report, judged) = judge(&of, look(&mut connection, &of)?);
+        report.failed(&judged);
+        outcome = outcome.and(judged);
+        slots.push(Entry { shard: shard.map(|shard| shard.to_string()), moving: moving.map(Moving::word), report });
+    }
+    if slots.is_empty() {
+        outcome = Err(RunError::NoSlot { slot: request.slot.clone(), was_there: false });
+    }
+    let all = All { slots };
+    if request.json {
+        // Strings, integers and booleans: there is nothing in it that JSON cannot say.
+        writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default())?;
+    } else {
+        let tables: Vec<String> = all.slots.iter().map(shown).collect();
+        write!(out, "{}", tables.join("\n"))?;
+    }
+    outcome.map_err(Into::into)
+}
+
+/// Also those that are not there.
+fn members(set: &Set) -> Vec<(Option<Shard>, Option<Moving>)> {
+    let moving = |shard| set.members.iter().find(|member| member.shard == shard).and_then(Member::moving);
+    match set.count {
+        None => vec![(None, moving(None))],
+        Some(count) => Shard::all(count).map(|shard| (Some(shard), moving(Some(shard)))).collect(),
+    }
+}
+
+fn shown(entry: &Entry) -> String {
+    let shard = entry.shard.as_ref().map_or_else(String::new, |shard| format!("{:<13}{shard}\n", "shard"));
+    let moving = match entry.moving {
+        Some(moving) => format!("{:<13}{moving}: walrelay setup has not finished\n", "move"),
+        None => String::new(),
+    };
+    format!("{shard}{moving}{}", entry.report.table())
+}

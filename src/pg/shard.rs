@@ -1,0 +1,183 @@
+//! Shards: relays that share the rows of a publication's tables, each with a publication and a slot of its own.
+//!
+//! In: the names of the whole, how many shards there are, a table's key and id columns. Out: the names of each shard, and as SQL the row
+//! filter that lets its rows through. Pure.
+//!
+//! # Which shard has a row
+//!
+//! The first byte of the SHA-256 of the record's key, modulo the number of shards. The hash must be immutable, since Postgres takes no
+//! other function in a row filter, and the same in each version of Postgres, since an upgrade must not move a key while rows are under
+//! way. SHA-256 is defined by a standard. Postgres' own `hashtext` may change between major versions, and `md5` is refused by
+//! servers in FIPS mode. One byte is enough for [`MOST`] shards: the largest has 6 % more keys than the mean at most.
+//!
+//! The key is hashed as the record has it: the bytes of its text form. So two tables whose keys have different types still put equal keys
+//! of one topic into one shard. A row without a key goes by its id, since rows without a key have no order among them. A row without
+//! either goes where the empty text goes.
+//!
+//! Invariants: each row passes the filter of exactly one of the N shards; a filter is never null and raises no error, whatever the row
+//! has, since an error in it ends the walsender.
+//! Specification: PostgreSQL manual, section 29.4 "Row Filters"; FIPS 180-4.
+
+use super::connection::identifier;
+use std::fmt;
+use std::str::FromStr;
+
+/// The most shards: each walsender reads the whole WAL, so more of them only cost more.
+pub const MOST: u8 = 16;
+
+/// What the longest name of a shard has behind the name of the whole, in bytes: `_15_of_16`.
+pub const SUFFIX_BYTES: usize = 9;
+
+/// The first version with row filters: 15.
+pub const SINCE: u32 = 150_000;
+
+/// One of N relays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard {
+    count: u8,
+    index: u8,
+}
+
+impl Shard {
+    /// Shard `index` of `count`; `None`: there is no such shard, or more than [`MOST`].
+    pub const fn new(index: u8, count: u8) -> Option<Self> {
+        if index < count && count <= MOST { Some(Self { count, index }) } else { None }
+    }
+
+    /// All shards of `count`.
+    pub fn all(count: u8) -> impl Iterator<Item = Self> {
+        (0..count.min(MOST)).map(move |index| Self { count, index })
+    }
+
+    /// How many there are with it.
+    pub const fn count(self) -> u8 {
+        self.count
+    }
+
+    /// Its publication or slot, of the name that the whole has. The number of shards is in it, so that while rows move from three shards
+    /// to five both may be there.
+    pub fn name(self, whole: &str) -> String {
+        format!("{whole}_{}_of_{}", self.index, self.count)
+    }
+
+    /// As SQL, whether a row is this shard's.
+    pub fn filter(self, hashed: &Hashed) -> String {
+        format!("pg_catalog.get_byte(pg_catalog.sha256({}), 0) % {} = {}", hashed.bytes, self.count, self.index)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.index, self.count)
+    }
+}
+
+/// That a text names no shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoShard;
+
+impl FromStr for Shard {
+    type Err = NoShard;
+
+    /// `I/N`; before it may stand a name with a `-`, as pods of a StatefulSet and instances of a service have: `walrelay-2/3`.
+    fn from_str(text: &str) -> Result<Self, NoShard> {
+        let (index, count) = text.trim().rsplit_once('/').ok_or(NoShard)?;
+        let index = index.rsplit_once('-').map_or(index, |(_, index)| index);
+        let number = |text: &str| text.parse().map_err(|_| NoShard);
+        Self::new(number(index)?, number(count)?).ok_or(NoShard)
+    }
+}
+
+/// What of a table's row is hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hashed {
+    /// As SQL, of type bytea, never null.
+    bytes: String,
+}
+
+/// A column, and `pg_type.oid` of its type.
+pub type Column<'a> = (&'a str, u32);
+
+impl Hashed {
+    /// The key, or where that is null the id. `None`: a row filter cannot take a key of this type as bytes. An id of such a type is left
+    /// out: rows without a key then share a shard.
+    pub fn new(key: Option<Column<'_>>, id: Option<Column<'_>>) -> Option<Self> {
+        let key = match key {
+            Some(column) => Some(bytes(column)?),
+            None => None,
+        };
+        let terms = key.into_iter().chain(id.and_then(bytes)).chain([r"'\x'::pg_catalog.bytea".to_owned()]);
+        Some(Self { bytes: format!("COALESCE({})", terms.collect::<Vec<_>>().join(", ")) })
+    }
+}
+
+/// As SQL, the bytes of a column's text form, or of a bytea itself. A cast through text is no function that a row filter takes, and neither
+/// is `convert_to`, so the type's own output function is called. `decode` reads a backslash as the beginning of an escape: in texts they
+/// are doubled first.
+fn bytes((name, type_id): Column<'_>) -> Option<String> {
+    const BYTEA: u32 = 17;
+    const TEXT: u32 = 25;
+    const VARCHAR: u32 = 1043;
+    const PLAIN: [(u32, &str); 5] =
+        [(20, "int8out"), (21, "int2out"), (23, "int4out"), (1700, "numeric_out"), (2950, "uuid_out")];
+    const BPCHAR: u32 = 1042;
+    let column = identifier(name);
+    let escaped = |text: &str| {
+        let doubled = format!(r#"pg_catalog.replace({text} COLLATE pg_catalog."C", E'\\', E'\\\\')"#);
+        format!("pg_catalog.decode({doubled}, 'escape')")
+    };
+    Some(match type_id {
+        BYTEA => column,
+        TEXT => escaped(&column),
+        VARCHAR => escaped(&format!("{column}::pg_catalog.text")),
+        BPCHAR => escaped(&format!("pg_catalog.textin(pg_catalog.bpcharout({column}))")),
+        other => {
+            let (_, function) = PLAIN.iter().find(|(type_id, _)| *type_id == other)?;
+            format!("pg_catalog.decode(pg_catalog.textin(pg_catalog.{function}({column})), 'escape')")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_read_from_an_ordinal_with_or_without_the_pods_name() {
+        for (text, shard) in
+            [("0/3", (0, 3)), ("walrelay-2/3", (2, 3)), (" orders-eu-15/16 ", (15, 16)), ("0/1", (0, 1))]
+        {
+            assert_eq!(text.parse(), Ok(Shard::new(shard.0, shard.1).unwrap()), "{text}");
+        }
+        for text in ["", "3/3", "0/0", "0/17", "3", "a/3", "1/b", "-1/3/", "1/3/x", "walrelay2/3", "300/3"] {
+            assert_eq!(text.parse::<Shard>(), Err(NoShard), "{text}");
+        }
+        assert_eq!(Shard::new(1, 3).unwrap().to_string(), "1/3");
+    }
+
+    #[test]
+    fn no_two_shards_have_one_name_and_the_longest_suffix_is_known() {
+        let names: Vec<String> = (1..=MOST).flat_map(Shard::all).map(|shard| shard.name("w")).collect();
+        let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        assert_eq!(names.iter().map(|name| name.len() - 1).max(), Some(SUFFIX_BYTES));
+        assert_eq!(Shard::new(0, 3).unwrap().name("walrelay"), "walrelay_0_of_3");
+    }
+
+    #[test]
+    fn the_key_is_hashed_as_the_record_has_it_and_a_row_without_one_by_its_id() {
+        let hashed = Hashed::new(Some(("Key", 25)), Some(("id", 2950))).unwrap();
+        assert_eq!(
+            Shard::new(1, 3).unwrap().filter(&hashed),
+            r#"pg_catalog.get_byte(pg_catalog.sha256(COALESCE(pg_catalog.decode(pg_catalog.replace("Key" COLLATE pg_catalog."C", E'\\', E'\\\\'), 'escape'), pg_catalog.decode(pg_catalog.textin(pg_catalog.uuid_out("id")), 'escape'), '\x'::pg_catalog.bytea)), 0) % 3 = 1"#
+        );
+    }
+
+    #[test]
+    fn a_key_of_a_type_that_no_filter_takes_is_refused_and_an_id_left_out() {
+        const JSONB: u32 = 3802;
+        assert_eq!(Hashed::new(Some(("key", JSONB)), Some(("id", 25))), None);
+        let hashed = Hashed::new(None, Some(("id", JSONB))).unwrap();
+        assert_eq!(hashed.bytes, r"COALESCE('\x'::pg_catalog.bytea)");
+    }
+}
