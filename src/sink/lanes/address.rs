@@ -4,9 +4,15 @@
 //! Contacts nobody. No error here shows a password.
 
 use super::socket::Tls;
+use crate::given::units::duration;
 use crate::given::{Given, Origin, SettingError};
 use crate::secret::Secret;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// The bounds of what [`timeout`] takes: below, a busy server would be left; above, a server that is gone would go unnoticed.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
+const MOST_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// What stands behind `scheme://`.
 pub struct Address {
@@ -105,6 +111,19 @@ pub fn secret(given: &Given) -> Secret {
         Origin::Flag(_) | Origin::Variable(_) | Origin::Key(_) | Origin::Translated(_) => {
             Secret::Text(given.text.clone().into())
         }
+    }
+}
+
+/// How long a server may be silent while answers are due.
+///
+/// # Errors
+/// It is no time from a second to an hour.
+pub fn timeout(given: &Given) -> Result<Duration, SettingError> {
+    let expected = "a time from 1s to 1h";
+    match duration(&given.text) {
+        Ok(time) if (LEAST_TIMEOUT..=MOST_TIMEOUT).contains(&time) => Ok(time),
+        Ok(_) => Err(given.invalid(expected, None)),
+        Err(error) => Err(given.invalid(expected, error.suggestion)),
     }
 }
 

@@ -7,10 +7,11 @@ use super::settings::{LogIn, Server, Settings};
 use crate::given::{Given, Origin, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;
-use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
+use crate::sink::lanes::address::{Address, needs, secret, switch, timeout, tls};
+use std::time::Duration;
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 13] = [
+pub(super) const PROPERTIES: [&str; 14] = [
     "username",
     "password",
     "token",
@@ -24,7 +25,11 @@ pub(super) const PROPERTIES: [&str; 13] = [
     "tls.certificate",
     "tls.key",
     "tls.first",
+    "timeout",
 ];
+
+/// How long the server may be silent while acknowledgements are due, unless said.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const DEFAULT_PORT: u16 = 4222;
 
@@ -75,6 +80,7 @@ impl Settings {
             inbox: property("inbox").map_or_else(|| Ok(INBOX.to_owned()), inbox)?,
             stream: property("stream").map(stream).transpose()?,
             atomic: atomic(&property)?,
+            timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             id: property("msg-id").map_or_else(|| Ok(MessageId::default()), message_id)?,
             client: "walrelay".to_owned(),
             max_in_flight,
@@ -244,6 +250,9 @@ mod tests {
             ("h", vec![("stream", "a.b")]),
             ("h", vec![("atomic", "true")]),
             ("h", vec![("stream", "a"), ("atomic", "yes")]),
+            ("h", vec![("timeout", "500ms")]),
+            ("h", vec![("timeout", "2h")]),
+            ("h", vec![("timeout", "soon")]),
         ] {
             assert!(read("nats", address, &properties).is_err(), "{address} {properties:?}");
         }

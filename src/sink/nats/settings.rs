@@ -6,6 +6,7 @@
 use super::message::MessageId;
 use crate::secret::Secret;
 use crate::sink::lanes::socket::Tls;
+use std::time::Duration;
 
 /// Servers and how to use them. `Debug` shows no secret.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct Settings {
     /// Messages of a key go together, all or none of them, where the stream allows it.
     pub(super) atomic: bool,
     pub(super) id: MessageId,
+    /// How long the server may be silent while acknowledgements are due; it is asked whether it is there long before.
+    pub(super) timeout: Duration,
     /// The client's name there.
     pub(super) client: String,
     /// Bytes.

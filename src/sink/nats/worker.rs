@@ -37,8 +37,8 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 /// How long one message may go without, while others are acknowledged.
 const ACKNOWLEDGED_AT_LAST: Duration = Duration::from_mins(1);
 
-/// After how long a silence the server is asked whether it is there, and after how long another one is looked for.
-const SILENT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(20));
+/// The part of the longest silence after which the server is asked whether it is there.
+const ASKED_AFTER: u32 = 4;
 
 /// How often it is looked whether any of these times has run out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -340,10 +340,11 @@ impl<'a> Worker<'a> {
     fn look(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
         let now = Instant::now();
         let silence = now.duration_since(self.heard);
-        if silence >= SILENT.1 {
-            return Err(broken(&self.link.address, &format!("no answer for {} s", SILENT.1.as_secs())));
+        let most = self.settings.timeout;
+        if silence >= most {
+            return Err(broken(&self.link.address, &format!("no answer for {} s", most.as_secs())));
         }
-        if silence >= SILENT.0 && !self.asked {
+        if silence >= most / ASKED_AFTER && !self.asked {
             self.asked = true;
             self.link.socket.output.extend_from_slice(b"PING\r\n");
         }

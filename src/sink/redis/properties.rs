@@ -7,12 +7,26 @@ use super::settings::{Settings, Wait};
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::secret::Secret;
-use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
+use crate::sink::lanes::address::{Address, needs, secret, switch, timeout, tls};
 use std::time::Duration;
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 10] =
-    ["username", "password", "database", "tls.ca", "tls.certificate", "tls.key", "maxlen", "approx", "wait", "dedupe"];
+pub(super) const PROPERTIES: [&str; 11] = [
+    "username",
+    "password",
+    "database",
+    "tls.ca",
+    "tls.certificate",
+    "tls.key",
+    "maxlen",
+    "approx",
+    "wait",
+    "dedupe",
+    "timeout",
+];
+
+/// How long a connection may be silent while replies are due, unless said.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -48,6 +62,7 @@ impl Settings {
             password: property("password").map(secret).or_else(|| place.password.map(|text| Secret::Text(text.into()))),
             adding: Adding { most: most(&property)?, dedupe: property("dedupe").map(remembered).transpose()? },
             wait: property("wait").map(wait).transpose()?,
+            timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             client: "walrelay".to_owned(),
             max_in_flight,
         })
@@ -191,6 +206,8 @@ mod tests {
             ("h", vec![("wait", "1,0")]),
             ("h", vec![("dedupe", "7")]),
             ("h", vec![("database", "x")]),
+            ("h", vec![("timeout", "10ms")]),
+            ("h", vec![("timeout", "1")]),
         ] {
             assert!(read("redis", address, &properties).is_err(), "{address} {properties:?}");
         }

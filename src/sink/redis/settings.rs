@@ -21,6 +21,8 @@ pub struct Settings {
     pub(super) adding: Adding,
     /// What is waited for after each batch; `None`: the reply alone.
     pub(super) wait: Option<Wait>,
+    /// How long a connection may be silent while replies are due: a server that hangs longer is connected to again.
+    pub(super) timeout: Duration,
     /// The client's name there.
     pub(super) client: String,
     /// Bytes.

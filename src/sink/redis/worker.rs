@@ -22,8 +22,8 @@ const WINDOW: usize = 8;
 const BATCH_RECORDS: usize = 500;
 const BATCH_BYTES: usize = 256 << 10;
 
-/// How long a connection may be silent while replies are due: a server that hangs longer is looked for elsewhere.
-const SILENT_AT_MOST: Duration = Duration::from_mins(1);
+/// How often it is looked round where nothing is due.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// How long nothing is sent after the server had no room, or could not write.
 const LATER: Duration = Duration::from_millis(500);
@@ -152,8 +152,9 @@ impl<'a> Worker<'a> {
                     }
                 }
                 () = tokio::time::sleep_until(wake) => {
-                    if !self.steps.is_empty() && self.heard.elapsed() >= SILENT_AT_MOST {
-                        let reason = format!("no reply for {} s", SILENT_AT_MOST.as_secs());
+                    let most = self.silent_at_most();
+                    if !self.steps.is_empty() && self.heard.elapsed() >= most {
+                        let reason = format!("no reply for {} s", most.as_secs());
                         return End::Lost(broken(self.settings, &reason));
                     }
                 }
@@ -170,9 +171,14 @@ impl<'a> Worker<'a> {
     }
 
     fn wake(&self) -> Instant {
-        let silent = if self.steps.is_empty() { None } else { Some(self.heard + SILENT_AT_MOST) };
+        let silent = if self.steps.is_empty() { None } else { Some(self.heard + self.silent_at_most()) };
         // With neither it need not wake up; it does once in a while.
-        self.later.into_iter().chain(silent).min().unwrap_or_else(|| Instant::now() + SILENT_AT_MOST)
+        self.later.into_iter().chain(silent).min().unwrap_or_else(|| Instant::now() + IDLE)
+    }
+
+    /// What is waited for is answered only when it is there, or its time is over.
+    fn silent_at_most(&self) -> Duration {
+        self.settings.timeout + self.settings.wait.map_or(Duration::ZERO, |wait| wait.patience)
     }
 
     /// Sends what may be under way.
