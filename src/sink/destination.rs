@@ -197,17 +197,20 @@ pub struct Kept {
 /// Where a record stands at its address. Its text is how the destination's own tools write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Kafka: the partition. Redis: the entry's milliseconds.
+    /// Kafka: the partition. Redis: the entry's milliseconds. NATS: 0.
     pub major: u64,
-    /// What stands between the two numbers.
-    pub between: char,
-    /// Kafka: the offset. Redis: the entry's number in its millisecond.
+    /// What stands between the two numbers; `None`: the second is all.
+    pub between: Option<char>,
+    /// Kafka: the offset. Redis: the entry's number in its millisecond. NATS: the message's place in its stream.
     pub minor: u64,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}{}", self.major, self.between, self.minor)
+        match self.between {
+            Some(between) => write!(f, "{}{between}{}", self.major, self.minor),
+            None => write!(f, "{}", self.minor),
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod time;
 
 pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};

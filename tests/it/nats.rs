@@ -5,10 +5,10 @@
 use serde_json::{Value, json};
 use walrelay_dev::brokers::{Broker, JetStream, Kind, Stored, shared};
 use walrelay_dev::process::wait_until;
-use walrelay_dev::relay::Relay;
+use walrelay_dev::relay::{self, Relay};
 
 use crate::elsewhere::{self, insert, lane};
-use crate::lane::{LONG, Lane, ended, hint, wait_events, wait_log};
+use crate::lane::{LONG, Lane, binary, ended, hint, wait_events, wait_log};
 
 /// A client of the test's own, as nobody.
 fn client(broker: &Broker) -> JetStream {
@@ -141,6 +141,44 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
     lettered.wait_confirmed();
     assert_eq!(ids(broker, &lettered), ["1", "3", "2"]);
     assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox"));
+}
+
+#[test]
+fn dead_letter_messages_are_published_again_and_then_deleted() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = with_stream(broker, &json!({}));
+    lane.sql("INSERT INTO outbox SELECT n::text, NULL, 'k' || n, 't', '{}' FROM generate_series(1, 250) AS n");
+    let mut relay = start(&lane, broker, &["--on-bad-row", "dead-letter", "--header", "key==h"]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let (url, order) = (broker.url(), lane.topic("order"));
+    let command = |more: &[&str]| {
+        let fixed = ["dead-letters", "--slot", &lane.name, "--to", &url, "--json"];
+        let output = relay::run(&binary(), &[&fixed[..], more].concat()).unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let left = || messages(broker, &lane, "dead-letter").len();
+    let (code, listed, err) = command(&[]);
+    assert_eq!((code, listed.lines().count()), (0, 250), "{err}");
+    let first: Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["at"], &first["id"]), (&json!("1"), &json!("1")), "{first}");
+    let (code, _, err) = command(&["--replay", "--id", "7"]);
+    assert_eq!((code, left()), (2, 250), "where to is not known: {err}");
+    let (code, said, err) = command(&["--replay", "--id", "7", "--default-topic", &order]);
+    assert_eq!((code, said.trim()), (0, r#"{"replayed":1,"failed":0}"#), "{err}");
+    let replayed = messages(broker, &lane, "order");
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let counted = pair("Nats-Msg-Id", &format!("{order}:7"));
+    let headers = vec![counted, pair("id", "7"), pair("key", "k7"), pair("eventType", "t"), pair("header-key", "h")];
+    assert_eq!((replayed.len(), &replayed[0].headers, left()), (1, &headers, 249));
+    let (code, said, err) = command(&["--replay", "--default-topic", &order]);
+    assert_eq!((code, said.trim()), (0, r#"{"replayed":249,"failed":0}"#), "{err}");
+    let mut found: Vec<u32> = ids(broker, &lane).iter().map(|id| id.parse().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!((found, left()), ((1..=250).collect(), 0));
+    let (code, _, err) = command(&["--dead-letter-topic", "nobody"]);
+    assert!(code == 2 && err.contains("nobody does not exist"), "{err}");
 }
 
 /// One row that the stream, or the server, refuses for its size, between two of its key.

@@ -14,7 +14,8 @@ mod chain;
 mod fetch;
 mod profile;
 mod sign;
-mod time;
+
+use super::time;
 
 pub(crate) use chain::{AwsError, Surroundings};
 pub(crate) use sign::Presigned;

@@ -226,7 +226,7 @@ impl DeadLetters for Reading {
             return Ok(NextKept::Waiting);
         }
         let settled = replayed.contains(offset);
-        let place = Place { major: u64::try_from(partition).unwrap_or_default(), between: ':', minor: offset };
+        let place = Place { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
         Ok(NextKept::Kept(Kept { place, settled, record }))
     }
 

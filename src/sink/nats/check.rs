@@ -53,10 +53,11 @@ struct Config {
     mirror: Option<serde::de::IgnoredAny>,
 }
 
+/// The streams that take a subject.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Names {
-    streams: Option<Vec<String>>,
+pub(super) struct Names {
+    pub(super) streams: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

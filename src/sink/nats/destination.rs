@@ -3,13 +3,16 @@
 //! In: `--to nats://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a stream for measurements.
 
 use super::check::api_error;
+use super::dead_letters::Reading;
 use super::link::{Answered, Link};
 use super::properties::{EXAMPLE, PROPERTIES, SCHEMES, SUBJECTS};
 use super::settings::{LogIn, Settings};
 use super::{answer, check};
 use crate::finding::Finding;
 use crate::given::{Given, Origin, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{
+    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use serde_json::json;
@@ -83,6 +86,10 @@ impl Destination for Settings {
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
+        Ok(Box::new(Reading::new(self.clone().named(client), topic)?))
     }
 
     fn event_binding(&self) -> Option<EventBinding> {

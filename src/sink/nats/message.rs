@@ -20,16 +20,16 @@ const MESSAGE_ID: &str = "Nats-Msg-Id";
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 
 /// The header that holds the key.
-const KEY: &str = "key";
+pub(super) const KEY: &str = "key";
 
 /// What stands before the name of a header whose own name is taken.
-const TAKEN: &str = "header-";
+pub(super) const TAKEN: &str = "header-";
 
 /// Names that begin so are the server's: it would act on them.
 const SERVERS: &str = "nats-";
 
 /// The header that holds the row's id.
-const ID: &str = "id";
+pub(super) const ID: &str = "id";
 
 /// The header that each dead-letter record has.
 const DEAD_LETTER: &str = "walrelay-error";
@@ -141,9 +141,14 @@ fn in_batch(out: &mut Vec<u8>, sending: Sending<'_>, batch: InBatch) {
     out.extend_from_slice(if batch.last { b"\r\nNats-Batch-Commit: 1\r\n" } else { b"\r\n" });
 }
 
-fn is_taken(name: &str) -> bool {
-    let begins = name.get(..SERVERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SERVERS));
-    begins || name.eq_ignore_ascii_case(KEY)
+/// Whether a record's header cannot have this name here.
+pub(super) fn is_taken(name: &str) -> bool {
+    is_servers(name) || name.eq_ignore_ascii_case(KEY)
+}
+
+/// Whether the server would act on a header of this name.
+pub(super) fn is_servers(name: &str) -> bool {
+    name.get(..SERVERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SERVERS))
 }
 
 fn header(out: &mut Vec<u8>, name: &[&str], value: &[&[u8]]) {

@@ -8,6 +8,7 @@
 
 mod answer;
 mod check;
+mod dead_letters;
 mod destination;
 mod link;
 mod message;

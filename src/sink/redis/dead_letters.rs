@@ -143,7 +143,7 @@ type Field<'a> = (&'a str, &'a [u8]);
 fn entry<'a>(tokens: &mut Tokens<'a>) -> Option<(Place, Vec<Field<'a>>)> {
     let (Some(Token::Array(2)), Some(Token::Bytes(id))) = (tokens.next(), tokens.next()) else { return None };
     let (major, minor) = std::str::from_utf8(id).ok()?.split_once('-')?;
-    let place = Place { major: major.parse().ok()?, between: '-', minor: minor.parse().ok()? };
+    let place = Place { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
     let Some(Token::Array(words)) = tokens.next() else { return None };
     let mut fields = Vec::new();
     for _ in 0..words / 2 {

@@ -1,7 +1,9 @@
-//! Times as AWS writes them.
+//! Times as AWS and NATS write them.
 //!
 //! In: a time, or its text. Out: the other. Reads no clock. Specification: ISO 8601; Howard Hinnant, "chrono-Compatible Low-Level Date
 //! Algorithms", for days and civil dates.
+
+#![cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only AWS' signatures have times in their other form"))]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,0 +1,319 @@
+//! Reads the dead-letter messages of a stream, and removes those that were published again.
+//!
+//! In: settings, a subject. Out: its messages as the records that they were written of, up to the last one that was there at the beginning.
+//! What is settled is deleted (`STREAM.MSG.DELETE`): a stream has no other place to remember it. Headers are undone as `message` writes
+//! them; a message's time is the one at which the stream took it.
+//! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.MSG.GET`, `STREAM.MSG.DELETE`).
+
+use super::answer::{ApiError, NOT_PERMITTED};
+use super::check::{Names, api_error};
+use super::link::{Answered, Link};
+use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
+use super::settings::Settings;
+use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::lanes::block_on;
+use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::json;
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+/// Messages that are read at once. Their number bounds what is held.
+const AT_ONCE: usize = 100;
+
+/// What the API says where there is no such message.
+const NO_MESSAGE: u16 = 10037;
+
+/// How long the server may be unavailable: nothing is lost, and the command can be run again.
+const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// How long to wait before it is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// One subject, being read.
+pub(super) struct Reading {
+    settings: Settings,
+    subject: String,
+    stream: String,
+    /// The next message is here or behind.
+    next: u64,
+    /// The last one that was there at the beginning; `None`: there was none, or everything is read.
+    last: Option<u64>,
+    count: u64,
+    read: VecDeque<Kept>,
+    /// Since when the server is unavailable.
+    silent: Option<Instant>,
+}
+
+/// A message as the API gives it.
+#[derive(Debug, Deserialize)]
+struct Stored<'a> {
+    seq: u64,
+    /// Base64.
+    #[serde(borrow, default)]
+    hdrs: Cow<'a, str>,
+    #[serde(borrow, default)]
+    data: Cow<'a, str>,
+    #[serde(borrow, default)]
+    time: Cow<'a, str>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Got<'a> {
+    #[serde(borrow, default)]
+    message: Option<Stored<'a>>,
+    #[serde(borrow, default)]
+    error: Option<ApiError<'a>>,
+}
+
+/// How many messages a subject has.
+#[derive(Debug, Deserialize)]
+struct Counted {
+    state: State,
+}
+
+#[derive(Debug, Deserialize)]
+struct State {
+    #[serde(default)]
+    subjects: std::collections::BTreeMap<String, u64>,
+}
+
+impl Reading {
+    pub(super) fn new(settings: Settings, subject: &str) -> Result<Self, NoDeadLetters> {
+        let found = block_on(async {
+            let mut link = Link::open(&settings, 0).await?;
+            let data = answer(&mut link, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
+            let names: Names = serde_json::from_slice(&data).unwrap_or_default();
+            let Some(stream) = names.streams.unwrap_or_default().into_iter().next() else { return Ok(None) };
+            let last = get(&mut link, subject, &stream, &json!({ "last_by_subj": subject })).await?;
+            let filter = json!({ "subjects_filter": subject });
+            let data = answer(&mut link, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
+            let counted = serde_json::from_slice::<Counted>(&data).map(|info| info.state.subjects.values().sum());
+            Ok(Some((stream, last.map(|kept| kept.place.minor), counted.unwrap_or_default())))
+        });
+        let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
+        let (subject, read) = (subject.to_owned(), VecDeque::new());
+        Ok(Self { settings, subject, stream, next: 1, last, count, read, silent: None })
+    }
+
+    /// The next messages, up to `last`.
+    fn ask(&self, last: u64) -> Result<VecDeque<Kept>, Failure> {
+        block_on(async {
+            let mut link = Link::open(&self.settings, 0).await?;
+            let (mut read, mut next) = (VecDeque::new(), self.next);
+            while read.len() < AT_ONCE && next <= last {
+                let question = json!({ "seq": next, "next_by_subj": self.subject });
+                let Some(kept) = get(&mut link, &self.subject, &self.stream, &question).await? else { break };
+                next = kept.place.minor + 1;
+                read.push_back(kept);
+            }
+            Ok(read)
+        })
+    }
+
+    fn delete(&self, places: &[Place]) -> Result<(), Failure> {
+        block_on(async {
+            let mut link = Link::open(&self.settings, 0).await?;
+            for place in places {
+                let question = json!({ "seq": place.minor, "no_erase": true });
+                let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
+                match link.ask(&request, &question.to_string()).await? {
+                    Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
+                    // Deleted already, by an attempt whose answer was lost.
+                    Answered::With(_, data) if is_no_message(&data) => {}
+                    Answered::With(headers, data) => refused(&self.subject, &headers, &data)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits a moment, unless that has no use.
+    fn wait(&mut self, failure: Failure) -> Result<(), Failure> {
+        let since = *self.silent.get_or_insert_with(Instant::now);
+        if failure.class != FailureClass::Environment || since.elapsed() >= SILENT_FOR {
+            return Err(failure);
+        }
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+}
+
+impl DeadLetters for Reading {
+    fn next(&mut self) -> Result<NextKept, Failure> {
+        if let Some(kept) = self.read.pop_front() {
+            return Ok(NextKept::Kept(kept));
+        }
+        let Some(last) = self.last else { return Ok(NextKept::End) };
+        match self.ask(last) {
+            Ok(read) => self.read = read,
+            Err(failure) => return self.wait(failure).map(|()| NextKept::Waiting),
+        }
+        self.silent = None;
+        // Another's replay may have deleted what was there at the beginning, and more may have come.
+        self.read.retain(|kept| kept.place.minor <= last);
+        match self.read.back() {
+            Some(kept) => self.next = kept.place.minor + 1,
+            None => self.last = None,
+        }
+        Ok(NextKept::Waiting)
+    }
+
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
+        while let Err(failure) = self.delete(places) {
+            self.wait(failure)?;
+        }
+        self.silent = None;
+        Ok(Vec::new())
+    }
+}
+
+/// The answer to a question of the API that is no error.
+async fn answer(
+    link: &mut Link,
+    subject: &str,
+    request: &str,
+    question: &serde_json::Value,
+) -> Result<Vec<u8>, Failure> {
+    match link.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
+        Answered::Forbidden => Err(forbidden(subject, request)),
+        Answered::With(headers, data) => refused(subject, &headers, &data).map(|()| data),
+    }
+}
+
+/// A message; `None`: there is none.
+async fn get(
+    link: &mut Link,
+    subject: &str,
+    stream: &str,
+    question: &serde_json::Value,
+) -> Result<Option<Kept>, Failure> {
+    let request = format!("STREAM.MSG.GET.{stream}");
+    match link.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
+        Answered::Forbidden => Err(forbidden(subject, &request)),
+        Answered::With(_, data) if is_no_message(&data) => Ok(None),
+        Answered::With(headers, data) => {
+            refused(subject, &headers, &data)?;
+            Ok(serde_json::from_slice::<Got<'_>>(&data)
+                .ok()
+                .and_then(|got| got.message)
+                .map(|stored| kept(subject, &stored)))
+        }
+    }
+}
+
+fn is_no_message(data: &[u8]) -> bool {
+    let got = serde_json::from_slice::<Got<'_>>(data);
+    got.is_ok_and(|got| got.error.is_some_and(|error| error.err_code == NO_MESSAGE))
+}
+
+fn forbidden(subject: &str, request: &str) -> Failure {
+    let text = format!("NATS does not let this user ask $JS.API.{request}, which reads {subject}");
+    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+}
+
+/// JetStream is not ready, or the stream is gone: that may pass.
+fn refused(subject: &str, headers: &[u8], data: &[u8]) -> Result<(), Failure> {
+    let Some(error) = api_error(headers, data) else { return Ok(()) };
+    let text = format!("{subject} cannot be read: {error}");
+    Err(Failure { class: FailureClass::Environment, reason: super::answer::CONNECTION, text })
+}
+
+fn kept(subject: &str, stored: &Stored<'_>) -> Kept {
+    let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
+    let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
+    let place = Place { major: 0, between: None, minor: stored.seq };
+    Kept { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
+}
+
+/// To the second.
+fn millis_of(text: &str) -> i64 {
+    let since = time::of_extended(text).and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or_default()
+}
+
+/// The record that a message was written of.
+fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> OwnedRecord {
+    let (mut key, mut headers) = (None, Vec::new());
+    // The first line is the version.
+    for line in written.split(|byte| *byte == b'\n').skip(1) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default();
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        // A name that is no text is nobody's of ours.
+        let Ok(name) = std::str::from_utf8(name) else { continue };
+        if name == KEY {
+            key = Some(value);
+        } else if !is_servers(name) {
+            let own = name.strip_prefix(TAKEN).filter(|own| is_taken(own)).unwrap_or(name);
+            let header = Header { name: own, value: Some(value) };
+            if name == ID { headers.insert(0, header) } else { headers.push(header) }
+        }
+    }
+    OwnedRecord::of(&Record {
+        topic: subject,
+        key,
+        value: Some(data),
+        headers: &headers,
+        timestamp_millis,
+        partition: None,
+        content: Content::Unknown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::{Given, Origin};
+    use crate::sink::HeaderRoom;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_message_becomes_the_record_that_it_was_written_of() {
+        let written = b"NATS/1.0\r\nNats-Msg-Id: dead:7\r\nid: 7\r\nNats-Expected-Stream: S\r\nkey: k\r\n\
+            eventType: t\r\nheader-Key: own\r\nheader-x:y\r\n\r\n";
+        record("dead", written, b"\xff", 9).with_record(&mut HeaderRoom::default(), |record| {
+            assert_eq!((record.topic, record.key, record.value), ("dead", Some(&b"k"[..]), Some(&b"\xff"[..])));
+            let headers: Vec<_> = record.headers.iter().map(|header| (header.name, header.value)).collect();
+            let text = |text: &'static str| Some(text.as_bytes());
+            let expected = [("id", text("7")), ("eventType", text("t")), ("Key", text("own")), ("header-x", text("y"))];
+            assert_eq!(headers, expected);
+        });
+        assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_000);
+        assert!(is_no_message(br#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#));
+        assert!(!is_no_message(b"{}") && !is_no_message(b"garbled"));
+    }
+
+    #[test]
+    fn a_server_that_is_unavailable_is_asked_again_for_a_minute() {
+        // Nobody listens any more.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let given = Given { text: address.to_string(), origin: Origin::Flag("--to".to_owned()) };
+        let settings = Settings::read("nats", &given, |_| None, 1 << 20).unwrap();
+        let mut reading = Reading {
+            settings,
+            subject: "dead".to_owned(),
+            stream: "S".to_owned(),
+            next: 1,
+            last: Some(7),
+            count: 1,
+            read: VecDeque::new(),
+            silent: None,
+        };
+        assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
+        reading.silent = Instant::now().checked_sub(SILENT_FOR);
+        assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
+        let place = Place { major: 0, between: None, minor: 7 };
+        assert_eq!(reading.settle(&[place]).unwrap_err().class, FailureClass::Environment);
+    }
+}
