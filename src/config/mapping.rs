@@ -21,7 +21,9 @@ impl Reader<'_> {
     /// Reads them; the destination has a rule for addresses, and may have no place for what is asked.
     pub(super) fn mapping(&self, args: &RunArgs, destination: &dyn Destination) -> Result<Mapping, ConfigError> {
         let RunArgs { rows, records, routing, .. } = args;
-        let (headers, constants) = self.headers(records)?;
+        let (mut headers, constants) = self.headers(records)?;
+        let own = destination.header_column();
+        headers.extend(own.map(|(name, column)| (name.to_owned(), column.to_owned())));
         self.columns(
             rows,
             Mapping {

@@ -128,6 +128,11 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// It is there already, or cannot be had.
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
 
+    /// A header that it reads from each record for itself, and the column that holds it.
+    fn header_column(&self) -> Option<(&'static str, &str)> {
+        None
+    }
+
     /// How CloudEvents' attributes stand in a record's headers; `None`: nothing says so for this kind.
     fn event_binding(&self) -> Option<EventBinding> {
         None

@@ -169,6 +169,37 @@ fn a_queue_that_is_full_is_waited_for_and_passes_no_later_row() {
 }
 
 #[test]
+fn a_row_names_its_exchange_by_a_column_and_waits_alone_while_that_is_missing() {
+    let (broker, lane) = (broker(), bound(broker()));
+    let other = format!("{}-other", lane.name);
+    lane.sql("ALTER TABLE outbox ADD exchange text");
+    lane.sql(&format!(
+        "INSERT INTO outbox SELECT n::text, 'order', 'k' || n % 2, 't', '{{}}', CASE n % 2 WHEN 0 THEN '{other}' END
+         FROM generate_series(1, 40) AS n"
+    ));
+    let mut relay = start(&lane, broker, &["-X", "exchange-column=exchange"]);
+    wait_log(&relay, "no exchange");
+    let odd: Vec<String> = (1..=40).filter(|n| n % 2 == 1).map(|n: u32| n.to_string()).collect();
+    let mut arrived = Vec::new();
+    wait_until(LONG, "the rows of the usual exchange", || {
+        arrived.extend(ids(broker, &lane));
+        Ok(arrived.len() >= odd.len())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {arrived:?} {}", relay.log()));
+    assert_eq!(arrived, odd);
+    let mut client = broker.amqp().unwrap();
+    client.exchange(&other, "topic").unwrap();
+    client.bind(&lane.name, &other, "#").unwrap();
+    lane.wait_confirmed();
+    let rest = messages(broker, &lane);
+    assert!(rest.iter().all(|message| message.exchange == other), "{rest:?}");
+    assert!(rest.iter().all(|message| !message.headers.contains_key("walrelay-exchange")), "{rest:?}");
+    let even: Vec<String> = (1..=40).filter(|n| n % 2 == 0).map(|n: u32| n.to_string()).collect();
+    assert_eq!(rest.iter().map(|message| message.property("message_id").to_owned()).collect::<Vec<_>>(), even);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
 fn a_row_above_the_brokers_limit_stops_is_skipped_or_goes_to_dead_letters_without_its_payload() {
     let broker = Broker::start(Kind::RabbitMq, &["max_message_size = 100000"]).unwrap();
     let rows = "INSERT INTO outbox SELECT n::text, 'order', 'k', 't', jsonb_build_object('x', repeat('x', n % 2 * 200000)) \

@@ -5,7 +5,7 @@
 use super::properties::{EXAMPLE, PROPERTIES, ROUTING_KEYS, SCHEMES};
 use super::session::{ASKING, Refusal, Session};
 use super::settings::Settings;
-use super::{check, judge, method};
+use super::{check, judge, message, method};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
@@ -55,6 +55,10 @@ impl Destination for Settings {
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    fn header_column(&self) -> Option<(&'static str, &str)> {
+        self.exchange_column.as_deref().map(|column| (message::EXCHANGE, column))
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

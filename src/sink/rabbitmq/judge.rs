@@ -7,6 +7,7 @@ use super::method::Closing;
 use super::settings::Settings;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
+use std::borrow::Cow;
 
 /// Labels of failures, for metrics.
 pub(super) const CONNECTION: &str = "connection";
@@ -18,9 +19,17 @@ pub(super) const NOT_PERMITTED: &str = "not_permitted";
 const REFUSED: &str = "refused";
 const ROUTING_KEY: &str = "routing_key";
 const HEADERS: &str = "headers";
+const EXCHANGE: &str = "exchange";
+
+/// The exchange without a name, in which a routing key is a queue's name.
+pub(super) const DEFAULT_EXCHANGE: &str = "(default)";
+
+/// A row's own exchange is missing: another row's may be there.
+pub(super) const NO_OWN_EXCHANGE: Fault = Fault::Record(FailureClass::Topic, NO_EXCHANGE);
 
 /// What a record may be refused for.
-pub(super) const REFUSALS: [&str; 6] = [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS];
+pub(super) const REFUSALS: [&str; 7] =
+    [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS, EXCHANGE];
 
 /// What a failed delivery may say.
 pub(super) const REASONS: [&str; 8] =
@@ -109,8 +118,10 @@ pub(super) fn not_taken(settings: &Settings, key: &str) -> Failure {
 }
 
 /// No queue takes a message.
-pub(super) fn unroutable(settings: &Settings, key: &[u8], closing: Closing<'_>) -> Failure {
-    let (exchange, key) = (settings.exchange_shown(), String::from_utf8_lossy(key));
+pub(super) fn unroutable(exchange: &[u8], key: &[u8], closing: Closing<'_>) -> Failure {
+    let exchange =
+        if exchange.is_empty() { Cow::Borrowed(DEFAULT_EXCHANGE) } else { String::from_utf8_lossy(exchange) };
+    let key = String::from_utf8_lossy(key);
     let text = format!("no queue takes messages of exchange {exchange} with routing key {key}: {}", shown(closing));
     Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
 }
@@ -135,6 +146,11 @@ pub(super) fn bad(reason: &'static str, text: String) -> Failure {
 /// A routing key that is too long, or none.
 pub(super) fn bad_key(bytes: usize) -> Failure {
     bad(ROUTING_KEY, format!("a routing key has 1 to 255 bytes, this one {bytes}"))
+}
+
+/// A row's own exchange that can be none.
+pub(super) fn bad_exchange(bytes: usize) -> Failure {
+    bad(EXCHANGE, format!("an exchange's name is UTF-8 of at most 255 bytes, this one has {bytes}"))
 }
 
 /// Headers that cannot be written.

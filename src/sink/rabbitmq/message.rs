@@ -36,6 +36,12 @@ const PERSISTENT: u8 = 2;
 /// Names of headers that say something else here, or would be obeyed by the server.
 const RESERVED: [&str; 5] = ["key", "id", "type", "CC", "BCC"];
 
+/// The header that carries a row's own exchange to where it is written. Messages do not have it; dead-letter records do.
+pub(super) const EXCHANGE: &str = "walrelay-exchange";
+
+/// The header that each dead-letter record has.
+const DEAD_LETTER: &str = "walrelay-error";
+
 /// The longest name of a header, in bytes.
 pub(super) const LONGEST_NAME: usize = SHORT;
 
@@ -77,6 +83,19 @@ fn content_type(record: Stored<'_>) -> Option<&'static [u8]> {
 /// Whether it can be a property.
 fn fits(text: &&[u8]) -> bool {
     text.len() <= SHORT
+}
+
+/// Where a message goes: to the exchange that its row names, or else to `usual`, as all dead-letter records do.
+pub(super) fn exchange_of<'a>(usual: &'a str, record: Stored<'a>) -> &'a str {
+    let mut own = None;
+    for header in record.headers() {
+        match header.name {
+            DEAD_LETTER => return usual,
+            EXCHANGE => own = header.value.and_then(|value| std::str::from_utf8(value).ok()),
+            _ => {}
+        }
+    }
+    own.filter(|own| !own.is_empty()).unwrap_or(usual)
 }
 
 /// Appends the frames of a message; nothing where it cannot be one. `frame_bytes`: the most a frame may have.
@@ -133,6 +152,9 @@ fn entries<'a>(mut table: Writing<'a>, record: Stored<'_>, parts: &Parts<'_>) ->
         }
     }
     for Header { name, value } in record.headers().skip(parts.headers) {
+        if name == EXCHANGE && !record.headers().any(|header| header.name == DEAD_LETTER) {
+            continue;
+        }
         table = if RESERVED.contains(&name) {
             table.entry(&[b"header:", name.as_bytes()].concat(), value)
         } else {
@@ -252,6 +274,26 @@ mod tests {
         let mut entries = Vec::new();
         header.table(&mut |name, value| entries.push((name.to_vec(), value.len()))).unwrap();
         assert_eq!(entries, [(b"id".to_vec(), 256), (b"type".to_vec(), 256)]);
+    }
+
+    #[test]
+    fn a_row_may_name_its_exchange_and_a_dead_letter_record_keeps_the_name() {
+        let own = Header { name: EXCHANGE, value: Some(b"own") };
+        let dead = Header { name: DEAD_LETTER, value: Some(b"why") };
+        let goes = |headers: &[Header<'_>]| {
+            let chunk = chunk(&Record { headers, ..RECORD });
+            let record = chunk.get(0).unwrap();
+            let mut out = Vec::new();
+            publish(&mut out, 1, "x", record, ROOM).unwrap();
+            let named = out.windows(EXCHANGE.len()).any(|part| part == EXCHANGE.as_bytes());
+            (exchange_of("usual", record).to_owned(), named)
+        };
+        assert_eq!(goes(&[own]), ("own".to_owned(), false));
+        for value in [None, Some(&b""[..])] {
+            assert_eq!(goes(&[Header { name: EXCHANGE, value }]), ("usual".to_owned(), false));
+        }
+        assert_eq!(goes(&[]), ("usual".to_owned(), false));
+        assert_eq!(goes(&[own, dead]), ("usual".to_owned(), true));
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub(super) enum Method<'a> {
     /// A message that no queue takes; it follows.
     Return {
         closing: Closing<'a>,
+        exchange: &'a [u8],
         key: &'a [u8],
     },
     Ack {
@@ -98,8 +99,7 @@ impl<'a> Method<'a> {
             (85, 11) => Self::Selected,
             (60, 50) => {
                 let closing = Closing { code: values.u16()?, text: values.short()? };
-                values.short()?;
-                Self::Return { closing, key: values.short()? }
+                Self::Return { closing, exchange: values.short()?, key: values.short()? }
             }
             (60, 80) => Self::Ack { tag: values.u64()?, multiple: values.u8()? & 1 == 1 },
             (60, 120) => Self::Nack { tag: values.u64()?, multiple: values.u8()? & 1 == 1 },

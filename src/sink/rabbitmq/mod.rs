@@ -40,6 +40,10 @@ fn admit(record: &Record<'_>) -> Result<(), Failure> {
     if bytes == 0 || bytes > wire::SHORT {
         return Err(judge::bad_key(bytes));
     }
+    let own = record.headers.iter().find(|header| header.name == message::EXCHANGE).and_then(|header| header.value);
+    if let Some(own) = own.filter(|own| own.len() > wire::SHORT || std::str::from_utf8(own).is_err()) {
+        return Err(judge::bad_exchange(own.len()));
+    }
     match record.headers.iter().find(|header| header.name.len() > message::LONGEST_NAME) {
         Some(header) => Err(judge::bad_headers(format!("a header's name of {} bytes", header.name.len()))),
         None => Ok(()),

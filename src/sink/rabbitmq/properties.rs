@@ -13,8 +13,9 @@ use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
 use std::time::Duration;
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 12] = [
+pub(super) const PROPERTIES: [&str; 13] = [
     "exchange",
+    "exchange-column",
     "declare",
     "queue",
     "username",
@@ -79,6 +80,7 @@ impl Settings {
             tls: is_encrypted.then(|| tls(&property)).transpose()?,
             login,
             exchange: name("exchange")?.unwrap_or_else(|| EXCHANGE.to_owned()),
+            exchange_column: property("exchange-column").map(column).transpose()?,
             queue: name("queue")?.filter(|queue| !queue.is_empty()),
             declare,
             heartbeat: property("heartbeat").map(heartbeat).transpose()?.unwrap_or(HEARTBEAT),
@@ -116,6 +118,13 @@ fn login<'a>(
     };
     let user = property("username").map(|given| given.text.clone()).or(user).unwrap_or_else(|| GUEST.to_owned());
     Ok(Login::Plain { user, password })
+}
+
+fn column(given: &Given) -> Result<String, SettingError> {
+    if given.text.is_empty() {
+        return Err(given.invalid("the name of a column", None));
+    }
+    Ok(given.text.clone())
 }
 
 fn name_of(given: &Given) -> Result<String, SettingError> {
@@ -202,6 +211,7 @@ mod tests {
             ("h", vec![("heartbeat", "0s")]),
             ("h", vec![("heartbeat", "1500ms")]),
             ("h", vec![("exchange", long.as_str())]),
+            ("h", vec![("exchange-column", "")]),
             ("h", vec![("auth", "kerberos")]),
             ("h", vec![("auth", "external")]),
             ("h", vec![("auth", "external"), ("tls.certificate", "c"), ("tls.key", "k")]),

@@ -16,6 +16,8 @@ pub struct Settings {
     pub(super) login: Login,
     /// Where messages go; empty: the default exchange, in which a routing key is a queue's name.
     pub(super) exchange: String,
+    /// The column that names a row's own exchange; where it is null or empty, `exchange` counts.
+    pub(super) exchange_column: Option<String>,
     /// The queue that is declared or looked at.
     pub(super) queue: Option<String>,
     /// Exchange and queue are declared at each connection.
@@ -51,6 +53,6 @@ impl Settings {
 
     /// The exchange, for people.
     pub(super) fn exchange_shown(&self) -> &str {
-        if self.exchange.is_empty() { "(default)" } else { &self.exchange }
+        if self.exchange.is_empty() { super::judge::DEFAULT_EXCHANGE } else { &self.exchange }
     }
 }

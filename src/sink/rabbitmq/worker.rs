@@ -272,7 +272,9 @@ impl<'a> Worker<'a> {
         let Self { settings, session, channels, .. } = self;
         let (Some(channel), Some(record)) = (channels.get_mut(at), receiver.record(taken.item)) else { return };
         let output = &mut session.socket.output;
-        match message::publish(output, channel.number, &settings.exchange, record, session.frame_bytes) {
+        let usual = settings.exchange.as_str();
+        let exchange = if settings.exchange_column.is_some() { message::exchange_of(usual, record) } else { usual };
+        match message::publish(output, channel.number, exchange, record, session.frame_bytes) {
             Ok(print) => channel.window.publish(print, Instant::now(), taken),
             Err(TooManyHeaders { bytes }) => {
                 let text = format!("properties of {bytes} bytes; the broker's frame_max is {}", session.frame_bytes);
@@ -358,8 +360,8 @@ impl<'a> Worker<'a> {
         match said {
             Method::Ack { tag, multiple } => self.confirmed(at, tag, multiple, true, receiver),
             Method::Nack { tag, multiple } => self.confirmed(at, tag, multiple, false, receiver),
-            Method::Return { closing, key } => {
-                channel.returned(key, judge::unroutable(self.settings, key, closing));
+            Method::Return { closing, exchange, key } => {
+                channel.returned(key, judge::unroutable(exchange, key, closing));
                 Ok(())
             }
             Method::Selected => {
@@ -412,7 +414,11 @@ impl<'a> Worker<'a> {
         let Some(channel) = self.channels.get_mut(at) else { return Ok(()) };
         let suspects = channel.window.suspects();
         let left: Vec<_> = channel.closed(output).collect();
-        let fault = judge::fault(closing.code);
+        let fault = match judge::fault(closing.code) {
+            // Another row's may be there.
+            Fault::Exchange if self.settings.exchange_column.is_some() => judge::NO_OWN_EXCHANGE,
+            fault => fault,
+        };
         let mut blamed = false;
         for (taken, returned) in left {
             let key = receiver.record(taken.item).map_or("", |record| record.topic());
