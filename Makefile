@@ -20,15 +20,19 @@ ARGS ?=
 
 target = $(or $(CARGO_TARGET_DIR),target)
 
+# The destination; empty: Kafka.
+TO ?=
+to = $(if $(TO),--to $(TO))
+
 .PHONY: help demo test check provision conformance conformance-debezium conformance-generated chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
-demo: ## Show it: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
+demo: ## TO=kafka, redis, nats or rabbitmq: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
 	@dev/prerequisites demo
 	@started=$$(date +%s); $(CARGO) build --locked --workspace --bins \
-		&& exec $(target)/debug/walrelay-dev demo --built-in $$(($$(date +%s) - started)) $(ARGS)
+		&& exec $(target)/debug/walrelay-dev demo $(to) --built-in $$(($$(date +%s) - started)) $(ARGS)
 
 # Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
 # core, since they wait for servers half of their time.
@@ -42,7 +46,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	dev/lint-deploy schemas
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --locked --workspace
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
-		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,kafka-cut,ddl,slot-recreated,credentials-rotated
+		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
 check: ## Formatting, lints and tests that need no services
 	@dev/prerequisites build
@@ -69,10 +73,10 @@ conformance-generated: ## ARGS="--seed 1 --configurations 300", each by Debezium
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-generated $(ARGS)
 
-chaos: ## ROUNDS=50 of faults under load: relay, Postgres, brokers and network killed, frozen, cut, slowed
+chaos: ## TO=kafka, redis, nats or rabbitmq, ROUNDS=50 of faults under load: relay, Postgres, brokers, network killed, frozen, cut
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) $(ARGS)
+	$(target)/release/walrelay-dev chaos $(to) --rounds $(ROUNDS) $(ARGS)
 
 outage: ROUNDS = 3
 outage: ## ROUNDS=3 of what takes minutes: a broker gone in half a transaction, or under load, or the relay stopped
@@ -93,10 +97,10 @@ bench: ## Measure beside pg_recvlogical and Debezium, on loopback and across a n
 	$(call measure,steady) --no-backlog --subjects walrelay,debezium-tuned --steady $(if $(QUICK),$(QUICK_RATES),$(RATES)) \
 		$(ARGS)
 	$(call measure,network-steady) --no-backlog --subjects walrelay,debezium-tuned \
-		--kafka-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 --steady $(if $(QUICK),2000,$(NETWORK_RATES)) \
+		--broker-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 --steady $(if $(QUICK),2000,$(NETWORK_RATES)) \
 		$(ARGS)
 	$(call measure,network-backlog) --subjects pg-recvlogical,walrelay,debezium-tuned --over tcp --rows 300000 \
-		--kafka-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 $(ARGS)
+		--broker-distance $(if $(QUICK),$(QUICK_DISTANCES),$(DISTANCES)) --partitions 12,48 $(ARGS)
 
 measure = $(target)/release/walrelay-dev bench --name $(if $(QUICK),quick-)$(1) --runs $(if $(QUICK),3,$(RUNS)) \
 	--seconds $(if $(QUICK),10,20) --brokers $(BROKERS)

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod account;
+pub mod arrivals;
 pub mod brokers;
 pub mod cluster;
 pub mod conformance;
@@ -26,6 +27,7 @@ pub mod relay;
 pub mod run_dir;
 pub mod sdk;
 pub mod secure;
+pub mod servers;
 pub mod shop;
 pub mod stage;
 pub mod tap;

@@ -6,6 +6,7 @@ mod binary;
 mod commands;
 mod distance;
 mod screen;
+mod to;
 
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision, sdk};
 
-use commands::{bench, chaos, conformance, conformance_debezium, conformance_generated, demo, prune_chaos};
+use commands::{bare, bench, chaos, conformance, conformance_debezium, conformance_generated, demo, prune_chaos};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -44,6 +45,8 @@ enum Command {
     Chaos(chaos::Arguments),
     /// Measure walrelay beside others, end to end: backlogs and steady rates
     Bench(Box<bench::Arguments>),
+    /// Publish rows as fast as a broker takes them, with the windows of the relay and nothing before: what `bench` compares with
+    Bare(bare::Arguments),
     /// Hold the relay against the cases of tests/conformance
     Conformance(conformance::Arguments),
     /// Hold the relay against a real Debezium Server, on the same rows by the same properties; then move there and back
@@ -72,6 +75,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Bare(arguments) => bare::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),

@@ -1,6 +1,6 @@
 //! One relay between one database and its topics.
 //!
-//! In: a Postgres, a Kafka, the relay's binary. Out: a fresh database with the shop's tables, the topics, publication
+//! In: a Postgres, a destination, the relay's binary. Out: a fresh database with the shop's tables, the topics, publication
 //! and slot (by the relay's own `setup`), relays that run on them, and when everything committed has been confirmed.
 //! Several stages share the services: each has names of its own.
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use ::postgres::{Client, NoTls};
 use anyhow::{Context as _, Result};
-use rdkafka::ClientConfig;
 
+use crate::arrivals::Arrivals;
 use crate::kafka::Kafka;
 use crate::postgres::{Postgres, quote_identifier, unique_name};
 use crate::relay::{self, Relay};
-use crate::{consume, process, shop, truth};
+use crate::{process, shop, truth};
 
 /// The partitions of each topic unless it is said.
 const PARTITIONS: u32 = 4;
@@ -30,12 +30,12 @@ pub struct Stage {
     pub relay_source: String,
     /// Database, publication and slot have this name.
     pub name: String,
-    /// Bootstrap servers.
-    pub brokers: String,
+    /// What `--to` takes.
+    pub to: String,
     /// Topics are `prefix.order` and `prefix.invoice`.
     pub topic_prefix: String,
-    /// Gets into Kafka.
-    pub client: ClientConfig,
+    /// Where what was published is read.
+    pub arrivals: Arrivals,
     admin_source: String,
 }
 
@@ -67,21 +67,39 @@ impl Stage {
         partitions: u32,
         topic_settings: &[(&str, &str)],
     ) -> Result<Self> {
+        let to = format!("kafka://{}", kafka.brokers());
+        let arrivals = Arrivals::Kafka(Box::new(kafka.client_config()));
+        let stage = Self::build_to(postgres, &to, arrivals, binary, topic_prefix, options)?;
+        for topic in stage.topics() {
+            kafka.create_topic(&topic, partitions, topic_settings)?;
+        }
+        Ok(stage)
+    }
+
+    /// Makes database, tables and keys for a destination that is prepared already.
+    ///
+    /// # Errors
+    /// As [`Stage::build`].
+    pub fn build_to(
+        postgres: &Postgres,
+        to: &str,
+        arrivals: Arrivals,
+        binary: &Path,
+        topic_prefix: &str,
+        options: &shop::Options,
+    ) -> Result<Self> {
         let name = postgres.create_unique_database("shop")?;
         let stage = Self {
             binary: binary.to_owned(),
             source: postgres.url(&name),
             relay_source: postgres.url(&name),
             name,
-            brokers: kafka.brokers(),
+            to: to.to_owned(),
             topic_prefix: topic_prefix.to_owned(),
-            client: kafka.client_config(),
+            arrivals,
             admin_source: postgres.url("postgres"),
         };
         shop::create_tables(&mut stage.connect()?, options)?;
-        for topic in stage.topics() {
-            kafka.create_topic(&topic, partitions, topic_settings)?;
-        }
         Ok(stage)
     }
 
@@ -133,7 +151,7 @@ impl Stage {
     /// The arguments of `walrelay` for running on this stage.
     pub fn run_arguments(&self, more: &[&str]) -> Vec<String> {
         let topic = format!("{}.{{route}}", self.topic_prefix);
-        let fixed = ["run", "--brokers", &self.brokers, "--topic", &topic];
+        let fixed = ["run", "--to", &self.to, "--topic", &topic];
         let fixed = fixed.into_iter().map(str::to_owned);
         fixed.chain(self.place()).chain(more.iter().map(|&argument| argument.to_owned())).collect()
     }
@@ -173,9 +191,7 @@ impl Stage {
     /// Database or brokers do not answer.
     pub fn compare(&self) -> Result<truth::Report> {
         let mut checker = truth::Checker::load(&mut self.connect()?)?;
-        for topic in self.topics() {
-            consume::read_topic(&self.client, &topic, |record| checker.see(&record))?;
-        }
+        self.arrivals.read(&self.topics(), |record| checker.see(&record))?;
         Ok(checker.finish())
     }
 

@@ -2,7 +2,7 @@
 //! another.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -14,6 +14,12 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Declarations last.
 const DURABLE: u8 = 2;
 
+/// Messages that a consumer is given before it acknowledges any.
+const PREFETCH: u16 = 1000;
+
+/// What a stream says of a message: its place, from 0.
+const STREAM_OFFSET: &str = "x-stream-offset";
+
 /// A message of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
@@ -23,10 +29,12 @@ pub struct Message {
     pub key: String,
     /// The properties that it has, by their names: `message_id`, `type`, …
     pub properties: BTreeMap<&'static str, String>,
-    /// Its headers that are texts or nothing.
+    /// Its headers that are texts, numbers or nothing.
     pub headers: BTreeMap<String, Option<String>>,
     /// Its body.
     pub body: Vec<u8>,
+    /// What [`Connection::acknowledge`] takes; 0: nothing is to be acknowledged.
+    pub tag: u64,
 }
 
 impl Message {
@@ -39,12 +47,17 @@ impl Message {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+
+    /// Its place in a stream, from 0; `None`: it does not come out of one.
+    pub fn stream_offset(&self) -> Option<i64> {
+        self.headers.get(STREAM_OFFSET)?.as_deref()?.parse().ok()
+    }
 }
 
 /// A connection to a broker on 127.0.0.1, as `guest` in the vhost `/`, with one channel.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: BufReader<TcpStream>,
 }
 
 /// The bytes of a frame that are not looked at yet.
@@ -74,6 +87,8 @@ impl<'a> Rest<'a> {
             let value = match entries.number(1)? {
                 86 => None,
                 83 => Some(entries.text(4)?),
+                // As the server writes whole numbers.
+                108 => Some(entries.number(8)?.to_string()),
                 116 => Some((entries.number(1)? != 0).to_string()),
                 other => bail!("header {name} is of another kind: {other}"),
             };
@@ -115,8 +130,8 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        let mut connection = Self { stream };
-        connection.stream.write_all(b"AMQP\x00\x00\x09\x01")?;
+        let mut connection = Self { stream: BufReader::new(stream) };
+        connection.stream.get_mut().write_all(b"AMQP\x00\x00\x09\x01")?;
         connection.answer(&[(10, 10)])?;
         let plain = [&table(&[])[..], &short("PLAIN"), b"\x00\x00\x00\x0c\x00guest\x00guest", &short("en_US")].concat();
         connection.send(0, (10, 11), &plain)?;
@@ -153,6 +168,27 @@ impl Connection {
     pub fn queue(&mut self, name: &str, arguments: &[(&str, &str)]) -> Result<()> {
         let arguments = [&[0, 0][..], &short(name), &[DURABLE], &table(arguments)].concat();
         self.call((50, 10), &arguments, (50, 11))
+    }
+
+    /// How many messages of a queue wait for a consumer.
+    ///
+    /// # Errors
+    /// There is no such queue.
+    pub fn length(&mut self, name: &str) -> Result<u64> {
+        const PASSIVE: u8 = 1;
+        self.send(1, (50, 10), &[&[0, 0][..], &short(name), &[PASSIVE], &table(&[])].concat())?;
+        let (_, payload) = self.answer(&[(50, 11)])?;
+        let mut rest = Rest(&payload);
+        rest.text(1)?;
+        rest.number(4)
+    }
+
+    /// Removes the messages of a queue.
+    ///
+    /// # Errors
+    /// There is no such queue.
+    pub fn purge(&mut self, name: &str) -> Result<()> {
+        self.call((50, 30), &[&[0, 0][..], &short(name), &[0]].concat(), (50, 31))
     }
 
     /// Binds a queue.
@@ -197,7 +233,12 @@ impl Connection {
         }
         let mut rest = Rest(&payload);
         rest.bytes(9)?;
-        let mut message = Message { exchange: rest.text(1)?, key: rest.text(1)?, ..Message::default() };
+        let message = Message { exchange: rest.text(1)?, key: rest.text(1)?, ..Message::default() };
+        self.content(message).map(Some)
+    }
+
+    /// What follows the method that announces a message: its properties and its body.
+    fn content(&mut self, mut message: Message) -> Result<Message> {
         let (_, header) = self.frame()?;
         let mut rest = Rest(&header);
         rest.bytes(4)?;
@@ -206,7 +247,79 @@ impl Connection {
         while message.body.len() < size {
             message.body.extend(self.frame()?.1);
         }
-        Ok(Some(message))
+        Ok(message)
+    }
+
+    /// Begins to take the messages of a queue, which go on to come: see [`Connection::delivered`]. `from`: of a stream, the first
+    /// that is wanted.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn consume(&mut self, queue: &str, from: Option<i64>) -> Result<()> {
+        self.call((60, 10), &[&[0, 0, 0, 0][..], &PREFETCH.to_be_bytes(), &[0]].concat(), (60, 11))?;
+        let from = from.map(|from| from.to_string());
+        let arguments: Vec<(&str, &str)> = from.iter().map(|from| (STREAM_OFFSET, from.as_str())).collect();
+        let arguments = [&[0, 0][..], &short(queue), &short("dev"), &[0], &table(&arguments)].concat();
+        self.call((60, 20), &arguments, (60, 21))
+    }
+
+    /// The next message of what is consumed; `None` when none comes within `limit`.
+    ///
+    /// # Errors
+    /// The connection is lost, or the queue is gone.
+    pub fn delivered(&mut self, limit: Duration) -> Result<Option<Message>> {
+        if self.stream.buffer().is_empty() && !self.comes(limit)? {
+            return Ok(None);
+        }
+        let (_, payload) = self.answer(&[(60, 60)])?;
+        let mut rest = Rest(&payload);
+        rest.text(1)?;
+        let tag = rest.number(8)?;
+        rest.bytes(1)?;
+        let message = Message { exchange: rest.text(1)?, key: rest.text(1)?, tag, ..Message::default() };
+        self.content(message).map(Some)
+    }
+
+    /// Whether anything is there to be read within `limit`.
+    fn comes(&mut self, limit: Duration) -> Result<bool> {
+        self.stream.get_ref().set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
+        let came = match self.stream.fill_buf() {
+            Ok([]) => bail!("the connection was closed"),
+            Ok(_) => true,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
+            Err(error) => return Err(error.into()),
+        };
+        self.stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+        Ok(came)
+    }
+
+    /// All messages up to this one have been dealt with.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn acknowledge(&mut self, message: &Message) -> Result<()> {
+        self.send(1, (60, 80), &[&message.tag.to_be_bytes()[..], &[1]].concat())
+    }
+
+    /// Publishes to a queue, by the exchange that every queue is bound to. Whether it arrives shows there.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn publish(&mut self, queue: &str, body: &[u8]) -> Result<()> {
+        self.send(1, (60, 40), &[&[0, 0][..], &short(""), &short(queue), &[0]].concat())?;
+        let size = u64::try_from(body.len())?.to_be_bytes();
+        // Of basic, without properties.
+        self.write_frame(2, 1, &[&[0, 60, 0, 0][..], &size, &[0, 0]].concat())?;
+        self.write_frame(3, 1, body)
+    }
+
+    /// Leaves, so that what was sent is dealt with.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn leave(mut self) -> Result<()> {
+        self.send(0, (10, 50), &[&[0, 200][..], &short(""), &[0, 0, 0, 0]].concat())?;
+        self.answer(&[(10, 51)]).map(drop)
     }
 
     fn call(&mut self, method: (u16, u16), arguments: &[u8], answer: (u16, u16)) -> Result<()> {
@@ -215,15 +328,16 @@ impl Connection {
     }
 
     fn send(&mut self, channel: u16, (class, method): (u16, u16), arguments: &[u8]) -> Result<()> {
-        let size = u32::try_from(arguments.len() + 4)?;
-        let mut frame = vec![1];
+        self.write_frame(1, channel, &[&class.to_be_bytes()[..], &method.to_be_bytes(), arguments].concat())
+    }
+
+    fn write_frame(&mut self, sort: u8, channel: u16, payload: &[u8]) -> Result<()> {
+        let mut frame = vec![sort];
         frame.extend(channel.to_be_bytes());
-        frame.extend(size.to_be_bytes());
-        frame.extend(class.to_be_bytes());
-        frame.extend(method.to_be_bytes());
-        frame.extend(arguments);
+        frame.extend(u32::try_from(payload.len())?.to_be_bytes());
+        frame.extend(payload);
         frame.push(0xCE);
-        Ok(self.stream.write_all(&frame)?)
+        Ok(self.stream.get_mut().write_all(&frame)?)
     }
 
     /// One of these methods, and what stands behind its number.

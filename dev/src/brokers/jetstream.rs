@@ -1,6 +1,7 @@
 //! NATS' client protocol and JetStream's API, as far as tests need them: one question, one answer, and what a stream holds. A client
 //! of its own, so that what the relay wrote is read by another.
 
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +13,16 @@ use serde_json::{Value, json};
 /// How long a connection, and each answer, may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Messages that are asked for at once.
+const AT_ONCE: u64 = 100;
+
 /// A message that a stream holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// Its place in the stream, from 1.
     pub sequence: u64,
+    /// When it was stored, in milliseconds since the epoch.
+    pub millis: i64,
     /// Where it was sent to.
     pub subject: String,
     /// Names and values, in their order, less those that the server adds when it is read.
@@ -178,19 +184,54 @@ impl Connection {
     /// As [`Connection::api`].
     pub fn messages(&mut self, stream: &str) -> Result<Vec<Stored>> {
         let mut stored: Vec<Stored> = Vec::new();
-        let subject = format!("$JS.API.DIRECT.GET.{stream}");
         loop {
-            // One by one: servers before 2.11 know no batches.
             let next = stored.last().map_or(1, |message| message.sequence + 1);
-            let reply = self.send(&subject, json!({ "seq": next, "next_by_subj": ">" }).to_string().as_bytes())?;
-            let message = self.answer(&reply)?;
-            match message.status {
-                None => stored.push(of_stream(message)?),
-                // There is nothing from there on.
-                Some(404) => return Ok(stored),
-                Some(other) => bail!("{subject}: {other} {:?}", message.headers),
+            let more = self.messages_from(stream, next, AT_ONCE)?;
+            if more.is_empty() {
+                return Ok(stored);
+            }
+            stored.extend(more);
+        }
+    }
+
+    /// Up to `most` messages of a stream from this place on, in their order; none: there are none yet.
+    ///
+    /// # Errors
+    /// As [`Connection::api`].
+    pub fn messages_from(&mut self, stream: &str, place: u64, most: u64) -> Result<Vec<Stored>> {
+        // A question for each: servers before 2.11 know no batches.
+        let questions = (place..place + most).map(|from| json!({ "seq": from, "next_by_subj": ">" }));
+        let asked = questions.map(|question| self.ask_for(stream, &question)).collect::<Result<Vec<_>>>()?;
+        let mut answers = HashMap::new();
+        while answers.len() < asked.len() {
+            let message = self.message()?;
+            if asked.contains(&message.subject) {
+                answers.insert(message.subject.clone(), stored_in(message)?);
             }
         }
+        // Behind the first that was not there yet, others may have come meanwhile.
+        let found = asked.iter().map_while(|reply| answers.remove(reply).flatten());
+        // Where a message is missing, both questions are answered with the one behind it.
+        let mut stored: Vec<Stored> = Vec::new();
+        for message in found {
+            if stored.last().is_none_or(|last| last.sequence < message.sequence) {
+                stored.push(message);
+            }
+        }
+        Ok(stored)
+    }
+
+    /// The place of a subject's last message, from 1; 0: it has none.
+    ///
+    /// # Errors
+    /// As [`Connection::api`].
+    pub fn last_place(&mut self, stream: &str, subject: &str) -> Result<u64> {
+        let reply = self.ask_for(stream, &json!({ "last_by_subj": subject }))?;
+        Ok(stored_in(self.answer(&reply)?)?.map_or(0, |message| message.sequence))
+    }
+
+    fn ask_for(&mut self, stream: &str, question: &Value) -> Result<String> {
+        self.send(&format!("$JS.API.DIRECT.GET.{stream}"), question.to_string().as_bytes())
     }
 }
 
@@ -200,6 +241,15 @@ fn with(mut object: Value, members: &Value) -> Value {
         object.extend(members.clone());
     }
     object
+}
+
+/// What a question for a message was answered with; `None`: there is nothing from there on.
+fn stored_in(message: Message) -> Result<Option<Stored>> {
+    match message.status {
+        None => of_stream(message).map(Some),
+        Some(404) => Ok(None),
+        Some(other) => bail!("JetStream: {other} {:?}", message.headers),
+    }
 }
 
 fn of_stream(message: Message) -> Result<Stored> {
@@ -220,8 +270,35 @@ fn of_stream(message: Message) -> Result<Stored> {
     };
     Ok(Stored {
         sequence: server("Nats-Sequence")?.parse()?,
+        millis: millis_of(&server("Nats-Time-Stamp")?).context("a time that is none")?,
         subject: server("Nats-Subject")?,
         headers,
         data: message.data,
     })
+}
+
+/// Milliseconds since the epoch of a time in UTC such as `2026-01-02T03:04:05.678901234Z`.
+fn millis_of(text: &str) -> Option<i64> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    // Years begin in March, so that the day that may be missing is the last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469;
+    let seconds = ((days * 24 + number(11..13)?) * 60 + number(14..16)?) * 60 + number(17..19)?;
+    let fraction: String =
+        text.get(20..)?.chars().take_while(char::is_ascii_digit).chain("000".chars()).take(3).collect();
+    Some(seconds * 1000 + fraction.parse::<i64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_counted_from_the_epoch() {
+        assert_eq!(millis_of("1970-01-01T00:00:00.0Z"), Some(0));
+        assert_eq!(millis_of("2024-02-29T12:34:56.7891Z"), Some(1_709_210_096_789));
+        assert_eq!(millis_of("2026-03-01T00:00:00.000000001Z"), Some(1_772_323_200_000));
+        assert_eq!(millis_of("soon"), None);
+    }
 }

@@ -158,6 +158,11 @@ impl Broker {
         self.program.configure(&self.folder, self.port, &more)
     }
 
+    /// Which broker it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -170,17 +175,28 @@ impl Broker {
 
     /// What `--to` takes for it.
     pub fn url(&self) -> String {
+        self.url_through(self.port)
+    }
+
+    /// The same through another port on 127.0.0.1, such as a tap's.
+    pub fn url_through(&self, port: u16) -> String {
         match self.kind {
-            Kind::Valkey => format!("redis://127.0.0.1:{}", self.port),
-            Kind::Nats => format!("nats://127.0.0.1:{}", self.port),
-            Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port),
-            Kind::ElasticMq => format!("sqs+http://127.0.0.1:{}/elasticmq", self.port),
+            Kind::Valkey => format!("redis://127.0.0.1:{port}"),
+            Kind::Nats => format!("nats://127.0.0.1:{port}"),
+            Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
+            Kind::ElasticMq => format!("sqs+http://127.0.0.1:{port}/elasticmq"),
         }
     }
 
     /// Its process id; `None` while it is down.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Guarded::pid)
+    }
+
+    /// The process that serves; `None` while it is down.
+    pub fn server_pid(&self) -> Option<u32> {
+        let started = self.pid()?;
+        self.program.server(&self.folder).and_then(|pid| u32::try_from(pid).ok()).or(Some(started))
     }
 
     /// Stops it cleanly.
@@ -261,7 +277,8 @@ impl Broker {
         self.wait_until_ready()
     }
 
-    fn log(&self) -> PathBuf {
+    /// What it says.
+    pub fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
 

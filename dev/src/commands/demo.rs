@@ -1,10 +1,13 @@
 //! The demo: a shop writes, the relay publishes, a consumer reads, the relay is killed half-way, and in the end the
 //! books are compared.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use walrelay_dev::consume::{Follower, Record};
+use walrelay_dev::arrivals::{Arrivals, Follow};
+use walrelay_dev::brokers::{self, Broker};
+use walrelay_dev::consume::Record;
 use walrelay_dev::kafka::{BROKERS_VARIABLE, Kafka};
 use walrelay_dev::postgres::{Postgres, SOURCE_VARIABLE};
 use walrelay_dev::relay::{self, Relay};
@@ -14,8 +17,12 @@ use walrelay_dev::{process, provision, truth};
 
 use crate::binary::Binary;
 use crate::screen::{self, Step, more, shorten, thousands};
+use crate::to::To;
 
 const STEPS: u32 = 5;
+
+/// What all addresses begin with.
+const PREFIX: &str = "outbox.event";
 
 /// How long the relay may take to stream, and to deliver what is left in the end.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -27,6 +34,9 @@ const SHOWN: u64 = 6;
 pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
+    /// Where to
+    #[arg(long, value_enum, default_value_t = To::Kafka)]
+    to: To,
     /// Outbox rows to commit
     #[arg(long, default_value_t = 5000)]
     rows: u64,
@@ -45,10 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let version = relay::run_well(&binary, &["--version"])?;
     step.done_after(version.trim(), arguments.built_in.map_or(0.0, f64::from));
 
-    bring()?;
-    let (postgres, kafka) = start()?;
+    let to = arguments.to.kind();
+    bring(to)?;
+    let (postgres, server) = start(to)?;
     let options = shop::Options { rows: Some(arguments.rows), seed: arguments.seed, ..shop::Options::default() };
-    let stage = raise(&postgres, &kafka, &binary, &options)?;
+    let stage = raise(&postgres, &server, &binary, &options)?;
     let step = Step::begin(4, STEPS, "run", "walrelay setup --apply; walrelay run");
     let (tally, killed_after, mut relay) = show(&stage, &options, step)?;
 
@@ -61,28 +72,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if !clean {
         explain(&report, delivered.err(), exit.code, &relay);
     }
-    if postgres.is_external() || kafka.is_external() {
-        stage.strike(&kafka)?;
+    if let Server::Kafka(kafka) = &server
+        && (postgres.is_external() || kafka.is_external())
+    {
+        stage.strike(kafka)?;
     }
     Ok(clean)
 }
 
-fn bring() -> Result<()> {
-    let step = Step::begin(2, STEPS, "tools", "Postgres and Kafka");
+/// What is published to.
+enum Server {
+    Kafka(Kafka),
+    Other(Broker),
+}
+
+fn bring(to: Option<brokers::Kind>) -> Result<()> {
+    let step = Step::begin(2, STEPS, "tools", &format!("Postgres and {}", title(to)));
     let given = |variable| std::env::var(variable).is_ok_and(|value| !value.is_empty());
     let postgres = if given(SOURCE_VARIABLE) {
         format!("the Postgres of {SOURCE_VARIABLE}")
     } else {
         format!("Postgres {} in {}", provision::postgres(provision::DEFAULT_POSTGRES)?.version, folder_name())
     };
-    let kafka = if given(BROKERS_VARIABLE) {
-        format!("the Kafka of {BROKERS_VARIABLE}")
-    } else {
-        provision::kafka()?;
-        format!("Kafka {} in {}", provision::KAFKA_VERSION, folder_name())
+    let server = match to {
+        Some(kind) => {
+            kind.provision()?;
+            format!("{} in {}", title(to), folder_name())
+        }
+        None if given(BROKERS_VARIABLE) => format!("the Kafka of {BROKERS_VARIABLE}"),
+        None => {
+            provision::kafka()?;
+            format!("Kafka {} in {}", provision::KAFKA_VERSION, folder_name())
+        }
     };
-    step.done(&format!("{postgres}, {kafka}"));
+    step.done(&format!("{postgres}, {server}"));
     Ok(())
+}
+
+fn title(to: Option<brokers::Kind>) -> &'static str {
+    match to {
+        None => "Kafka",
+        Some(brokers::Kind::Valkey) => "Valkey",
+        Some(brokers::Kind::Nats) => "NATS",
+        Some(brokers::Kind::RabbitMq) => "RabbitMQ",
+        Some(brokers::Kind::ElasticMq) => "ElasticMQ",
+    }
 }
 
 fn folder_name() -> String {
@@ -91,22 +125,33 @@ fn folder_name() -> String {
     folder.strip_prefix(&here).unwrap_or(&folder).display().to_string()
 }
 
-fn start() -> Result<(Postgres, Kafka)> {
-    let step = Step::begin(3, STEPS, "start", "Postgres and Kafka");
-    let kafka = std::thread::spawn(Kafka::given_or_own);
+fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Server)> {
+    let step = Step::begin(3, STEPS, "start", &format!("Postgres and {}", title(to)));
+    let server = std::thread::spawn(move || match to {
+        None => Kafka::given_or_own().map(Server::Kafka),
+        Some(kind) => Broker::start(kind, &[]).map(Server::Other),
+    });
     let postgres = Postgres::given_or_own()?;
-    let kafka = kafka.join().map_err(|_| anyhow::anyhow!("starting Kafka panicked"))??;
+    let server = server.join().map_err(|_| anyhow::anyhow!("starting {} panicked", title(to)))??;
     let place = postgres.port().map_or_else(|_| "yours".to_owned(), |port| format!("127.0.0.1:{port}"));
-    step.done(&format!("Postgres {place}, Kafka {}", kafka.brokers()));
-    Ok((postgres, kafka))
+    let address = match &server {
+        Server::Kafka(kafka) => kafka.brokers(),
+        Server::Other(broker) => format!("127.0.0.1:{}", broker.port()),
+    };
+    step.done(&format!("Postgres {place}, {} {address}", title(to)));
+    Ok((postgres, server))
 }
 
-/// A Kafka of our own takes the relay's usual topics; on somebody else's we keep apart.
-fn raise(postgres: &Postgres, kafka: &Kafka, binary: &std::path::Path, options: &shop::Options) -> Result<Stage> {
-    if kafka.is_external() {
-        return Stage::build_beside_others(postgres, kafka, binary, options);
+/// A server of our own takes the relay's usual addresses; on somebody else's Kafka we keep apart.
+fn raise(postgres: &Postgres, server: &Server, binary: &Path, options: &shop::Options) -> Result<Stage> {
+    match server {
+        Server::Kafka(kafka) if kafka.is_external() => Stage::build_beside_others(postgres, kafka, binary, options),
+        Server::Kafka(kafka) => Stage::build(postgres, kafka, binary, PREFIX, options),
+        Server::Other(broker) => {
+            let arrivals = Arrivals::prepare(broker, PREFIX, true)?;
+            Stage::build_to(postgres, &broker.url(), arrivals, binary, PREFIX, options)
+        }
     }
-    Stage::build(postgres, kafka, binary, "outbox.event", options)
 }
 
 /// Runs everything and shows some of it; gives what was written, and after how many records the relay was killed.
@@ -116,12 +161,11 @@ fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u6
     relay.wait_streaming(PATIENCE)?;
     step.open(&format!("{} shops write, a consumer reads:", options.connections));
     let topics = stage.topics();
-    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-    let consumer = Follower::from_beginning(&stage.client, &topics)?;
+    let mut consumer = stage.arrivals.follow(&topics)?;
     let shop = Shop::open(&stage.source, options)?;
 
     let wanted = options.rows.unwrap_or_default();
-    let mut received = watch(&consumer, &shop, 0, wanted * 2 / 5, wanted)?;
+    let mut received = watch(consumer.as_mut(), &shop, 0, wanted * 2 / 5, wanted)?;
     let killed_after = received;
     relay.kill9()?;
     relay.start_again()?;
@@ -131,7 +175,7 @@ fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u6
         thousands(received),
         again.as_secs_f64()
     ));
-    received = watch(&consumer, &shop, received, wanted, wanted)?;
+    received = watch(consumer.as_mut(), &shop, received, wanted, wanted)?;
     let tally = shop.finish()?;
     while consumer.next(Duration::from_millis(300))?.is_some() {
         received += 1;
@@ -141,7 +185,7 @@ fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u6
 }
 
 /// Reads until `until` records have come in all, and shows every so many.
-fn watch(consumer: &Follower, shop: &Shop, mut received: u64, until: u64, wanted: u64) -> Result<u64> {
+fn watch(consumer: &mut dyn Follow, shop: &Shop, mut received: u64, until: u64, wanted: u64) -> Result<u64> {
     let every = (wanted / SHOWN).max(1);
     let mut last_news = Instant::now();
     while received < until && last_news.elapsed() < PATIENCE {

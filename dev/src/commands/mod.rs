@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod bare;
 pub(crate) mod bench;
 pub(crate) mod chaos;
 pub(crate) mod conformance;

@@ -13,11 +13,11 @@ use rand::{Rng as _, SeedableRng as _};
 use rustix::process::Signal;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::process;
 use walrelay_dev::process::{Guarded, LastWill};
 use walrelay_dev::relay::Relay;
 use walrelay_dev::shop::{self, Shop};
 use walrelay_dev::stage::Stage;
-use walrelay_dev::{consume, process};
 
 use crate::binary::Binary;
 use crate::screen::{line, thousands};
@@ -152,13 +152,11 @@ struct Verdict {
 
 fn compare(stage: &Stage) -> Result<Verdict> {
     let mut arrived: HashMap<String, i64> = HashMap::new();
-    for topic in stage.topics() {
-        consume::read_topic(&stage.client, &topic, |record| {
-            let (Some(id), Some(at)) = (record.header("id"), record.timestamp) else { return };
-            let first = arrived.entry(id.to_owned()).or_insert(at);
-            *first = at.min(*first);
-        })?;
-    }
+    stage.arrivals.read(&stage.topics(), |record| {
+        let (Some(id), Some(at)) = (record.header("id"), record.timestamp) else { return };
+        let first = arrived.entry(id.to_owned()).or_insert(at);
+        *first = at.min(*first);
+    })?;
     let started = Instant::now();
     let sql = "SELECT id, ceil(extract(epoch FROM at) * 1000)::bigint FROM deleted";
     let (mut deleted, mut undelivered) = (0, 0);

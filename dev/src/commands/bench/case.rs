@@ -37,7 +37,7 @@ pub(crate) struct Reading {
     /// `--delivery`.
     pub(crate) delivery: Delivery,
     /// How far the brokers are from who is measured.
-    pub(crate) kafka: Distance,
+    pub(crate) broker: Distance,
     /// How far Postgres is.
     pub(crate) postgres: Distance,
 }
@@ -134,7 +134,7 @@ impl fmt::Display for Reading {
             Delivery::AtLeastOnce => {}
             Delivery::ExactlyOnce => write!(f, ", exactly once")?,
         }
-        for (peer, distance) in [("Kafka", self.kafka), ("Postgres", self.postgres)] {
+        for (peer, distance) in [("the broker", self.broker), ("Postgres", self.postgres)] {
             if !distance.is_none() {
                 write!(f, ", {distance} to {peer}")?;
             }
@@ -150,7 +150,7 @@ impl Default for Reading {
             partitions: 12,
             compression: "none".to_owned(),
             delivery: Delivery::AtLeastOnce,
-            kafka: Distance::default(),
+            broker: Distance::default(),
             postgres: Distance::default(),
         }
     }
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_reading_tells_distances_where_there_are_some() {
-        let far = Reading { kafka: "500us".parse().unwrap(), ..Reading::default() };
-        assert_eq!(far.to_string(), "TCP, 12 partition(s), compression none, RTT 1 ms to Kafka");
+        let far = Reading { broker: "500us".parse().unwrap(), ..Reading::default() };
+        assert_eq!(far.to_string(), "TCP, 12 partition(s), compression none, RTT 1 ms to the broker");
     }
 
     #[test]

@@ -15,16 +15,22 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::process::Command;
 use std::time::Duration;
+use walrelay_dev::arrivals::Arrivals;
+use walrelay_dev::brokers;
 use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres, TlsFiles};
+use walrelay_dev::provision;
+use walrelay_dev::servers::Servers;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::tap::pace::{self, Between};
-use walrelay_dev::{process, provision};
 
 use super::case::{Kind, Load, Reading, Way};
 use crate::distance::Distance;
 use crate::screen::{line, thousands};
+
+/// What addresses begin with where topics are not created.
+const PREFIX: &str = "bench";
 
 /// The publication in each database.
 pub(super) const PUBLICATION: &str = "bench";
@@ -64,12 +70,12 @@ const OPEN_WITHIN: Duration = Duration::from_mins(5);
 /// Bytes of a payload without its note.
 const FRAME_BYTES: u64 = 90;
 
-/// Postgres and Kafka for all cases.
+/// Postgres and what is published to, for all cases.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) postgres: Postgres,
     postgres_tap: Tap,
-    cluster: Cluster,
+    pub(super) servers: Servers,
     pub(super) major: u32,
     tls: bool,
     /// Holds logs and what the subjects write.
@@ -103,47 +109,91 @@ pub(super) struct Job<'a> {
 }
 
 impl Ground {
-    pub(super) fn start(major: u32, tls: bool, brokers: u16) -> Result<Self> {
+    pub(super) fn start(major: u32, tls: bool, brokers: u16, to: Option<brokers::Kind>) -> Result<Self> {
         let folder = provision::dev_dir().join("bench");
         std::fs::create_dir_all(&folder)?;
-        let cluster = Cluster::start(brokers, &kafka::Options { for_benchmarks: true, ..kafka::Options::default() })?;
+        let servers = match to {
+            None => {
+                let options = kafka::Options { for_benchmarks: true, ..kafka::Options::default() };
+                Servers::Kafka(Cluster::start(brokers, &options)?)
+            }
+            Some(kind) => Servers::other(kind, PREFIX, configuration(kind), false)?,
+        };
         let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
-        Ok(Self { postgres, postgres_tap, cluster, major, tls, folder })
+        Ok(Self { postgres, postgres_tap, servers, major, tls, folder })
     }
 
     /// How the services are set.
     pub(super) fn describe(&self) -> String {
         let settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        format!(
-            "Postgres {} with {}; Kafka {}, {}",
-            self.major,
-            settings.join(", "),
-            provision::KAFKA_VERSION,
-            match self.cluster.len() {
-                1 => "1 GiB of heap".to_owned(),
-                brokers =>
-                    format!("{brokers} brokers with 512 MiB of heap each, a replica on each, two in sync at least"),
+        let servers = match &self.servers {
+            Servers::Kafka(cluster) if cluster.len() == 1 => {
+                format!("Kafka {}, 1 GiB of heap", provision::KAFKA_VERSION)
             }
-        )
+            Servers::Kafka(cluster) => format!(
+                "Kafka {}, {} brokers with 512 MiB of heap each, a replica on each, two in sync at least",
+                provision::KAFKA_VERSION,
+                cluster.len()
+            ),
+            Servers::Other(_) => self.kind().map_or("", durability).to_owned(),
+        };
+        format!("Postgres {} with {}; {servers}", self.major, settings.join(", "))
+    }
+
+    /// What is published to, if that is not Kafka.
+    pub(super) fn kind(&self) -> Option<brokers::Kind> {
+        self.servers.kind()
     }
 
     /// Any broker, around its tap: for whatever one can answer for all.
     pub(super) fn kafka(&self) -> Result<&Kafka> {
-        self.cluster.brokers().first().context("a cluster without brokers")
+        self.servers.first_kafka()
     }
 
-    /// Gets in around the taps.
-    pub(super) fn client_config(&self) -> ClientConfig {
-        self.cluster.client_config()
+    /// Gets into Kafka around the taps.
+    pub(super) fn client_config(&self) -> Result<ClientConfig> {
+        Ok(self.servers.kafka()?.client_config())
     }
 
-    /// Bootstrap servers for who is measured.
+    /// Where what is published is read, around the taps.
+    pub(super) fn arrivals(&self) -> Arrivals {
+        self.servers.arrivals()
+    }
+
+    /// A name for what a run publishes to.
+    pub(super) fn topic(&self, what: &str, number: usize) -> String {
+        if self.kind().is_some() { format!("{PREFIX}.{what}-{number}") } else { format!("{what}-{number}") }
+    }
+
+    /// Creates the topics of a run, where topics are created, with a record in each partition.
+    pub(super) fn create_topics(&self, names: &[&str], partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
+        if self.kind().is_some() {
+            return Ok(());
+        }
+        self.kafka()?.create_topics(names, partitions, settings)?;
+        self.open(names, partitions)
+    }
+
+    /// Removes them with what they hold.
+    pub(super) fn remove_topics(&self, names: &[&str]) -> Result<()> {
+        match &self.servers {
+            Servers::Kafka(_) => self.kafka()?.delete_topics(names),
+            Servers::Other(_) => self.servers.empty(names),
+        }
+    }
+
+    /// What `--to` takes, for who is measured.
+    pub(super) fn to(&self, reading: &Reading) -> String {
+        if reading.broker.is_none() { self.servers.plain_to() } else { self.servers.to() }
+    }
+
+    /// Kafka's bootstrap servers, for who is measured.
     pub(super) fn brokers(&self, reading: &Reading) -> String {
-        if reading.kafka.is_none() { self.cluster.plain_brokers() } else { self.cluster.tapped_brokers() }
+        self.to(reading).trim_start_matches("kafka://").to_owned()
     }
 
     /// Postgres' port for who is measured.
@@ -153,14 +203,13 @@ impl Ground {
 
     /// Moves the services as far away as the reading says.
     pub(super) fn move_away(&self, reading: &Reading) {
-        self.cluster.taps().iter().for_each(|tap| tap.set_distance(reading.kafka.0));
+        self.servers.taps().iter().for_each(|tap| tap.set_distance(reading.broker.0));
         self.postgres_tap.set_distance(reading.postgres.0);
     }
 
     /// CPU time of all brokers.
     pub(super) fn broker_cpu(&self) -> Result<Duration> {
-        let pids = self.cluster.brokers().iter().map(Kafka::pid).collect::<Result<Vec<_>>>()?;
-        pids.into_iter().flatten().map(process::cpu_time).sum()
+        self.servers.cpu()
     }
 
     /// The database of a case for who is measured, as a URI.
@@ -208,8 +257,8 @@ impl Ground {
 
     /// Writes one record without key, value and headers into each partition: a broker's first write to a partition makes its files
     /// and waits for the disk, which takes longer than all of a run's where there are a thousand.
-    pub(super) fn open(&self, topics: &[&str], partitions: u32) -> Result<()> {
-        let producer: BaseProducer = self.client_config().create()?;
+    fn open(&self, topics: &[&str], partitions: u32) -> Result<()> {
+        let producer: BaseProducer = self.client_config()?.create()?;
         for (topic, partition) in
             topics.iter().flat_map(|topic| (0..partitions).map(move |partition| (topic, partition)))
         {
@@ -221,12 +270,12 @@ impl Ground {
 
     /// Lets Kafka compile what it will need: a fresh Java is slow.
     pub(super) fn warm_up(&self, records: u64) -> Result<()> {
-        if records == 0 {
+        if records == 0 || self.kind().is_some() {
             return Ok(());
         }
         let started = Instant::now();
         self.kafka()?.create_topic("warm-up", 12, &[])?;
-        let mut config = self.client_config();
+        let mut config = self.client_config()?;
         config.set("linger.ms", "5").set("enable.idempotence", "true").set("queue.buffering.max.messages", "200000");
         let producer: BaseProducer = config.create()?;
         let payload = "x".repeat(300);
@@ -245,6 +294,26 @@ impl Ground {
         self.kafka()?.delete_topics(&["warm-up"])?;
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
+    }
+}
+
+/// Another server than Kafka as careful operators have it who also want it fast: what is acknowledged survives its crash.
+fn configuration(kind: brokers::Kind) -> &'static [&'static str] {
+    match kind {
+        brokers::Kind::Valkey => &["appendfsync everysec"],
+        // Its own default for the disk: what a power failure may lose is what came in two minutes.
+        brokers::Kind::Nats => &["jetstream { store_dir: \"jetstream\", max_file_store: 4GB }"],
+        brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
+    }
+}
+
+/// The same in words.
+fn durability(kind: brokers::Kind) -> &'static str {
+    match kind {
+        brokers::Kind::Valkey => "Valkey 9.1.2, append-only file, fsync every second",
+        brokers::Kind::Nats => "NATS 2.15.2, a stream in files, fsync every two minutes",
+        brokers::Kind::RabbitMq => "RabbitMQ 4.0, one quorum queue",
+        brokers::Kind::ElasticMq => "ElasticMQ",
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ::postgres::Client;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
-use walrelay_dev::consume::Meter;
 use walrelay_dev::process::{self, Guarded, LastWill};
 
 use super::case::Reading;
@@ -84,15 +83,14 @@ pub(super) fn measure(
     number: usize,
 ) -> Result<Run> {
     let slot = format!("run_{number}");
-    let topic = format!("bench-{number}");
+    let topic = ground.topic("bench", number);
     let topics = topics(&topic, loaded.load.topics);
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let mut client = ground.postgres.connect(Some(&loaded.database))?;
     client.execute("SELECT pg_copy_logical_replication_slot('base', $1)", &[&slot])?;
     if name.writes() {
         let settings = [("max.message.bytes", "2000000"), ("segment.index.bytes", index_bytes(loaded.load.topics))];
-        ground.kafka()?.create_topics(&names, reading.partitions, &settings)?;
-        ground.open(&names, reading.partitions)?;
+        ground.create_topics(&names, reading.partitions, &settings)?;
     }
     ground.move_away(reading);
     let folder = ground.folder.join("run");
@@ -101,13 +99,13 @@ pub(super) fn measure(
     let measured = run_to_end(subjects, name, &job, &topics);
     let measured = measured.and_then(|mut run| {
         if name.writes() {
-            run.verdict = verify::verify(ground, &topics, loaded)?;
+            run.verdict = verify::verify(ground, &topics, loaded, name.reads())?;
         }
         Ok(run)
     });
     drop_slot(&mut client, &slot)?;
     if name.writes() {
-        ground.kafka()?.delete_topics(&names)?;
+        ground.remove_topics(&names)?;
     }
     measured
 }
@@ -145,23 +143,27 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let log = job.ground.folder.join(format!("{}.log", job.slot));
     let file = std::fs::File::create(&log)?;
     command.stdout(file.try_clone()?).stderr(file);
-    let meter = name.writes().then(|| Meter::new(&job.ground.client_config(), topics)).transpose()?;
+    let mut gauge = name.writes().then(|| job.ground.arrivals().gauge(topics)).transpose()?;
+    let opened = gauge.as_mut().map_or(Ok(0), |gauge| gauge.count())?;
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
     let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
-    while !watch.sees_walsender()? && process::is_alive(process.pid()) && started.elapsed() < LONGEST_RUN {
+    while name.reads()
+        && !watch.sees_walsender()?
+        && process::is_alive(process.pid())
+        && started.elapsed() < LONGEST_RUN
+    {
         std::thread::sleep(FIRST_LOOKS);
     }
     let streaming_seconds = watch.walsender.map(|_| started.elapsed().as_secs_f64());
     let (mut first, rows) = (None::<Moment>, job.loaded.load.rows);
-    let opened = meter.as_ref().map_or(0, Meter::partitions);
     let last = loop {
         let alive = process::is_alive(process.pid());
         let looked = Instant::now();
-        let written = meter.as_ref().map(Meter::count).transpose()?.map(u64::try_from).transpose()?;
+        let written = gauge.as_mut().map(|gauge| gauge.count()).transpose()?;
         let written = written.map(|records| records.saturating_sub(opened));
         let moment = watch.look(&mut process, written.unwrap_or(if alive { 0 } else { rows }))?;
-        if first.is_none() && (moment.rows > 0 || (meter.is_none() && watch.walsender.is_some())) {
+        if first.is_none() && (moment.rows > 0 || (gauge.is_none() && watch.walsender.is_some())) {
             first = Some(moment);
         }
         if moment.rows >= rows {

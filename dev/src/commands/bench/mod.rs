@@ -1,4 +1,4 @@
-//! The side-by-side benchmark, end to end: real Postgres, real Kafka, every tool from its own copy of one slot.
+//! The side-by-side benchmark, end to end: real Postgres, real Kafka or another broker, every tool from its own copy of one slot.
 //!
 //! ```text
 //!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
@@ -31,6 +31,7 @@ use walrelay_dev::provision;
 use crate::binary::Binary;
 use crate::distance::Distance;
 use crate::screen::{failure, line, thousands};
+use crate::to::To;
 use case::{Delivery, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
 use measure::Run;
@@ -42,6 +43,9 @@ use subject::{Name, Programs, Subjects};
 pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
+    /// Where to; elsewhere than to Kafka, walrelay and the bare client are measured
+    #[arg(long, value_enum, default_value_t = To::Kafka)]
+    to: To,
     /// Who is measured
     #[arg(long, value_enum, value_delimiter = ',', default_value = "pg-recvlogical,walrelay,debezium-tuned,debezium")]
     subjects: Vec<Name>,
@@ -71,7 +75,7 @@ pub(crate) struct Arguments {
     over: Vec<Way>,
     /// How far the brokers are from who is measured, one way, such as 500us or 2.5ms: each byte arrives that much later
     #[arg(long, value_delimiter = ',', default_value = "0")]
-    kafka_distance: Vec<Distance>,
+    broker_distance: Vec<Distance>,
     /// How far Postgres is from who is measured
     #[arg(long, value_delimiter = ',', default_value = "0")]
     postgres_distance: Vec<Distance>,
@@ -133,9 +137,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for (name, found) in &report.subjects {
         line(&format!("  {name}: {}", found.as_ref().map_or_else(|why| format!("not available: {why}"), Clone::clone)));
     }
-    let ground = Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls), arguments.brokers)?;
+    let ground =
+        Ground::start(arguments.postgres, arguments.over.contains(&Way::Tls), arguments.brokers, arguments.to.kind())?;
     report.services = format!("{}; {}", ground.describe(), arguments.warmth());
-    let distances = [arguments.kafka_distance.as_slice(), arguments.postgres_distance.as_slice()].concat();
+    let distances = [arguments.broker_distance.as_slice(), arguments.postgres_distance.as_slice()].concat();
     if distances.iter().any(|distance| !distance.is_none()) {
         report.services = format!("{}; {}", report.services, ground::tap_words(&distances)?);
     }
@@ -162,6 +167,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 impl Arguments {
     fn warmth(&self) -> String {
         match self.warm_up {
+            _ if self.to != To::Kafka => "a first round that does not count".to_owned(),
             0 => "not warmed up".to_owned(),
             records => format!("warmed up with {} records and a first round that does not count", thousands(records)),
         }
@@ -186,7 +192,7 @@ impl Arguments {
         readings = each(&readings, &self.compression, |reading, compression| Reading { compression, ..reading });
         readings = each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading });
         readings = each(&readings, &self.postgres_distance, |reading, postgres| Reading { postgres, ..reading });
-        each(&readings, &self.kafka_distance, |reading, kafka| Reading { kafka, ..reading })
+        each(&readings, &self.broker_distance, |reading, broker| Reading { broker, ..reading })
     }
 
     /// Every combination of a steady stream.
@@ -237,7 +243,7 @@ impl Arguments {
     fn empty(&self, loaded: &Loaded, reading: Reading, found: &[(Name, Result<String, String>)]) -> Table {
         let rows = found.iter().map(|(subject, found)| {
             let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-            let cannot = subject.cannot(&loaded.load, &reading).map(str::to_owned);
+            let cannot = subject.cannot(&loaded.load, &reading, self.to.kind()).map(str::to_owned);
             Row { subject: *subject, runs: Vec::with_capacity(self.runs), note: missing.or(cannot) }
         });
         Table { load: loaded.load, rows: rows.collect(), reading }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
-use walrelay_dev::consume::Follower;
+use walrelay_dev::arrivals::Follow;
 use walrelay_dev::postgres;
 use walrelay_dev::process;
 
@@ -130,9 +130,9 @@ fn of_case(
     number: &mut usize,
 ) -> Steady {
     let load = case.load(0);
-    let rows = found.iter().filter(|(name, _)| name.writes()).map(|(name, found)| {
+    let rows = found.iter().filter(|(name, _)| name.writes() && name.reads()).map(|(name, found)| {
         let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-        (*name, Vec::new(), missing.or_else(|| name.cannot(&load, &case.reading).map(str::to_owned)))
+        (*name, Vec::new(), missing.or_else(|| name.cannot(&load, &case.reading, ground.kind()).map(str::to_owned)))
     });
     let mut steady = Steady { case: case.clone(), seconds, rows: rows.collect() };
     for round in 1..=runs {
@@ -156,7 +156,7 @@ fn of_case(
 
 fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u32, number: usize) -> Result<Run> {
     let database = ground.postgres.create_unique_database("steady")?;
-    let (slot, topic) = (database.replace('-', "_"), format!("steady-{number}"));
+    let (slot, topic) = (database.replace('-', "_"), ground.topic("steady", number));
     let mut client = ground.postgres.connect(Some(&database))?;
     // Other than a backlog's: a walsender sends nothing that is not flushed.
     let settings = format!("ALTER DATABASE {} SET synchronous_commit = on", postgres::quote_identifier(&database));
@@ -167,8 +167,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let settings =
         [("message.timestamp.type", "LogAppendTime"), ("segment.index.bytes", measure::index_bytes(case.topics))];
-    ground.kafka()?.create_topics(&names, case.reading.partitions, &settings)?;
-    ground.open(&names, case.reading.partitions)?;
+    ground.create_topics(&names, case.reading.partitions, &settings)?;
     ground.move_away(&case.reading);
 
     let folder = ground.folder.join("run");
@@ -176,7 +175,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     let loaded =
         Loaded { load: case.load(0), database: database.clone(), end: String::new(), row_bytes: 0.0, hash: None };
     let job = Job { ground, loaded: &loaded, reading: &case.reading, slot: &slot, topic: &topic, folder };
-    let consumer = Follower::from_beginning(&ground.client_config(), &names)?;
+    let mut consumer = ground.arrivals().follow(&topics)?;
     let mut subject = measure::started(subjects, name, &job, &mut client)?;
 
     let warm = u64::from(case.rate * WARM_UP_SECONDS);
@@ -184,7 +183,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     let (started, before) = (Instant::now(), subject.cpu()?);
     let (arrivals, repeated, written) = std::thread::scope(|scope| {
         let writers = scope.spawn(|| write(ground, &database, case, rows));
-        let (arrivals, repeated) = gather(&consumer, rows)?;
+        let (arrivals, repeated) = gather(consumer.as_mut(), rows)?;
         let written = writers.join().map_err(|_| anyhow!("a writer panicked"))??;
         anyhow::Ok((arrivals, repeated, written))
     })?;
@@ -196,7 +195,8 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     measure::drop_slot(&mut client, &slot)?;
     drop(client);
     ground.drop_database(&database)?;
-    ground.kafka()?.delete_topics(&names)?;
+    drop(consumer);
+    ground.remove_topics(&names)?;
     let counted: Vec<&Arrival> = arrivals.iter().filter(|arrival| arrival.row >= warm).collect();
     let times = |at: fn(&Arrival) -> f64| {
         let times = counted.iter().filter_map(|arrival| Some(at(arrival) - written.sent_at(arrival.row)?));
@@ -267,7 +267,7 @@ fn write_by_the_clock(
 }
 
 /// Takes records until every row has come; how many came again.
-fn gather(consumer: &Follower, rows: u64) -> Result<(Vec<Arrival>, u64)> {
+fn gather(consumer: &mut dyn Follow, rows: u64) -> Result<(Vec<Arrival>, u64)> {
     let mut seen = vec![false; usize::try_from(rows)?];
     let (mut arrivals, mut repeated, mut news) = (Vec::with_capacity(seen.len()), 0, Instant::now());
     while arrivals.len() < seen.len() {
@@ -275,7 +275,10 @@ fn gather(consumer: &Follower, rows: u64) -> Result<(Vec<Arrival>, u64)> {
             ensure!(news.elapsed() < PATIENCE, "of {rows} rows only {} came", arrivals.len());
             continue;
         };
-        let (came, appended) = (millis()?, record.timestamp.unwrap_or_default());
+        let came = millis()?;
+        // RabbitMQ does not say.
+        #[allow(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
+        let appended = record.timestamp.map_or(came, |at| at as f64);
         news = Instant::now();
         // Each partition's first record is none of a row.
         let Some(row) = record.header("id").and_then(verify::row_of) else { continue };
@@ -285,8 +288,7 @@ fn gather(consumer: &Follower, rows: u64) -> Result<(Vec<Arrival>, u64)> {
             repeated += 1;
             continue;
         }
-        #[allow(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
-        arrivals.push(Arrival { row, appended: appended as f64, came });
+        arrivals.push(Arrival { row, appended, came });
     }
     Ok((arrivals, repeated))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use walrelay_dev::run_dir;
+use walrelay_dev::{brokers, run_dir};
 
 use super::case::{Delivery, Kind, Load, Reading, Way};
 use super::debezium::{self, Tuning};
@@ -19,6 +19,8 @@ pub(crate) enum Name {
     /// The yardstick with the hot path alone (`--prototype`)
     Prototype,
     Walrelay,
+    /// A client with the relay's windows, and nothing before it; not for Kafka
+    Bare,
     /// Another build of it (`--before`)
     Before,
     /// Debezium Server with short polls and large batches
@@ -35,6 +37,7 @@ impl fmt::Display for Name {
             Self::PgRecvlogical => "pg_recvlogical",
             Self::Prototype => "prototype",
             Self::Walrelay => "walrelay",
+            Self::Bare => "bare client",
             Self::Before => "the build before",
             Self::DebeziumTuned => "Debezium, tuned",
             Self::Debezium => "Debezium, as it comes",
@@ -85,10 +88,18 @@ impl Name {
         !matches!(self, Self::PgRecvlogical)
     }
 
-    /// Why it is not asked to do this case.
-    pub(super) fn cannot(self, load: &Load, reading: &Reading) -> Option<&'static str> {
+    /// Whether it reads the slot.
+    pub(super) const fn reads(self) -> bool {
+        !matches!(self, Self::Bare)
+    }
+
+    /// Why it is not asked to do this case; `to`: where to, if that is not Kafka.
+    pub(super) fn cannot(self, load: &Load, reading: &Reading, to: Option<brokers::Kind>) -> Option<&'static str> {
         let exactly_once = reading.delivery == Delivery::ExactlyOnce;
         match self {
+            Self::Bare if to.is_none() => Some("not for Kafka"),
+            Self::Bare if load.topics > 1 => Some("has one topic"),
+            Self::Prototype | Self::Debezium | Self::DebeziumTuned if to.is_some() => Some("to Kafka only"),
             _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
             Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
             Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),
@@ -103,6 +114,7 @@ impl Name {
             Self::PgRecvlogical
             | Self::Prototype
             | Self::Walrelay
+            | Self::Bare
             | Self::Before
             | Self::Debezium
             | Self::DebeziumTuned
@@ -126,6 +138,7 @@ impl Subjects {
         match name {
             Name::PgRecvlogical => version(Command::new(&self.programs.pg_recvlogical).arg("--version")),
             Name::Walrelay => version(Command::new(&self.walrelay).arg("--version")),
+            Name::Bare => Ok("walrelay-dev bare".to_owned()),
             Name::Before => match &self.programs.before {
                 Some(path) => version(Command::new(path).arg("--version")),
                 None => Err("--before names no program".to_owned()),
@@ -149,6 +162,7 @@ impl Subjects {
             Name::PgRecvlogical => self.pg_recvlogical(&source, job),
             Name::Prototype => self.prototype(job)?,
             Name::Walrelay => walrelay(&self.walrelay, &self.programs.relay, &source, job)?,
+            Name::Bare => bare(job)?,
             Name::Before => {
                 let before = self.programs.before.as_ref().context("--before names no program")?;
                 walrelay(before, &self.programs.relay, &source, job)?
@@ -213,12 +227,21 @@ impl Subjects {
     }
 }
 
+fn bare(job: &Job<'_>) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let Load { rows, keys, payload, .. } = job.loaded.load;
+    let to = job.ground.to(job.reading);
+    command.args(["bare", "--to", &to, "--topic", job.topic, "--rows", &rows.to_string()]);
+    command.args(["--keys", &keys.to_string(), "--payload", &payload.0.to_string()]);
+    Ok(command)
+}
+
 fn walrelay(binary: &Path, more: &[String], source: &str, job: &Job<'_>) -> Result<Command> {
     let mut command = Command::new(binary);
-    let brokers = job.ground.brokers(job.reading);
+    let to = job.ground.to(job.reading);
     let topic = if job.loaded.load.topics > 1 { format!("{}.{{route}}", job.topic) } else { job.topic.to_owned() };
     command.args(["run", "--source", source, "--slot", job.slot, "--publication", PUBLICATION]);
-    command.args(["--brokers", &brokers, "--topic", &topic, "--log-format", "text"]);
+    command.args(["--to", &to, "--topic", &topic, "--log-format", "text"]);
     command.arg(format!("--http=127.0.0.1:{}", run_dir::free_port()?));
     if job.reading.compression != "none" {
         command.arg(format!("-Xcompression.type={}", job.reading.compression));

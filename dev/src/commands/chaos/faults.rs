@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use rustix::process::Signal;
-use walrelay_dev::kafka::Kafka;
 use walrelay_dev::postgres::Mode;
 use walrelay_dev::process;
+use walrelay_dev::servers::Servers;
 use walrelay_dev::tap::{Direction, Tap};
 
 use super::plan::{Kind, Strike};
@@ -66,19 +66,20 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
         Kind::PostgresHalfOpen => world.postgres_tap.half_open(),
         Kind::PostgresStall => stall(&world.postgres_tap, strike.dice),
         Kind::PostgresSlow => slow(&world.postgres_tap, strike.dice),
-        Kind::BrokerKill | Kind::BrokerGone => with_victims(world, strike, Kafka::kill)?,
-        Kind::BrokerRestart => with_victims(world, strike, Kafka::stop)?,
-        Kind::BrokerFreeze => with_victims(world, strike, Kafka::suspend)?,
-        Kind::KafkaCut => taps(world, strike).for_each(Tap::cut),
-        Kind::KafkaLost => taps(world, strike).for_each(Tap::lose),
-        Kind::KafkaStall => taps(world, strike).for_each(|tap| stall(tap, strike.dice)),
-        Kind::KafkaSlow => taps(world, strike).for_each(|tap| slow(tap, strike.dice)),
+        Kind::BrokerKill | Kind::BrokerGone => with_victims(world, strike, Servers::kill)?,
+        Kind::BrokerRestart => with_victims(world, strike, Servers::stop)?,
+        Kind::BrokerFreeze => with_victims(world, strike, Servers::suspend)?,
+        Kind::BrokerCut => taps(world, strike).for_each(Tap::cut),
+        Kind::BrokerLost => taps(world, strike).for_each(Tap::lose),
+        Kind::BrokerStall => taps(world, strike).for_each(|tap| stall(tap, strike.dice)),
+        Kind::BrokerSlow => taps(world, strike).for_each(|tap| slow(tap, strike.dice)),
         Kind::Ddl => build(world, strike)?,
-        Kind::LeadersMoved if world.cluster.len() == 1 => return Ok(Struck::MISSED),
-        Kind::LeadersMoved => world.cluster.move_leaders(&world.stage.topics())?,
+        Kind::LeadersMoved if world.servers.len() == 1 => return Ok(Struck::MISSED),
+        Kind::LeadersMoved => world.servers.kafka()?.move_leaders(&world.stage.topics())?,
+        Kind::BrokerFull => world.servers.fill_up(strike.dice)?,
         Kind::HalfTransaction => {
             half_of_a_transaction(world)?;
-            with_victims(world, strike, Kafka::kill)?;
+            with_victims(world, strike, Servers::kill)?;
         }
         Kind::Backlog => {
             let exit = world.relay.terminate(PATIENCE)?;
@@ -115,20 +116,21 @@ pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<
                 world.postgres.start_again()?;
             }
             // A quorum may need all of them, before the first one is ready.
-            with_victims(world, strike, Kafka::launch)?;
-            with_victims(world, strike, Kafka::wait_until_ready)
+            with_victims(world, strike, Servers::launch)?;
+            with_victims(world, strike, Servers::wait_until_ready)
         }
-        Kind::BrokerFreeze => with_victims(world, strike, Kafka::resume),
-        Kind::KafkaStall | Kind::KafkaSlow => {
-            world.cluster.taps().iter().for_each(Tap::flow);
+        Kind::BrokerFreeze => with_victims(world, strike, Servers::resume),
+        Kind::BrokerFull => world.servers.make_room(),
+        Kind::BrokerStall | Kind::BrokerSlow => {
+            world.servers.taps().iter().for_each(Tap::flow);
             Ok(())
         }
         Kind::WalsenderTerminate
         | Kind::PostgresCut
         | Kind::PostgresLost
         | Kind::PostgresHalfOpen
-        | Kind::KafkaCut
-        | Kind::KafkaLost
+        | Kind::BrokerCut
+        | Kind::BrokerLost
         | Kind::Ddl
         | Kind::LeadersMoved
         | Kind::FirstBatchRefused
@@ -153,16 +155,16 @@ fn signal(pid: Option<u32>, signal: Signal) {
     }
 }
 
-fn with_victims(world: &mut World, strike: Strike, act: impl Fn(&mut Kafka) -> Result<()>) -> Result<()> {
+fn with_victims(world: &mut World, strike: Strike, act: impl Fn(&mut Servers, usize) -> Result<()>) -> Result<()> {
     for place in victims(world, strike) {
-        act(world.cluster.broker(place)?)?;
+        act(&mut world.servers, place)?;
     }
     Ok(())
 }
 
 /// One broker; of three now and then two are killed, so that too few are in sync.
 fn victims(world: &World, strike: Strike) -> Vec<usize> {
-    let count = world.cluster.len();
+    let count = world.servers.len();
     let first = usize::try_from(strike.dice % 1021).unwrap_or(0);
     let long = matches!(strike.kind, Kind::BrokerGone | Kind::HalfTransaction);
     let two = count == 3 && (long || strike.kind == Kind::BrokerKill && strike.dice.is_multiple_of(4));
@@ -171,10 +173,10 @@ fn victims(world: &World, strike: Strike) -> Vec<usize> {
 
 /// All taps before the brokers, or one of them.
 fn taps(world: &World, strike: Strike) -> impl Iterator<Item = &Tap> {
-    let count = world.cluster.len();
+    let count = world.servers.len();
     let one = usize::try_from(strike.dice % 1021).unwrap_or(0) % count;
     let all = strike.dice.is_multiple_of(2);
-    world.cluster.taps().iter().enumerate().filter(move |(place, _)| all || *place == one).map(|(_, tap)| tap)
+    world.servers.taps().iter().enumerate().filter(move |(place, _)| all || *place == one).map(|(_, tap)| tap)
 }
 
 fn walsender(world: &World) -> Result<Option<i32>> {
@@ -205,7 +207,7 @@ fn found(strike: Strike, played: Result<Vec<String>>) -> Result<Struck> {
     Ok(Struck { broken: broken.into_iter().map(|what| format!("{name}: {what}")).collect(), ..Struck::HIT })
 }
 
-/// Commits one large transaction and waits until half of it is in Kafka.
+/// Commits one large transaction and waits until half of it has arrived.
 fn half_of_a_transaction(world: &mut World) -> Result<()> {
     const EVENTS: &str = "walrelay_events_total";
     let before = world.relay.metric(EVENTS)?;

@@ -5,7 +5,7 @@
 //! the command that does the same again. What the machine does at the same time is not in the seed: a round repeats its
 //! faults, not its microseconds.
 //!
-//! [`plan`] says what comes, [`world`] is what it comes over, [`faults`] does it, [`scenarios`] does what needs a relay of its own
+//! [`plan`] says what comes, [`world`] is what it comes over, `walrelay_dev::servers` what is published to, [`faults`] does it, [`scenarios`] does what needs a relay of its own
 //! beside the load, [`reader`] and the witness see what
 //! becomes of the records, [`report`] judges.
 
@@ -21,11 +21,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use walrelay_dev::provision;
+use walrelay_dev::{brokers, provision};
 
 use crate::binary::Binary;
 use crate::distance::Distance;
 use crate::screen::line;
+use crate::to::To;
 use plan::{Brokers, Kind, Round, Wishes, plan};
 use report::{Outcome, Report};
 use world::{Settings, World};
@@ -38,6 +39,9 @@ const PUT_OFF: Duration = Duration::from_secs(3);
 pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
+    /// Where to
+    #[arg(long, value_enum, default_value_t = To::Kafka)]
+    to: To,
     /// How many rounds, each with one fault or two
     #[arg(long, default_value_t = 50)]
     rounds: usize,
@@ -50,7 +54,7 @@ pub(crate) struct Arguments {
     /// Only these kinds of faults and scenarios, and none on top [default: all faults]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Kind>,
-    /// How many brokers
+    /// How many brokers of Kafka; elsewhere there is one
     #[arg(long, value_enum, default_value_t = Brokers::Both)]
     brokers: Brokers,
     /// What the relay promises
@@ -65,9 +69,9 @@ pub(crate) struct Arguments {
     /// How long each rests between two transactions, in milliseconds
     #[arg(long, default_value_t = 40)]
     pause: u64,
-    /// How far the brokers are, one way, such as 2500us [default: 4ms; with bad rows 1ms]
+    /// How far the brokers are, one way, such as 2500us [default: 4ms; elsewhere, or with bad rows, 1ms]
     #[arg(long)]
-    kafka_distance: Option<Distance>,
+    broker_distance: Option<Distance>,
     /// Partitions of each topic
     #[arg(long, default_value_t = 4)]
     partitions: u32,
@@ -94,7 +98,11 @@ enum OnBadRow {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
     let binary = arguments.binary.path()?;
-    let wishes = Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers: arguments.brokers };
+    let kafka = arguments.to == To::Kafka;
+    let elsewhere = arguments.delivery == Delivery::ExactlyOnce || arguments.on_bad_row.is_some();
+    anyhow::ensure!(kafka || !elsewhere, "exactly once, and bad rows, only with Kafka");
+    let wishes =
+        Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers: arguments.brokers, kafka };
     let rounds = plan(&wishes);
     let rounds: Vec<Round> =
         rounds.into_iter().filter(|round| arguments.at.is_none_or(|at| at == round.number)).collect();
@@ -121,13 +129,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
 fn settings(arguments: &Arguments, seed: u64) -> Settings {
     Settings {
+        to: arguments.to.kind(),
         seed,
         major: arguments.postgres,
         connections: arguments.connections,
         pause: Duration::from_millis(arguments.pause),
         exactly_once: arguments.delivery == Delivery::ExactlyOnce,
         dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
-        distance: arguments.kafka_distance.map(|distance| distance.0),
+        distance: arguments.broker_distance.map(|distance| distance.0),
         partitions: arguments.partitions,
         relay: arguments.relay.clone(),
     }
@@ -145,8 +154,9 @@ fn run_part(
 ) -> Result<()> {
     let started = Instant::now();
     let mut world = World::start(settings, brokers, binary)?;
+    let name = settings.to.map_or("Kafka", brokers::Kind::name);
     line(&format!(
-        "{brokers} broker(s) and Postgres {} are up after {:.1} s",
+        "{name} ({brokers}) and Postgres {} are up after {:.1} s",
         settings.major,
         started.elapsed().as_secs_f64()
     ));
@@ -207,9 +217,11 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
     world.settle()?;
     absent.extend(world.absent_below_confirmed(false)?);
     let crashed = matches!(round.first.kind, Kind::PostgresKill | Kind::PostgresImmediate);
+    let lost = round.first.kind.loses_answers() || struck_second.is_some_and(Kind::loses_answers);
     Ok(Outcome {
         round: round.clone(),
         in_flight,
+        lost,
         second: struck_second,
         killed: (round.first.kind == Kind::RelayKill && first.hit) || struck_second == Some(Kind::RelayKill),
         code: first.code,
@@ -231,6 +243,7 @@ fn folder(seed: u64, brokers: u16) -> PathBuf {
 fn again(arguments: &Arguments, seed: u64) -> String {
     let mut words = vec![format!("walrelay-dev chaos --seed {seed} --rounds {}", arguments.rounds)];
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    words.extend(name(clap::ValueEnum::to_possible_value(&arguments.to)).map(|name| format!("--to {name}")));
     words.extend(arguments.at.map(|at| format!("--at {at}")));
     if !arguments.only.is_empty() {
         let kinds: Vec<String> = arguments.only.iter().map(|kind| kind.name()).collect();
@@ -240,7 +253,7 @@ fn again(arguments: &Arguments, seed: u64) -> String {
     words
         .extend(name(clap::ValueEnum::to_possible_value(&arguments.delivery)).map(|name| format!("--delivery {name}")));
     words.extend(arguments.on_bad_row.map(|_| "--on-bad-row dead-letter".to_owned()));
-    words.extend(arguments.kafka_distance.map(|distance| format!("--kafka-distance {}us", distance.0.as_micros())));
+    words.extend(arguments.broker_distance.map(|distance| format!("--broker-distance {}us", distance.0.as_micros())));
     words.push(format!(
         "--connections {} --pause {} --partitions {} --postgres {}",
         arguments.connections, arguments.pause, arguments.partitions, arguments.postgres

@@ -47,17 +47,19 @@ pub(crate) enum Kind {
     /// SIGSTOP of a broker, later SIGCONT
     BrokerFreeze,
     /// Connections to the brokers closed
-    KafkaCut,
+    BrokerCut,
     /// Connections to the brokers lost in both directions without a FIN
-    KafkaLost,
+    BrokerLost,
     /// Nothing arrives at or from the brokers for a while
-    KafkaStall,
+    BrokerStall,
     /// Delay and bandwidth limit before the brokers
-    KafkaSlow,
+    BrokerSlow,
     /// Columns added, dropped, renamed, partitions added, truncations
     Ddl,
     /// The leaders of all partitions moved to other brokers, if there are three
     LeadersMoved,
+    /// The broker's memory, disk or stream is full for a while; not Kafka's
+    BrokerFull,
     /// Beside the load: a partition's first batch is refused while later rows of its key come
     FirstBatchRefused,
     /// Beside the load: a topic deleted and created again under load, then the brokers frozen for 20 s
@@ -87,6 +89,17 @@ impl Kind {
         self >= Self::FirstBatchRefused
     }
 
+    /// Whether it is one of the faults that a destination's servers know.
+    fn fits(self, kafka: bool) -> bool {
+        !self.is_scenario() && if kafka { self != Self::BrokerFull } else { self != Self::LeadersMoved }
+    }
+
+    /// Whether what is under way to the broker is lost on the way there or back, so that the relay cannot know what has arrived.
+    pub(super) fn loses_answers(self) -> bool {
+        let ends = matches!(self, Self::BrokerKill | Self::BrokerRestart | Self::BrokerGone | Self::HalfTransaction);
+        ends || matches!(self, Self::BrokerCut | Self::BrokerLost)
+    }
+
     /// For how long it may hold, in milliseconds; 0: it is over at once.
     fn holds(self) -> std::ops::RangeInclusive<u64> {
         match self {
@@ -97,16 +110,17 @@ impl Kind {
             | Self::WalsenderFreeze
             | Self::PostgresStall
             | Self::BrokerFreeze
-            | Self::KafkaStall => 200..=2500,
-            Self::PostgresSlow | Self::KafkaSlow => 500..=2000,
+            | Self::BrokerStall
+            | Self::BrokerFull => 200..=2500,
+            Self::PostgresSlow | Self::BrokerSlow => 500..=2000,
             Self::Ddl => 200..=1000,
             Self::RelayTerm
             | Self::WalsenderTerminate
             | Self::PostgresCut
             | Self::PostgresLost
             | Self::PostgresHalfOpen
-            | Self::KafkaCut
-            | Self::KafkaLost
+            | Self::BrokerCut
+            | Self::BrokerLost
             | Self::LeadersMoved
             | Self::FirstBatchRefused
             | Self::TopicRecreated
@@ -121,7 +135,7 @@ impl Kind {
 }
 
 /// What may come on top of another fault: nothing that it needs to be up for.
-const SECONDS: [Kind; 5] = [Kind::RelayKill, Kind::RelayFreeze, Kind::KafkaCut, Kind::PostgresCut, Kind::KafkaStall];
+const SECONDS: [Kind; 5] = [Kind::RelayKill, Kind::RelayFreeze, Kind::BrokerCut, Kind::PostgresCut, Kind::BrokerStall];
 
 /// How often a second fault comes on top.
 const SECOND: f64 = 0.25;
@@ -159,6 +173,8 @@ pub(crate) struct Wishes {
     /// Only these kinds, and nothing on top; all but scenarios when empty.
     pub(crate) only: Vec<Kind>,
     pub(crate) brokers: Brokers,
+    /// The destination is Kafka; others have one broker.
+    pub(crate) kafka: bool,
 }
 
 /// On how many brokers.
@@ -176,9 +192,10 @@ pub(crate) enum Brokers {
 
 /// The rounds, in their order.
 pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
-    let faults = Kind::value_variants().iter().filter(|kind| !kind.is_scenario()).copied();
+    let faults = Kind::value_variants().iter().filter(|kind| kind.fits(wishes.kafka)).copied();
     let kinds = if wishes.only.is_empty() { faults.collect() } else { wishes.only.clone() };
     let alone = match wishes.brokers {
+        _ if !wishes.kafka => wishes.rounds,
         Brokers::One => wishes.rounds,
         Brokers::Three => 0,
         Brokers::Both => wishes.rounds.div_ceil(3) * 2,
@@ -218,7 +235,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn wishes(rounds: usize, only: Vec<Kind>) -> Wishes {
-        Wishes { seed: 7, rounds, only, brokers: Brokers::Both }
+        Wishes { seed: 7, rounds, only, brokers: Brokers::Both, kafka: true }
     }
 
     #[test]
@@ -237,10 +254,17 @@ mod tests {
         for round in &rounds {
             *counts.entry(round.first.kind).or_default() += 1;
         }
-        assert_eq!(counts.len(), Kind::value_variants().iter().filter(|kind| !kind.is_scenario()).count());
+        assert_eq!(counts.len(), Kind::value_variants().iter().filter(|kind| kind.fits(true)).count());
         assert!(counts.values().all(|count| *count >= 13), "{counts:?}");
         assert_eq!(rounds.iter().filter(|round| round.brokers == 3).count(), 100);
         assert!(rounds.iter().filter(|round| round.second.is_some()).count() > 50);
+    }
+
+    #[test]
+    fn what_is_not_kafka_has_one_broker_that_fills_up_and_no_leaders_to_move() {
+        let rounds = plan(&Wishes { kafka: false, ..wishes(60, Vec::new()) });
+        assert!(rounds.iter().all(|round| round.brokers == 1 && round.first.kind != Kind::LeadersMoved));
+        assert!(rounds.iter().any(|round| round.first.kind == Kind::BrokerFull));
     }
 
     #[test]

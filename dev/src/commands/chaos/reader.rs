@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use rdkafka::ClientConfig;
-use walrelay_dev::consume::{Follower, Meter, Record};
+use walrelay_dev::arrivals::{Arrivals, Ends, Follow, Gauge};
+use walrelay_dev::consume::Record;
 use walrelay_dev::process;
 
 /// How long the reader may lag behind.
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// A reader in a thread of its own.
 pub(super) struct Reader {
     shared: Arc<Shared>,
-    meters: Vec<(String, Meter)>,
+    gauge: Box<dyn Gauge>,
     thread: JoinHandle<Result<()>>,
 }
 
@@ -33,22 +33,19 @@ struct Shared {
 struct State {
     seen: HashSet<String>,
     /// The offset behind the last record of each partition.
-    positions: HashMap<(String, i32), i64>,
+    positions: Ends,
     /// Repeats of each round, and the first of them by name.
     repeats: HashMap<usize, (usize, String)>,
 }
 
 impl Reader {
-    /// Starts at the beginning of the topics, which must exist.
-    pub(super) fn start(client: &ClientConfig, topics: &[String]) -> Result<Self> {
-        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let follower = Follower::from_beginning(client, &names)?;
-        let meters = topics.iter().map(|topic| Ok((topic.clone(), Meter::new(client, std::slice::from_ref(topic))?)));
-        let meters = meters.collect::<Result<Vec<_>>>()?;
+    /// Starts at the first record of the topics.
+    pub(super) fn start(arrivals: &Arrivals, topics: &[String]) -> Result<Self> {
+        let (follower, gauge) = (arrivals.follow(topics)?, arrivals.gauge(topics)?);
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || read_along(&follower, &its));
-        Ok(Self { shared, meters, thread })
+        let thread = std::thread::spawn(move || read_along(follower, &its));
+        Ok(Self { shared, gauge, thread })
     }
 
     /// From now on repeats belong to this round.
@@ -58,11 +55,8 @@ impl Reader {
 
     /// Waits until all that is in the topics now has been read. Markers of transactions are not records, so that this
     /// never comes true where there are some.
-    pub(super) fn catch_up(&self) -> Result<()> {
-        let mut wanted = Vec::new();
-        for (topic, meter) in &self.meters {
-            wanted.extend(meter.ends()?.into_iter().map(|(partition, end)| ((topic.clone(), partition), end)));
-        }
+    pub(super) fn catch_up(&mut self) -> Result<()> {
+        let wanted = self.gauge.ends()?;
         let there = || {
             let state = self.shared.state();
             wanted.iter().all(|(place, end)| *end == 0 || state.positions.get(place).is_some_and(|read| read >= end))
@@ -106,6 +100,9 @@ impl Shared {
         let round = self.round.load(Ordering::SeqCst);
         let mut state = self.state();
         state.positions.insert((record.topic.clone(), record.partition), record.offset + 1);
+        if record.topic.is_empty() {
+            return;
+        }
         let id = record.header("id").unwrap_or_default();
         if !state.seen.insert(id.to_owned()) {
             let Record { topic, partition, offset, .. } = record;
@@ -115,7 +112,7 @@ impl Shared {
     }
 }
 
-fn read_along(follower: &Follower, shared: &Shared) -> Result<()> {
+fn read_along(mut follower: Box<dyn Follow>, shared: &Shared) -> Result<()> {
     let mut last_news = Instant::now();
     // Goes on for a moment after the end: what is there has to come.
     while !shared.stop.load(Ordering::SeqCst) || last_news.elapsed() < Duration::from_millis(500) {

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use walrelay_dev::brokers;
 
 use super::plan::{Kind, Round};
-use super::world::{Settings, Verdict};
+use super::world::{Repeats, Settings, Verdict};
 use crate::screen::{line, thousands};
 
 /// How long nothing may move while both ends are up.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(15);
+
+/// The same where a broker may lose a message without a word: until it is sent again.
+const LONGEST_OF_RABBITMQ: Duration = Duration::from_secs(45);
 
 /// The most memory a relay may ever hold, in KiB: what its container is given.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
@@ -23,6 +27,8 @@ pub(super) struct Outcome {
     /// The second fault, if it met something that was up.
     pub(super) second: Option<Kind>,
     pub(super) killed: bool,
+    /// The connection to the broker was lost with what was under way.
+    pub(super) lost: bool,
     /// The exit code of a clean stop.
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
@@ -33,7 +39,7 @@ pub(super) struct Outcome {
     pub(super) scenario: Vec<String>,
     /// Records that came again, and the first of them.
     pub(super) repeats: (usize, String),
-    /// Rows below the confirmed position that were not in Kafka.
+    /// Rows below the confirmed position that had not arrived.
     pub(super) absent: Vec<String>,
     pub(super) moved_back: bool,
 }
@@ -61,10 +67,11 @@ impl Outcome {
         let mut broken = Vec::new();
         let mut add = |what: String| broken.push(format!("round {}: {what}", self.round.number));
         if let Some(first) = self.absent.first() {
-            add(format!("{} rows below the confirmed position are not in Kafka, such as {first}", self.absent.len()));
+            add(format!("{} rows below the confirmed position have not arrived, such as {first}", self.absent.len()));
         }
         self.scenario.iter().for_each(|what| add(what.clone()));
-        if self.standstill > LONGEST_STANDSTILL {
+        let rabbitmq = settings.to == Some(brokers::Kind::RabbitMq);
+        if self.standstill > if rabbitmq { LONGEST_OF_RABBITMQ } else { LONGEST_STANDSTILL } {
             add(format!("nothing moved for {:.1} s although all was up", self.standstill.as_secs_f64()));
         }
         if self.moved_back {
@@ -74,9 +81,13 @@ impl Outcome {
             add(format!("the clean stop ended with {code}"));
         }
         // A refused record ends the producer, and what was in flight comes again from the slot.
-        let may_repeat = !settings.exactly_once && (self.killed || settings.dead_letter);
+        let may_repeat = match settings.repeats() {
+            Repeats::None => false,
+            Repeats::AfterKills => self.killed || settings.dead_letter,
+            Repeats::AfterLosses => self.killed || self.lost,
+        };
         if self.repeats.0 > 0 && !may_repeat {
-            add(format!("{} records came again without a kill, the first is {}", self.repeats.0, self.repeats.1));
+            add(format!("{} records came again without need, the first is {}", self.repeats.0, self.repeats.1));
         }
         broken
     }
@@ -103,7 +114,7 @@ impl Report {
             if verdict.exit != 0 {
                 broken.push(format!("the last stop ended with {}", verdict.exit));
             }
-            if !verdict.truth.is_clean() || settings.exactly_once && verdict.truth.repeated > 0 {
+            if !verdict.truth.is_clean() || settings.repeats() == Repeats::None && verdict.truth.repeated > 0 {
                 broken.push(format!("the books do not agree: {}", verdict.truth));
                 broken.extend(verdict.truth.offenders.iter().map(|offender| format!("  {offender}")));
             }
@@ -169,7 +180,7 @@ impl Report {
         ));
         let killed = self.outcomes.iter().filter(|outcome| outcome.killed);
         line(&format!(
-            "kills         {}, {} with records in flight, {} repeats beside {} in flight; {} repeats in rounds without a kill",
+            "kills         {}, {} with records in flight, {} repeats beside {} in flight; {} repeats in other rounds",
             count(&|outcome| outcome.killed),
             count(&|outcome| outcome.killed && outcome.in_flight > 0),
             repeats(true),
@@ -181,7 +192,7 @@ impl Report {
             self.outcomes.iter().map(|outcome| outcome.standstill).max().unwrap_or_default().as_secs_f64()
         ));
         line(&format!(
-            "confirmed     {} rounds after which a row below the confirmed position was not in Kafka",
+            "confirmed     {} rounds after which a row below the confirmed position had not arrived",
             count(&|outcome| !outcome.absent.is_empty())
         ));
         for verdict in &self.verdicts {
@@ -207,6 +218,7 @@ mod tests {
 
     fn settings(exactly_once: bool) -> Settings {
         Settings {
+            to: None,
             seed: 1,
             major: 17,
             connections: 1,
@@ -221,12 +233,13 @@ mod tests {
 
     fn outcome(killed: bool, repeats: usize) -> Outcome {
         let only = vec![if killed { Kind::RelayKill } else { Kind::BrokerKill }];
-        let round = plan(&Wishes { seed: 1, rounds: 1, only, brokers: Brokers::One }).remove(0);
+        let round = plan(&Wishes { seed: 1, rounds: 1, only, brokers: Brokers::One, kafka: true }).remove(0);
         Outcome {
             round,
             in_flight: 1,
             second: None,
             killed,
+            lost: false,
             code: None,
             recovery: Duration::ZERO,
             standstill: Duration::ZERO,
@@ -243,6 +256,22 @@ mod tests {
         assert_eq!(outcome(false, 3).broken(&settings(false)).len(), 1);
         assert_eq!(outcome(true, 3).broken(&settings(true)).len(), 1);
         assert!(outcome(false, 0).broken(&settings(true)).is_empty());
+    }
+
+    #[test]
+    fn a_lost_connection_may_repeat_only_where_the_broker_knows_no_repeats() {
+        let lost = Outcome { lost: true, ..outcome(false, 3) };
+        let to = |kind, relay: &[&str]| Settings {
+            to: Some(kind),
+            relay: relay.iter().map(|&argument| argument.to_owned()).collect(),
+            ..settings(false)
+        };
+        assert_eq!(lost.broken(&settings(false)).len(), 1);
+        assert!(lost.broken(&to(brokers::Kind::RabbitMq, &[])).is_empty());
+        assert_eq!(outcome(false, 3).broken(&to(brokers::Kind::RabbitMq, &[])).len(), 1);
+        assert!(lost.broken(&to(brokers::Kind::Valkey, &[])).is_empty());
+        assert_eq!(lost.broken(&to(brokers::Kind::Valkey, &["-X", "dedupe=7d"])).len(), 1);
+        assert_eq!(outcome(true, 3).broken(&to(brokers::Kind::Nats, &[])).len(), 1);
     }
 
     #[test]

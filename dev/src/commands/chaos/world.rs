@@ -1,7 +1,7 @@
 //! The services, the load and those who watch, for some rounds of one run.
 //!
 //! ```text
-//!  shop ──▶ Postgres ──▶ tap ──▶ relay ──▶ taps ──▶ one broker or three ──▶ reader
+//!  shop ──▶ Postgres ──▶ tap ──▶ relay ──▶ taps ──▶ one server or three ──▶ reader
 //!               └──▶ witness: what was committed below the slot's confirmed position?
 //! ```
 //!
@@ -11,17 +11,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use walrelay_dev::cluster::Cluster;
 use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::relay::Relay;
+use walrelay_dev::servers::Servers;
 use walrelay_dev::shop::ddl::Builder;
 use walrelay_dev::shop::{self, MESSAGE_PREFIX, Shapes, Shop, Tally};
 use walrelay_dev::stage::Stage;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::truth::{self, DeadLetters};
 use walrelay_dev::witness::{self, Witness};
-use walrelay_dev::{consume, kafka};
+use walrelay_dev::{brokers, kafka};
 
 use super::aborted;
 use super::reader::Reader;
@@ -37,6 +38,16 @@ const WAL_SENDER_TIMEOUT: &str = "4s";
 
 /// The same for connections to brokers.
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
+
+/// The same where the destination has a setting of its own: a server that does not answer for so long is left.
+const SILENCES: [(brokers::Kind, &str); 3] = [
+    (brokers::Kind::RabbitMq, "heartbeat=3s"),
+    (brokers::Kind::Nats, "timeout=5s"),
+    (brokers::Kind::Valkey, "timeout=5s"),
+];
+
+/// What begins a property by which a destination drops repeats itself.
+const DEDUPE: &str = "dedupe=";
 
 /// How far the brokers are unless it is said: so that records are in flight when a fault strikes.
 const DISTANCE: Duration = Duration::from_millis(4);
@@ -54,6 +65,9 @@ pub(super) const ROTATING_ROLE: &str = "rotating";
 /// The same where records are refused: for a while the relay then has one record in flight, and the load is a tenth.
 const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
 
+/// What all addresses begin with.
+const PREFIX: &str = "outbox.event";
+
 /// So small that transactions of thousands of rows are often interrupted half-way.
 const MAX_IN_FLIGHT: &str = "--max-in-flight=1MiB";
 
@@ -66,6 +80,8 @@ const TOPIC_LIMIT: &str = "50000";
 /// What one run is about.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
+    /// Where to, if that is not Kafka.
+    pub(super) to: Option<brokers::Kind>,
     pub(super) seed: u64,
     pub(super) major: u32,
     pub(super) connections: u32,
@@ -80,7 +96,34 @@ pub(super) struct Settings {
     pub(super) relay: Vec<String>,
 }
 
+/// What may arrive a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// Nothing.
+    None,
+    /// What was under way when the relay was killed.
+    AfterKills,
+    /// Also what was under way when the connection to the broker was lost: there is nothing that the broker would know it by.
+    AfterLosses,
+}
+
 impl Settings {
+    pub(super) fn repeats(&self) -> Repeats {
+        match self.to {
+            None if self.exactly_once => Repeats::None,
+            None => Repeats::AfterKills,
+            Some(brokers::Kind::Nats) => Repeats::None,
+            Some(_) if self.relay.iter().any(|argument| argument.starts_with(DEDUPE)) => Repeats::None,
+            Some(_) => Repeats::AfterLosses,
+        }
+    }
+
+    fn distance(&self) -> Duration {
+        // Elsewhere one record of a key is under way at a time.
+        let short = self.dead_letter || self.to.is_some();
+        self.distance.unwrap_or(if short { DISTANCE_OF_REFUSALS } else { DISTANCE })
+    }
+
     fn shop(&self, brokers: u16) -> shop::Options {
         let (misrouted, oversized) = if self.dead_letter { (0.02, 0.005) } else { (0.0, 0.0) };
         shop::Options {
@@ -88,14 +131,23 @@ impl Settings {
             keys: KEYS,
             seed: self.seed.wrapping_add(u64::from(brokers)),
             rows: None,
-            pause: if self.dead_letter { self.pause * 10 } else { self.pause },
+            pause: self.pause
+                * if self.dead_letter {
+                    10
+                } else if self.to.is_some() {
+                    3
+                } else {
+                    1
+                },
             shapes: Shapes::Every { messages: true, misrouted, oversized },
         }
     }
 
     fn relay(&self, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
-        arguments.extend([MAX_IN_FLIGHT, "-X", SOCKET_TIMEOUT].map(str::to_owned));
+        let silence = self.to.and_then(|to| SILENCES.iter().find(|(kind, _)| *kind == to));
+        let silence = silence.map_or(SOCKET_TIMEOUT, |(_, silence)| silence);
+        arguments.extend([MAX_IN_FLIGHT, "-X", silence].map(str::to_owned));
         if self.exactly_once {
             arguments.push("--delivery=exactly-once".to_owned());
         }
@@ -112,7 +164,7 @@ impl Settings {
 pub(super) struct World {
     pub(super) postgres: Postgres,
     pub(super) postgres_tap: Tap,
-    pub(super) cluster: Cluster,
+    pub(super) servers: Servers,
     pub(super) stage: Stage,
     pub(super) relay: Relay,
     pub(super) reader: Reader,
@@ -142,31 +194,21 @@ pub(super) struct Verdict {
 
 impl World {
     pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
-        let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        // A topic that was deleted is not to come back by itself.
-        let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
-        let cluster = std::thread::spawn(move || Cluster::start(brokers, &options));
+        let (to, its) = (settings.to, settings.clone());
+        let servers = std::thread::spawn(move || match to {
+            None => start_kafka(brokers).map(Servers::Kafka),
+            Some(kind) => Servers::other(kind, PREFIX, &[], true),
+        });
         let postgres = start_postgres(settings.major)?;
-        let cluster = cluster.join().map_err(|_| anyhow!("starting Kafka panicked"))??;
-        let usual = if settings.dead_letter { DISTANCE_OF_REFUSALS } else { DISTANCE };
-        let distance = settings.distance.unwrap_or(usual);
-        cluster.taps().iter().for_each(|tap| tap.set_distance(distance));
+        let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
+        servers.taps().iter().for_each(|tap| tap.set_distance(its.distance()));
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
 
         let shop_options = settings.shop(brokers);
-        let kafka = cluster.brokers().first().context("no broker")?;
-        let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
-        let mut stage =
-            Stage::build_with(&postgres, kafka, binary, "outbox.event", &shop_options, settings.partitions, limit)?;
+        let (mut stage, dead_letters) = build(settings, &postgres, &servers, binary, &shop_options)?;
         stage.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
-        stage.brokers = cluster.tapped_brokers();
-        stage.client = cluster.client_config();
-        let dead_letters = format!("{}.dead-letter", stage.name);
         let mut topics = stage.topics();
-        if settings.dead_letter {
-            kafka.create_topic(&dead_letters, 2, &[])?;
-            topics.push(dead_letters.clone());
-        }
+        topics.extend(settings.dead_letter.then(|| dead_letters.clone()));
         stage.setup()?;
         let mut client = stage.connect()?;
         // Deletes and truncations are to reach the relay, which is to leave them alone.
@@ -178,12 +220,12 @@ impl World {
         let arguments = settings.relay(&dead_letters);
         let mut relay = stage.relay(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
         relay.wait_streaming(PATIENCE)?;
-        let reader = Reader::start(&stage.client, &topics)?;
+        let reader = Reader::start(&stage.arrivals, &topics)?;
         let shop = Shop::open(&stage.source, &shop_options)?;
         Ok(Self {
             postgres,
             postgres_tap,
-            cluster,
+            servers,
             stage,
             relay,
             reader,
@@ -198,7 +240,7 @@ impl World {
         })
     }
 
-    /// Records handed to Kafka and not acknowledged (exactly once: not committed), as `/status` says.
+    /// Records handed over and not acknowledged (exactly once: not committed), as `/status` says.
     pub(super) fn in_flight(&self) -> u64 {
         let count = || self.relay.status().ok()?.get("in_flight_records")?.as_u64();
         count().unwrap_or(0)
@@ -315,8 +357,8 @@ impl World {
             std::fs::write(folder.join(page), text)?;
         }
         std::fs::copy(self.postgres.log()?, folder.join("postgres.log"))?;
-        for (number, broker) in (1..).zip(self.cluster.brokers()) {
-            std::fs::copy(broker.log()?, folder.join(format!("kafka-{number}.log")))?;
+        for (name, log) in self.servers.logs()? {
+            std::fs::copy(log, folder.join(name))?;
         }
         Ok(())
     }
@@ -330,15 +372,45 @@ impl World {
         let exit = self.relay.terminate(PATIENCE)?.code;
         let truth = self.stage.compare()?;
         let dead_letters = self.settings.dead_letter.then(|| self.compare_dead_letters()).transpose()?;
-        let aborted = self.settings.exactly_once.then(|| aborted::count(&self.cluster)).transpose()?;
+        let aborted = self.settings.exactly_once.then(|| aborted::count(self.servers.kafka()?)).transpose()?;
         Ok(Verdict { tally, truth, dead_letters, aborted, exit, undelivered })
     }
 
     fn compare_dead_letters(&self) -> Result<DeadLetters> {
         let mut letters = DeadLetters::load(&mut self.stage.connect()?)?;
-        consume::read_topic(&self.stage.client, &self.dead_letters, |record| letters.see(&record))?;
+        self.stage.arrivals.read(std::slice::from_ref(&self.dead_letters), |record| letters.see(&record))?;
         Ok(letters)
     }
+}
+
+fn start_kafka(brokers: u16) -> Result<Cluster> {
+    let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    // A topic that was deleted is not to come back by itself.
+    let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
+    Cluster::start(brokers, &options)
+}
+
+/// The stage, and where its dead-letter records go.
+fn build(
+    settings: &Settings,
+    postgres: &Postgres,
+    servers: &Servers,
+    binary: &Path,
+    shop: &shop::Options,
+) -> Result<(Stage, String)> {
+    if settings.to.is_some() {
+        let stage = Stage::build_to(postgres, &servers.to(), servers.arrivals(), binary, PREFIX, shop)?;
+        return Ok((stage, String::new()));
+    }
+    let kafka = servers.first_kafka()?;
+    let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
+    let mut stage = Stage::build_with(postgres, kafka, binary, PREFIX, shop, settings.partitions, limit)?;
+    (stage.to, stage.arrivals) = (servers.to(), servers.arrivals());
+    let dead_letters = format!("{}.dead-letter", stage.name);
+    if settings.dead_letter {
+        kafka.create_topic(&dead_letters, 2, &[])?;
+    }
+    Ok((stage, dead_letters))
 }
 
 fn start_postgres(major: u32) -> Result<Postgres> {

@@ -203,7 +203,7 @@ fn start(
         Beside::Nobody => return Ok(Working::None),
         Beside::Polling => {
             let worker = ground.postgres.connect(Some(names.database))?;
-            return Ok(Working::Thread(Polling::start(worker, &ground.client_config(), names.topic)?));
+            return Ok(Working::Thread(Polling::start(worker, &ground.client_config()?, names.topic)?));
         }
         Beside::Relay(name) => name,
     };
@@ -228,7 +228,7 @@ fn catch_up(
     let ended = Instant::now();
     let row = client.query_one("SELECT count(*), pg_current_wal_insert_lsn()::text FROM outbox", &[])?;
     let (rows, end): (i64, String) = (row.get(0), row.get(1));
-    let meter = Meter::new(&ground.client_config(), &[topic.to_owned()])?;
+    let meter = Meter::new(&ground.client_config()?, &[topic.to_owned()])?;
     let confirmed = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
     let in_time =
         |ended: Instant| Some(ended.elapsed()).filter(|took| *took <= CAUGHT_UP_WITHIN).map(|took| took.as_secs_f64());
@@ -252,7 +252,7 @@ fn compare(ground: &Ground, client: &mut Client, topic: &str) -> Result<u64> {
         client.query("SELECT id::text FROM outbox", &[])?.iter().map(|row| row.get(0)).collect();
     let (rows, mut records, mut foreign) = (due.len(), 0, 0);
     let mut seen = HashSet::with_capacity(rows);
-    consume::read_topic(&ground.client_config(), topic, |record| {
+    consume::read_topic(&ground.client_config()?, topic, |record| {
         records += 1;
         let id = record.header("id").unwrap_or_default().to_owned();
         foreign += u64::from(!due.remove(&id) && !seen.contains(&id));

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use walrelay_dev::kafka::Kafka;
 use walrelay_dev::relay::Relay;
+use walrelay_dev::servers::Servers;
 
 use super::super::world::{PATIENCE, World};
 
@@ -26,7 +26,7 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
     let mut client = stage.connect()?;
     client.batch_execute("ALTER TABLE outbox ADD COLUMN headers jsonb")?;
     let mut relay = super::streaming(&stage, &["--shutdown-timeout=30s", MAX_IN_FLIGHT])?;
-    super::every_broker(world, Kafka::suspend)?;
+    super::every_broker(world, Servers::suspend)?;
     let sql = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, headers)
                SELECT gen_random_uuid(), 'order', 'key-' || n % 50, 'Numbered', jsonb_build_object('number', n),
                       jsonb_build_object('trace', repeat('x', 10000))
@@ -35,7 +35,7 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
         client.execute(sql, &[&first, &(first + BATCH - 1)])?;
     }
     let peak = peak_kib(&relay)?;
-    super::every_broker(world, Kafka::resume)?;
+    super::every_broker(world, Servers::resume)?;
     let mut broken: Vec<String> = super::unconfirmed(&stage, &mut relay, PATIENCE)?.into_iter().collect();
     let peak = relay.usage().map_or(peak, |usage| usage.memory.peak.max(peak));
     if peak > BOUND_KIB {

@@ -12,24 +12,24 @@ pub(super) mod topic;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use walrelay_dev::kafka::Kafka;
+use anyhow::Result;
 use walrelay_dev::postgres::unique_name;
 use walrelay_dev::relay::Relay;
+use walrelay_dev::servers::Servers;
+use walrelay_dev::shop;
 use walrelay_dev::stage::Stage;
-use walrelay_dev::{consume, shop};
 
 use super::world::{PATIENCE, World};
 
 /// A stage beside the world's, behind the same taps.
 fn aside(world: &World, partitions: u32) -> Result<Stage> {
-    let kafka = world.cluster.brokers().first().context("no broker")?;
+    let kafka = world.servers.first_kafka()?;
     let (binary, prefix) = (&world.stage.binary, unique_name("aside"));
     let options = shop::Options::default();
     let mut stage = Stage::build_with(&world.postgres, kafka, binary, &prefix, &options, partitions, &[])?;
     stage.relay_source = format!("postgres://postgres@{}/{}", world.postgres_tap.address(), stage.name);
-    stage.brokers = world.cluster.tapped_brokers();
-    stage.client = world.cluster.client_config();
+    stage.to = world.servers.to();
+    stage.arrivals = world.servers.arrivals();
     stage.setup()?;
     Ok(stage)
 }
@@ -44,7 +44,7 @@ fn streaming(stage: &Stage, more: &[&str]) -> Result<Relay> {
 /// Removes all of it, whatever the relay's end was.
 fn strike_down(world: &World, stage: &Stage, mut relay: Relay) -> Result<()> {
     relay.kill9()?;
-    let kafka = world.cluster.brokers().first().context("no broker")?;
+    let kafka = world.servers.first_kafka()?;
     let mut client = stage.connect()?;
     let sql = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
     walrelay_dev::process::wait_until(PATIENCE, "the slot to be released", || {
@@ -54,8 +54,8 @@ fn strike_down(world: &World, stage: &Stage, mut relay: Relay) -> Result<()> {
     stage.strike(kafka)
 }
 
-fn every_broker(world: &mut World, act: impl Fn(&mut Kafka) -> Result<()>) -> Result<()> {
-    (0..world.cluster.len()).try_for_each(|place| act(world.cluster.broker(place)?))
+fn every_broker(world: &mut World, act: impl Fn(&mut Servers, usize) -> Result<()>) -> Result<()> {
+    (0..world.servers.len()).try_for_each(|place| act(&mut world.servers, place))
 }
 
 /// Numbered rows of a kind, from the first to the last, dealt out among so many keys in turn, in one transaction.
@@ -83,7 +83,7 @@ struct Seen {
 
 fn look_at(stage: &Stage, topic: &str) -> Result<Seen> {
     let (mut seen, mut last) = (Seen::default(), HashMap::new());
-    consume::read_topic(&stage.client, topic, |record| {
+    stage.arrivals.read(&[topic.to_owned()], |record| {
         let Some(number) = number_of(&record.value_text()) else { return };
         if !seen.numbers.insert(number) {
             seen.repeated += 1;

@@ -44,7 +44,7 @@ fn refuse_once(world: &mut World, code: i16, delay: Duration, gap: Duration) -> 
     let topic = stage.topics().into_iter().next().context("no topic")?;
     let refusal = Refusal { topic: topic.clone(), code, delay, count: 1 };
     let mut refusers = Vec::new();
-    for (broker, tap) in world.cluster.brokers().iter().zip(world.cluster.taps()) {
+    for (broker, tap) in world.servers.kafka()?.brokers().iter().zip(world.servers.taps()) {
         let refuser = Refuser::start(broker.tap_target()?, refusal.clone())?;
         tap.set_target(refuser.address());
         refusers.push(refuser);
@@ -61,7 +61,7 @@ fn refuse_once(world: &mut World, code: i16, delay: Duration, gap: Duration) -> 
     })?;
     let ended = relay.exited()?;
     let seen = super::look_at(&stage, &topic)?;
-    for (broker, tap) in world.cluster.brokers().iter().zip(world.cluster.taps()) {
+    for (broker, tap) in world.servers.kafka()?.brokers().iter().zip(world.servers.taps()) {
         tap.set_target(broker.tap_target()?);
     }
     super::strike_down(world, &stage, relay)?;

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use walrelay_dev::kafka::Kafka;
 use walrelay_dev::process;
+use walrelay_dev::servers::Servers;
 
 use super::super::world::{PATIENCE, World};
 
@@ -21,14 +21,14 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
     let mut client = stage.connect()?;
     super::insert(&mut client, "order", 1..=100, 10)?;
     stage.wait_confirmed(PATIENCE)?;
-    super::every_broker(world, Kafka::suspend)?;
+    super::every_broker(world, Servers::suspend)?;
     super::insert(&mut client, "order", 101..=200, 10)?;
     let dropped = "SELECT count(pg_drop_replication_slot(slot_name)) = 1 FROM pg_replication_slots
                    WHERE slot_name = $1 AND NOT active";
     process::wait_until(PATIENCE, "the relay to disconnect", || Ok(client.query_one(dropped, &[&stage.name])?.get(0)))?;
     super::insert(&mut client, "order", 201..=200 + BETWEEN, 1)?;
     client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&stage.name])?;
-    super::every_broker(world, Kafka::resume)?;
+    super::every_broker(world, Servers::resume)?;
 
     let (mut ready, started) = (None::<Instant>, Instant::now());
     let ended = loop {

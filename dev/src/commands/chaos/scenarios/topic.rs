@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
-use walrelay_dev::kafka::Kafka;
+use anyhow::{Result, anyhow};
 use walrelay_dev::process;
+use walrelay_dev::servers::Servers;
 use walrelay_dev::stage::Stage;
 
 use super::super::world::{PATIENCE, World};
@@ -74,7 +74,7 @@ fn write(stage: &Stage, stop: &AtomicBool) -> Result<i64> {
 fn fail(world: &mut World, stage: &Stage, relay: &mut walrelay_dev::relay::Relay) -> Result<Vec<String>> {
     let [_, deleted] = topics(stage)?;
     process::wait_until(PATIENCE, "some records", || Ok(relay.metric("walrelay_events_total")? > 1000.0))?;
-    let kafka = world.cluster.brokers().first().context("no broker")?;
+    let kafka = world.servers.first_kafka()?;
     kafka.delete_topics(&[&deleted])?;
     process::wait_until(PATIENCE, "the relay to notice", || {
         let status = relay.status()?;
@@ -85,9 +85,9 @@ fn fail(world: &mut World, stage: &Stage, relay: &mut walrelay_dev::relay::Relay
         thread::sleep(Duration::from_millis(100));
         Ok(created)
     })?;
-    super::every_broker(world, Kafka::suspend)?;
+    super::every_broker(world, Servers::suspend)?;
     thread::sleep(FROZEN);
-    super::every_broker(world, Kafka::resume)?;
+    super::every_broker(world, Servers::resume)?;
     let thawed = Instant::now();
     let late = stage.wait_confirmed(BOUND).err().map(|error| {
         let status = relay.status().map_or_else(|error| format!("{error:#}"), |status| status.to_string());

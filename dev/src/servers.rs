@@ -1,0 +1,282 @@
+//! The servers that the relay publishes to, behind taps: Kafka's brokers, or one server of another kind.
+//!
+//! In: which, and their settings. Out: what faults are done to, by the place of a server from 0.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use crate::arrivals::Arrivals;
+use crate::brokers::{self, Broker};
+use crate::cluster::Cluster;
+use crate::kafka::Kafka;
+use crate::process;
+use crate::tap::Tap;
+
+/// Memory of Redis that no run fills.
+const ROOM: &str = "2gb";
+
+/// Messages that a stream of NATS takes until it is full: more than come while it is told so.
+const ALMOST: u64 = 300;
+
+/// All of them.
+#[derive(Debug)]
+pub enum Servers {
+    /// Kafka's brokers.
+    Kafka(Cluster),
+    /// One server of another kind.
+    Other(Box<Other>),
+}
+
+/// One server of another kind.
+#[derive(Debug)]
+pub struct Other {
+    broker: Broker,
+    tap: Tap,
+    arrivals: Arrivals,
+}
+
+impl Servers {
+    /// Starts one that is not Kafka, with `more` lines of configuration, prepared for what is published to `prefix.…`. `again`: what has
+    /// arrived can be read while more comes, and again.
+    ///
+    /// # Errors
+    /// It cannot be brought, or does not start.
+    pub fn other(kind: brokers::Kind, prefix: &str, more: &[&str], again: bool) -> Result<Self> {
+        let broker = Broker::start(kind, more)?;
+        if kind == brokers::Kind::Valkey {
+            set_memory(&broker, ROOM)?;
+        }
+        let tap = Tap::start(format!("127.0.0.1:{}", broker.port()))?;
+        let arrivals = Arrivals::prepare(&broker, prefix, again)?;
+        Ok(Self::Other(Box::new(Other { broker, tap, arrivals })))
+    }
+
+    /// What `--to` takes, around the taps.
+    pub fn plain_to(&self) -> String {
+        match self {
+            Self::Kafka(cluster) => format!("kafka://{}", cluster.plain_brokers()),
+            Self::Other(other) => other.broker.url(),
+        }
+    }
+
+    /// CPU time of all servers.
+    ///
+    /// # Errors
+    /// One does not run.
+    pub fn cpu(&self) -> Result<Duration> {
+        let pids = match self {
+            Self::Kafka(cluster) => cluster.brokers().iter().map(Kafka::pid).collect::<Result<Vec<_>>>()?,
+            Self::Other(other) => vec![other.broker.server_pid()],
+        };
+        pids.into_iter().flatten().map(process::cpu_time).sum()
+    }
+
+    /// What has arrived at these addresses is gone. Not for Kafka, whose topics are deleted.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn empty(&self, topics: &[&str]) -> Result<()> {
+        let Self::Other(other) = self else { return Ok(()) };
+        let broker = &other.broker;
+        match broker.kind() {
+            brokers::Kind::Valkey => {
+                let words: Vec<&str> = std::iter::once("UNLINK").chain(topics.iter().copied()).collect();
+                broker.resp()?.call(&words).map(drop)
+            }
+            brokers::Kind::Nats => broker.jetstream(&json!(null))?.api("STREAM.PURGE.OUTBOX", &json!(null)).map(drop),
+            brokers::Kind::RabbitMq => broker.amqp()?.purge("OUTBOX"),
+            brokers::Kind::ElasticMq => Ok(()),
+        }
+    }
+
+    /// What `--to` takes, behind the taps.
+    pub fn to(&self) -> String {
+        match self {
+            Self::Kafka(cluster) => format!("kafka://{}", cluster.tapped_brokers()),
+            Self::Other(other) => other.broker.url_through(other.tap.port()),
+        }
+    }
+
+    /// What it is, if not Kafka.
+    pub fn kind(&self) -> Option<brokers::Kind> {
+        match self {
+            Self::Kafka(_) => None,
+            Self::Other(other) => Some(other.broker.kind()),
+        }
+    }
+
+    /// Where what has arrived is read, around the taps.
+    pub fn arrivals(&self) -> Arrivals {
+        match self {
+            Self::Kafka(cluster) => Arrivals::Kafka(Box::new(cluster.client_config())),
+            Self::Other(other) => other.arrivals.clone(),
+        }
+    }
+
+    /// Kafka, where it is that.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn kafka(&self) -> Result<&Cluster> {
+        match self {
+            Self::Kafka(cluster) => Ok(cluster),
+            Self::Other(other) => bail!("{} is not Kafka", other.broker.kind().name()),
+        }
+    }
+
+    /// One of Kafka's brokers.
+    ///
+    /// # Errors
+    /// It is not Kafka.
+    pub fn first_kafka(&self) -> Result<&Kafka> {
+        self.kafka()?.brokers().first().context("no broker")
+    }
+
+    /// How many servers there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Kafka(cluster) => cluster.len(),
+            Self::Other(_) => 1,
+        }
+    }
+
+    /// There is one at least.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The taps, one before each.
+    pub fn taps(&self) -> &[Tap] {
+        match self {
+            Self::Kafka(cluster) => cluster.taps(),
+            Self::Other(other) => std::slice::from_ref(&other.tap),
+        }
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// The process does not do it.
+    pub fn kill(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::kill, Broker::kill)
+    }
+
+    /// Ends it cleanly.
+    ///
+    /// # Errors
+    /// The process does not do it.
+    pub fn stop(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::stop, Broker::stop)
+    }
+
+    /// SIGSTOP.
+    ///
+    /// # Errors
+    /// The process does not do it.
+    pub fn suspend(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::suspend, Broker::suspend)
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// The process does not do it.
+    pub fn resume(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::resume, Broker::resume)
+    }
+
+    /// Starts it again; it may not serve yet.
+    ///
+    /// # Errors
+    /// The process does not do it.
+    pub fn launch(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::launch, Broker::start_again)
+    }
+
+    /// Waits until it serves.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub fn wait_until_ready(&mut self, place: usize) -> Result<()> {
+        self.act(place, Kafka::wait_until_ready, |_| Ok(()))
+    }
+
+    fn act(
+        &mut self,
+        place: usize,
+        kafka: impl Fn(&mut Kafka) -> Result<()>,
+        other: impl Fn(&mut Broker) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Self::Kafka(cluster) => kafka(cluster.broker(place)?),
+            Self::Other(server) => other(&mut server.broker),
+        }
+    }
+
+    /// It takes nothing more, and says so: memory, disk or its stream is full.
+    ///
+    /// # Errors
+    /// It has no such bound, or does not answer.
+    pub fn fill_up(&mut self, dice: u64) -> Result<()> {
+        let Self::Other(other) = self else { bail!("Kafka has no bound that is set while it runs") };
+        let broker = &other.broker;
+        match broker.kind() {
+            brokers::Kind::Valkey => set_memory(broker, "1"),
+            brokers::Kind::Nats => {
+                let mut connection = broker.jetstream(&json!(null))?;
+                // With fewer than there are, the oldest would go.
+                let most = connection.count("OUTBOX")? + ALMOST;
+                connection.update_stream("OUTBOX", &json!({ "max_msgs": most, "discard": "new" }))
+            }
+            brokers::Kind::RabbitMq if dice.is_multiple_of(2) => control(broker, &["set_disk_free_limit", "9000GB"]),
+            brokers::Kind::RabbitMq => control(broker, &["set_vm_memory_high_watermark", "absolute", "10MB"]),
+            brokers::Kind::ElasticMq => bail!("ElasticMQ has no bound"),
+        }
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn make_room(&mut self) -> Result<()> {
+        let Self::Other(other) = self else { return Ok(()) };
+        let broker = &other.broker;
+        match broker.kind() {
+            brokers::Kind::Valkey => set_memory(broker, ROOM),
+            brokers::Kind::Nats => {
+                let mut connection = broker.jetstream(&json!(null))?;
+                connection.update_stream("OUTBOX", &json!({ "max_msgs": -1, "discard": "old" }))
+            }
+            brokers::Kind::RabbitMq => {
+                control(broker, &["set_disk_free_limit", "50MB"])?;
+                control(broker, &["set_vm_memory_high_watermark", "absolute", "1GB"])
+            }
+            brokers::Kind::ElasticMq => Ok(()),
+        }
+    }
+
+    /// The servers' logs, by names for their copies.
+    ///
+    /// # Errors
+    /// A broker of Kafka has none.
+    pub fn logs(&self) -> Result<Vec<(String, PathBuf)>> {
+        match self {
+            Self::Kafka(cluster) => {
+                let numbered = (1..).zip(cluster.brokers());
+                numbered.map(|(number, broker)| Ok((format!("kafka-{number}.log"), broker.log()?))).collect()
+            }
+            Self::Other(other) => Ok(vec![(format!("{}.log", other.broker.kind().name()), other.broker.log())]),
+        }
+    }
+}
+
+fn set_memory(broker: &Broker, bytes: &str) -> Result<()> {
+    broker.resp()?.call(&["CONFIG", "SET", "maxmemory", bytes]).map(drop)
+}
+
+fn control(broker: &Broker, arguments: &[&str]) -> Result<()> {
+    broker.control(arguments).map(drop)
+}
