@@ -39,13 +39,13 @@ pub struct Other {
 }
 
 impl Servers {
-    /// Starts one that is not Kafka, with `more` lines of configuration, prepared for what is published to `prefix.…`. `again`: what has
-    /// arrived can be read while more comes, and again.
+    /// Starts one that is not Kafka, prepared for what is published to `prefix.…`. `again`: what has arrived can be read while more
+    /// comes, and again. What it acknowledges survives its crash; the disk may have it a little later.
     ///
     /// # Errors
     /// It cannot be brought, or does not start.
-    pub fn other(kind: brokers::Kind, prefix: &str, more: &[&str], again: bool) -> Result<Self> {
-        let broker = Broker::start(kind, more)?;
+    pub fn other(kind: brokers::Kind, prefix: &str, again: bool) -> Result<Self> {
+        let broker = Broker::start(kind, configuration(kind))?;
         if kind == brokers::Kind::Valkey {
             set_memory(&broker, ROOM)?;
         }
@@ -270,6 +270,16 @@ impl Servers {
             }
             Self::Other(other) => Ok(vec![(format!("{}.log", other.broker.kind().name()), other.broker.log())]),
         }
+    }
+}
+
+/// A disk that is busy with other things is not to set the pace.
+fn configuration(kind: brokers::Kind) -> &'static [&'static str] {
+    match kind {
+        brokers::Kind::Valkey => &["appendfsync everysec"],
+        // Its own default for the disk: each two minutes.
+        brokers::Kind::Nats => &["jetstream { store_dir: \"jetstream\", max_file_store: 4GB }"],
+        brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
     }
 }
 

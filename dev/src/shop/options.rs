@@ -36,6 +36,8 @@ pub enum Shapes {
     Every {
         /// Logical messages of [`MESSAGE_PREFIX`].
         messages: bool,
+        /// Transactions of thousands of rows, all of one key: where one record of a key is under way at a time, each takes long.
+        thousands: bool,
         /// The share of transactions with a row that has no topic that Kafka allows, 0 to 1.
         misrouted: f64,
         /// The share of transactions with a row whose payload has [`OVERSIZE`] bytes or more.

@@ -241,7 +241,7 @@ pub(super) fn place_for(client: &mut impl GenericClient, number: u64, rng: &mut 
 }
 
 fn choose_shape(shapes: Shapes, rng: &mut StdRng) -> Shape {
-    let Shapes::Every { messages, misrouted, oversized } = shapes else { return Shape::Plain };
+    let Shapes::Every { messages, thousands, misrouted, oversized } = shapes else { return Shape::Plain };
     let bad = rng.random::<f64>();
     if bad < misrouted {
         return Shape::Misrouted;
@@ -254,7 +254,7 @@ fn choose_shape(shapes: Shapes, rng: &mut StdRng) -> Shape {
         400..650 => Shape::Single,
         650..700 => Shape::Many { rows: rng.random_range(50..300) },
         // After a refusal the relay sends one record at a time for a while: thousands would take minutes.
-        700..705 if oversized == 0.0 => Shape::Many { rows: rng.random_range(1000..4000) },
+        700..705 if thousands && oversized == 0.0 => Shape::Many { rows: rng.random_range(1000..4000) },
         700..755 => Shape::Undone,
         755..835 => Shape::Deleted,
         835..850 => Shape::Long,
@@ -345,7 +345,7 @@ mod tests {
     fn every_shape_comes_and_bad_rows_only_when_asked_for() {
         let shapes = |misrouted, oversized| {
             let mut rng = StdRng::seed_from_u64(1);
-            let every = Shapes::Every { messages: true, misrouted, oversized };
+            let every = Shapes::Every { messages: true, thousands: true, misrouted, oversized };
             let chosen: Vec<Shape> = (0..3000).map(|_| choose_shape(every, &mut rng)).collect();
             chosen
         };

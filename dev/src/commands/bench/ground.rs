@@ -117,7 +117,7 @@ impl Ground {
                 let options = kafka::Options { for_benchmarks: true, ..kafka::Options::default() };
                 Servers::Kafka(Cluster::start(brokers, &options)?)
             }
-            Some(kind) => Servers::other(kind, PREFIX, configuration(kind), false)?,
+            Some(kind) => Servers::other(kind, PREFIX, false)?,
         };
         let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
@@ -297,17 +297,7 @@ impl Ground {
     }
 }
 
-/// Another server than Kafka as careful operators have it who also want it fast: what is acknowledged survives its crash.
-fn configuration(kind: brokers::Kind) -> &'static [&'static str] {
-    match kind {
-        brokers::Kind::Valkey => &["appendfsync everysec"],
-        // Its own default for the disk: what a power failure may lose is what came in two minutes.
-        brokers::Kind::Nats => &["jetstream { store_dir: \"jetstream\", max_file_store: 4GB }"],
-        brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
-    }
-}
-
-/// The same in words.
+/// How other servers than Kafka are set, in words: see [`Servers::other`].
 fn durability(kind: brokers::Kind) -> &'static str {
     match kind {
         brokers::Kind::Valkey => "Valkey 9.1.2, append-only file, fsync every second",

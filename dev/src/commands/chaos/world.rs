@@ -118,8 +118,12 @@ impl Settings {
         }
     }
 
+    /// Whether many records of a key are under way together.
+    fn takes_keys_at_once(&self) -> bool {
+        matches!(self.to, None | Some(brokers::Kind::Valkey))
+    }
+
     fn distance(&self) -> Duration {
-        // Elsewhere one record of a key is under way at a time.
         let short = self.dead_letter || self.to.is_some();
         self.distance.unwrap_or(if short { DISTANCE_OF_REFUSALS } else { DISTANCE })
     }
@@ -139,7 +143,7 @@ impl Settings {
                 } else {
                     1
                 },
-            shapes: Shapes::Every { messages: true, misrouted, oversized },
+            shapes: Shapes::Every { messages: true, thousands: self.takes_keys_at_once(), misrouted, oversized },
         }
     }
 
@@ -197,7 +201,7 @@ impl World {
         let (to, its) = (settings.to, settings.clone());
         let servers = std::thread::spawn(move || match to {
             None => start_kafka(brokers).map(Servers::Kafka),
-            Some(kind) => Servers::other(kind, PREFIX, &[], true),
+            Some(kind) => Servers::other(kind, PREFIX, true),
         });
         let postgres = start_postgres(settings.major)?;
         let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
