@@ -1,7 +1,7 @@
 //! The rule against a broker that does not know producers, in any order of events: seeded, without a clock or a socket.
 
 use super::*;
-use crate::sink::{Content, Header, Origin};
+use crate::sink::{Content, Header, Origin, Refused, Resolution, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

@@ -1,0 +1,141 @@
+//! What follows a failure: the search for the record that is to blame, a request of the isolating producer at a time.
+//!
+//! In: a partition that nothing is under way of any more, with what came back. Out: requests to [`Clients`], and the record that is
+//! refused alone, which is held (`resolving`). Halves of what was refused are tried, so N suspects cost about log2 N requests.
+
+use super::partition::{CALM, Search, State, WINDOW_HOLDS};
+use super::{Clients, Event, NotTaken, Partitions};
+use crate::sink::FailureClass;
+use std::time::Instant;
+
+impl Partitions {
+    /// Nothing is under way after a failure: decides what comes next.
+    pub(super) fn drained(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let bytes =
+            partition.returned.iter().filter(|returned| returned.refused).map(|returned| returned.queued.bytes).sum();
+        let records = partition.returned.len();
+        let suspects = partition.take_back();
+        let Some(failure) = partition.cause.take() else {
+            partition.state = State::Unproven;
+            return;
+        };
+        match failure.class {
+            FailureClass::Row => {
+                partition.search = Search::of(suspects, bytes, now);
+                if suspects == 1 {
+                    self.hold(at, failure);
+                } else {
+                    partition.state = State::Isolating;
+                    let event = Event::Isolating { place: partition.place, records };
+                    self.events.push(event);
+                }
+            }
+            FailureClass::Topic => {
+                partition.search = Search::of(0, 0, now);
+                self.hold(at, failure);
+            }
+            FailureClass::Environment | FailureClass::LogIn => {
+                partition.search = Search::of(0, 0, now);
+                partition.rest(now, failure);
+            }
+            FailureClass::Client => partition.state = State::Unproven,
+        }
+    }
+
+    /// One request of the isolating producer has been answered, or there was none: the next.
+    pub(super) fn isolate(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+        if !self.attempted(at, now) {
+            return;
+        }
+        let Self { list, pool, room, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return };
+        let Search { suspects, since, .. } = partition.search;
+        if suspects == 0 && now.saturating_duration_since(since) >= CALM {
+            partition.state = State::Unproven;
+            self.events.push(Event::Isolated { place: partition.place });
+            return self.pump(at, now, clients);
+        }
+        let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
+        let next = partition.search.next(partition.queue.len());
+        let (place, mut attempt) = (partition.place, 0);
+        while attempt < next
+            && let Some(front) = partition.queue.front()
+            && (attempt == 0 || partition.under_way_bytes + front.bytes <= most)
+        {
+            let (bytes, ticket) = (front.bytes, front.ticket);
+            match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
+                Ok(()) => {
+                    partition.sent(bytes);
+                    partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
+                    attempt += 1;
+                }
+                Err(NotTaken::Later) => break,
+                Err(NotTaken::Refused(failure)) => {
+                    if attempt == 0 {
+                        return self.hold(at, failure);
+                    }
+                    break;
+                }
+            }
+        }
+        partition.search.attempt = attempt;
+        partition.search.attempt_bytes = partition.under_way_bytes;
+        if attempt > 0 {
+            clients.release();
+        }
+    }
+
+    /// What the last request of a search says. Whether there may be another.
+    fn attempted(&mut self, at: u32, now: Instant) -> bool {
+        let Some(partition) = self.list.get_mut(at as usize) else { return false };
+        let attempt = std::mem::take(&mut partition.search.attempt);
+        if attempt == 0 {
+            return true;
+        }
+        let returned = partition.returned.len();
+        let suspects = partition.take_back();
+        let outdated = std::mem::take(&mut partition.search.outdated);
+        let Some(failure) = partition.cause.take() else {
+            partition.search.proven |= !outdated;
+            return self.attempt_delivered(at, attempt, now);
+        };
+        partition.search.proven = false;
+        match failure.class {
+            FailureClass::Row => {
+                partition.search.refused(suspects, partition.search.attempt_bytes, now);
+                if returned == 1 {
+                    partition.search.found = true;
+                    self.hold(at, failure);
+                    return false;
+                }
+                true
+            }
+            FailureClass::Topic => {
+                self.hold(at, failure);
+                false
+            }
+            FailureClass::Environment | FailureClass::LogIn => {
+                partition.rest(now, failure);
+                false
+            }
+            FailureClass::Client => true,
+        }
+    }
+
+    /// A whole request was delivered.
+    fn attempt_delivered(&mut self, at: u32, attempt: usize, now: Instant) -> bool {
+        let Some(partition) = self.list.get_mut(at as usize) else { return false };
+        let search = &mut partition.search;
+        if search.suspects > 0 {
+            search.suspects = search.suspects.saturating_sub(attempt);
+            if search.suspects == 0 && !search.found && search.refused_bytes > 0 {
+                let bytes = (search.refused_bytes / 2).max(1);
+                search.refused_bytes = 0;
+                partition.window = Some((bytes, now + WINDOW_HOLDS));
+                self.events.push(Event::SmallerBatches { place: partition.place, bytes });
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! A record that is refused alone: it is held, and its partition with it, until the relay says what becomes of it.
+//!
+//! In: a refusal, its resolution. Out: reports for the relay, records in place of others. A record in another partition that
+//! replaces one holds up what waited behind that one until its report.
+
+use super::entries::Entry;
+use super::partition::{Queued, State};
+use super::{Clients, Partitions, WIRE_OVERHEAD_BYTES};
+use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
+use std::time::Instant;
+
+impl Partitions {
+    /// The record in front is refused: it stays until it is resolved.
+    pub(super) fn hold(&mut self, at: u32, failure: Failure) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        assert!(partition.under_way == 0, "a partition is held while something of it is under way");
+        let Some(front) = partition.queue.front() else {
+            partition.state = State::Unproven;
+            return;
+        };
+        self.refusals += 1;
+        let id = RefusalId(self.refusals);
+        let refused = Refused {
+            id,
+            tag: self.entries.get(front.ticket).tag,
+            record: front.record.clone(),
+            failure: failure.clone(),
+        };
+        partition.state = State::Held { failure };
+        self.held.insert(id, at);
+        self.reports.push(Report::Refused(Box::new(refused)));
+        self.list_it(at);
+    }
+
+    /// What becomes of a refused record. `to`: the partition that a record in its place goes to.
+    pub fn resolve(
+        &mut self,
+        id: RefusalId,
+        resolution: Resolution<'_>,
+        to: u32,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        let Some(at) = self.held.get(&id).copied() else { return Enqueue::Taken };
+        match resolution {
+            Resolution::Retry => {
+                self.held.remove(&id);
+                self.retry(at, now);
+            }
+            Resolution::Skip => {
+                self.held.remove(&id);
+                self.skip(at, now);
+            }
+            Resolution::Instead(record, token) if to == at => {
+                self.held.remove(&id);
+                self.replace_in_place(at, record, token);
+            }
+            Resolution::Instead(record, token) => return self.replace(id, at, record, token, to, now, clients),
+        }
+        Enqueue::Taken
+    }
+
+    fn retry(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let State::Held { failure, .. } = std::mem::replace(&mut partition.state, State::Unproven) else { return };
+        partition.search.suspects = partition.search.suspects.max(1);
+        partition.search.refused_bytes = 0;
+        partition.rest(now, failure);
+    }
+
+    /// The record in front is done with.
+    fn skip(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
+        Self::recycle(&mut self.pool, record);
+        let Entry { held, releases, .. } = self.entries.take(ticket);
+        self.in_flight.records -= 1;
+        self.in_flight.bytes -= held;
+        partition.resume_search(now);
+        if let Some(released) = releases {
+            self.release(released, now);
+        }
+    }
+
+    /// What waits behind a record that was replaced may go on.
+    pub(super) fn release(&mut self, at: u32, now: Instant) {
+        let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, State::Replaced)) else {
+            return;
+        };
+        partition.resume_search(now);
+        let next = partition.passes_on.take();
+        self.list_it(at);
+        if let Some(next) = next {
+            self.release(next, now);
+        }
+    }
+
+    /// The dead-letter record goes to the same partition: it takes the refused one's place.
+    fn replace_in_place(&mut self, at: u32, record: &Record<'_>, token: Token) {
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let Some(front) = partition.queue.front_mut() else { return };
+        front.record.set(record);
+        let held = record.held_bytes() as u64;
+        front.bytes = held + WIRE_OVERHEAD_BYTES;
+        let entry = self.entries.get_mut(front.ticket);
+        self.in_flight.bytes = self.in_flight.bytes + held - entry.held;
+        (entry.held, entry.bytes, entry.tag.token) = (held, record.bytes() as u64, token);
+        partition.search.suspects = 1;
+        partition.search.refused_bytes = 0;
+        partition.state = State::Isolating;
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what goes where, in place of what")]
+    fn replace(
+        &mut self,
+        id: RefusalId,
+        at: u32,
+        record: &Record<'_>,
+        token: Token,
+        to: u32,
+        now: Instant,
+        clients: &mut impl Clients,
+    ) -> Enqueue {
+        let front = self.list.get(at as usize).and_then(|partition| partition.queue.front());
+        let Some(ticket) = front.map(|front| front.ticket) else { return Enqueue::Taken };
+        let tag = Tag { token, ..self.entries.get(ticket).tag };
+        let outcome = self.take(to, record, tag, Some(at), now, clients);
+        if !matches!(outcome, Enqueue::Taken) {
+            return outcome;
+        }
+        self.held.remove(&id);
+        let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
+        if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
+            Self::recycle(&mut self.pool, record);
+            let Entry { held, releases, .. } = self.entries.take(ticket);
+            self.in_flight.records -= 1;
+            self.in_flight.bytes -= held;
+            partition.state = State::Replaced;
+            // A dead-letter record that was itself replaced: what waits for it waits for the other.
+            partition.passes_on = releases;
+        }
+        outcome
+    }
+}
