@@ -16,13 +16,13 @@ use std::hint::black_box;
 use std::time::Instant;
 use walrelay::lsn::Lsn;
 use walrelay::pg::frame::ReadBuffer;
-use walrelay::tracker::Tracker;
+use walrelay::positions::Ledger;
 
 fn main() {
     // cargo's own arguments, such as --bench, are none of ours.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let [stage, size, times] = arguments.as_slice() else {
-        eprintln!("usage: instructions frame|decode|insert|tracker SIZE TIMES (nothing is run)");
+        eprintln!("usage: instructions frame|decode|insert|ledger SIZE TIMES (nothing is run)");
         return;
     };
     let size: usize = size.parse().expect("a size");
@@ -49,10 +49,10 @@ fn run(stage: &str, size: usize, times: u64) {
             let mut outbox = stages::outbox();
             repeat(times, || stages::map(&mut outbox, &stages::tuple(black_box(&message))));
         }
-        "tracker" => {
-            let (mut tracker, mut lsn, now) = (Tracker::new(Lsn::new(1)), 1, Instant::now());
+        "ledger" => {
+            let (mut ledger, mut lsn, now) = (Ledger::new(Lsn::new(1)), 1, Instant::now());
             let rows = u32::try_from(size).expect("rows");
-            (0..times).for_each(|_| stages::track(&mut tracker, &mut lsn, black_box(rows), now));
+            (0..times).for_each(|_| stages::track(&mut ledger, &mut lsn, black_box(rows), now));
         }
         other => panic!("no stage {other}"),
     }

@@ -33,6 +33,6 @@ row() { # stage size rows-each times
     for size in 200 1024 10240; do row frame $size 1 2000 "frame/payload=$size"; done
     for size in 200 1024 10240; do row decode $size 1 2000 "decode/payload=$size"; done
     for size in 200 1024 10240; do row insert $size 1 2000 "insert/payload=$size"; done
-    for size in 1 10 1000; do row tracker $size $size $((20000 / size)) "tracker/rows_per_transaction=$size"; done
+    for size in 1 10 1000; do row ledger $size $size $((20000 / size)) "ledger/rows_per_transaction=$size"; done
 } > benches/instructions.md
 cat benches/instructions.md

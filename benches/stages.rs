@@ -17,12 +17,12 @@ use std::hint::black_box;
 use std::time::Instant;
 use walrelay::lsn::Lsn;
 use walrelay::pg::frame::ReadBuffer;
-use walrelay::tracker::Tracker;
+use walrelay::positions::Ledger;
 
 /// Bytes of payload that each stage is measured with.
 const PAYLOADS: [usize; 4] = [200, 1024, 10_240, 921_600];
 
-/// Rows to a transaction for the tracker.
+/// Rows to a transaction for the ledger.
 const TRANSACTIONS: [u32; 3] = [1, 10, 1000];
 
 fn payloads(criterion: &mut Criterion, name: &str, mut each: impl FnMut(usize) -> Box<dyn FnMut() -> usize>) {
@@ -58,17 +58,17 @@ fn insert(criterion: &mut Criterion) {
     });
 }
 
-fn tracker(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("tracker");
+fn ledger(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("ledger");
     for rows in TRANSACTIONS {
-        let (mut tracker, mut lsn, now) = (Tracker::new(Lsn::new(1)), 1, Instant::now());
+        let (mut ledger, mut lsn, now) = (Ledger::new(Lsn::new(1)), 1, Instant::now());
         group.throughput(Throughput::Elements(rows.into()));
         group.bench_function(BenchmarkId::from_parameter(format!("rows_per_transaction={rows}")), |bencher| {
-            bencher.iter(|| stages::track(&mut tracker, &mut lsn, black_box(rows), now));
+            bencher.iter(|| stages::track(&mut ledger, &mut lsn, black_box(rows), now));
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, frames, decode, insert, tracker);
+criterion_group!(benches, frames, decode, insert, ledger);
 criterion_main!(benches);

@@ -7,7 +7,7 @@
 //!  ┌───────────┐ CopyBoth   ┌───────┐  ┌────────────┐  ┌────────┐  ┌────────┐  enqueue  ┌──────────┐      ┌────────┐
 //!  │ walsender ├───────────►│ frame ├─►│  pgoutput  ├─►│ outbox ├─►│ record ├──────────►│ producer ├─────►│ broker │
 //!  │           │            └───────┘  └────────────┘  └────────┘  └────────┘           └────┬─────┘      └────────┘
-//!  │   slot    │◄───────────────────── status update ◄── feedback ◄── tracker ◄── delivery report
+//!  │   slot    │◄───────────────────── status update ◄── feedback ◄── ledger ◄─── delivery report
 //!  └───────────┘             one thread owns everything in this row; no queue, lock or task per row
 //! ```
 //!
@@ -21,10 +21,10 @@
 //!
 //! | # | always true | held by |
 //! |---|---|---|
-//! | 1 | `flush_lsn` never goes back | `assert!` in [`tracker`] |
-//! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`tracker`]; the simulation compares each confirmed LSN with what the scripted broker holds |
-//! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`tracker`]; simulation |
-//! | 4 | one delivery report per enqueued record | `assert!` in [`tracker`] |
+//! | 1 | `flush_lsn` never goes back | `assert!` in [`positions::Ledger`] |
+//! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
+//! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`positions::Ledger`]; simulation |
+//! | 4 | one delivery report per enqueued record | `assert!` in [`positions::Ledger`] |
 //! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`config`] refuses otherwise |
 //! | 6 | a length from the wire never drives an allocation or a loop unchecked | [`wire`] is the one reader; fuzzing |
 //! | 7 | what network, server, table or user can cause is an `Err`; a mistake of this program is an assert | review |
@@ -41,7 +41,7 @@
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
 //! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
-//! | [`tracker`], [`resume`], [`feedback`] | commits, reports, keepalives | the LSN to confirm, when, and what is already received | reads a clock |
+//! | [`positions`] | commits, reports, keepalives | the LSN to confirm, when, and what is already received | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
@@ -53,7 +53,6 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod debezium;
-pub mod feedback;
 pub mod finding;
 pub mod given;
 pub mod http;
@@ -62,11 +61,10 @@ pub mod metrics;
 pub mod outbox;
 pub mod pg;
 pub mod pgoutput;
+pub mod positions;
 pub mod relay;
-pub mod resume;
 pub mod route;
 pub mod secret;
 pub mod sink;
 pub mod supervise;
-pub mod tracker;
 pub mod wire;

@@ -1,7 +1,7 @@
 //! `Lsn`: a position in the write-ahead log.
 //!
 //! In: a 64-bit byte position or Postgres' text form. Out: order, distance, text. Nothing here knows where a position
-//! came from; which one may be confirmed is the [`tracker`](crate::tracker)'s question.
+//! came from; which one may be confirmed is the [`Ledger`](crate::positions::Ledger)'s question.
 //! Specification: PostgreSQL manual, section 8.20 "pg_lsn Type".
 
 use std::fmt;

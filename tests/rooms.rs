@@ -22,7 +22,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("route", &["route"]),
     ("sink", &["sink"]),
     ("outbox", &["outbox"]),
-    ("positions", &["tracker", "resume", "feedback"]),
+    ("positions", &["positions"]),
     ("metrics", &["metrics"]),
     ("relay", &["relay"]),
     ("supervise", &["supervise"]),
@@ -39,7 +39,7 @@ const EXCEPTIONS: &[&str] = &[];
 const NAME_KINDS: &str = "sink/kinds.rs";
 
 /// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
-const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs", "supervise/mod.rs"];
+const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs"];
 
 /// Where an answer is told apart by its words, because its sender has no code for it.
 const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs"];

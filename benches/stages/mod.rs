@@ -9,8 +9,8 @@ use walrelay::outbox::{Outbox, Outcome, RowContext};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Begin, Message, PgTime, Relation, RelationColumn, Tuple};
+use walrelay::positions::{Ledger, Position, Verdict};
 use walrelay::route::TopicSetting;
-use walrelay::tracker::{Position, Tracker};
 
 const RELATION: u32 = 16_384;
 
@@ -100,17 +100,18 @@ pub(crate) fn map(outbox: &mut Outbox, tuple: &Tuple<'_>) -> usize {
 }
 
 /// One transaction from its beginning to its last report.
-pub(crate) fn track(tracker: &mut Tracker, lsn: &mut u64, rows: u32, now: Instant) {
+pub(crate) fn track(ledger: &mut Ledger, lsn: &mut u64, rows: u32, now: Instant) {
     *lsn += 100;
-    tracker.begin(&Begin { final_lsn: Lsn::new(*lsn), commit_time: PgTime(0), xid: 1 });
-    tracker.tick(now, Position { final_lsn: Lsn::new(*lsn), ordinal: 0 });
-    let token = tracker.token(0);
+    let begun = ledger.begin(&Begin { final_lsn: Lsn::new(*lsn), commit_time: PgTime(0), xid: 1 });
+    assert_eq!(begun, Ok(Verdict::Take));
+    ledger.tick(now, Position { final_lsn: Lsn::new(*lsn), ordinal: 0 });
+    let token = ledger.token(0);
     for _ in 0..rows {
-        tracker.enqueued();
+        ledger.enqueued();
     }
-    tracker.commit(Lsn::new(*lsn + 50));
+    ledger.commit(Lsn::new(*lsn + 50));
     for _ in 0..rows {
-        tracker.delivered(token, 1);
+        ledger.delivered(token, 1);
     }
-    tracker.settle(|_| {});
+    ledger.settle(|_| {});
 }

@@ -7,9 +7,9 @@ use super::error::ConfigError;
 use super::read::Reader;
 use crate::cli::BadRowArgs;
 use crate::given::{Given, SettingError, nearest};
+use crate::positions::Position;
 use crate::relay::{BadRows, Fate};
 use crate::route::Rule;
-use crate::tracker::Position;
 
 const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::DeadLetter), ("skip", Fate::Skip)];
 

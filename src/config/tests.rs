@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::lsn::Lsn;
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
+use crate::positions::Position;
 use crate::relay::Fate;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::{Delivery, EventBinding};
-use crate::tracker::Position;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

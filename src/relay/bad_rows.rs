@@ -1,6 +1,6 @@
 //! What becomes of rows that cannot be published, as settings say it. Which rows are bad is not decided here.
 
-use crate::tracker::Position;
+use crate::positions::Position;
 
 /// What becomes of one row that cannot be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -17,8 +17,8 @@
 
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow};
+use crate::positions::Position;
 use crate::sink::{Failure, Token};
-use crate::tracker::Position;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

@@ -6,14 +6,15 @@
 //!
 //! In: a stream of frames from a slot, a sink, a clock. Out: records to the sink, status updates to the server, and in the end
 //! why the stream ended. One thread runs it; nothing in it is locked, spawned or allocated per row.
-//! What outlives a connection (tracker, resume state, sink) is in [`Relay`]; what belongs to one is in `Session`.
+//! What outlives a connection (ledger, resume state, sink) is in [`Relay`]; what belongs to one is in `Session`.
 //!
 //! Invariants: a frame is consumed only once what it asks for is done, so a full sink leaves it where it is; a failed report
-//! ends the stream before the position can pass it; no status update says more than the tracker.
+//! ends the stream before the position can pass it; no status update says more than the ledger.
 
 mod bad_rows;
 mod careful;
 mod clock;
+mod ended;
 mod gathered;
 mod oversized;
 mod pause;
@@ -28,18 +29,17 @@ mod topics;
 pub use bad_rows::{BadRows, Fate};
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
+pub use ended::{BadRowAt, Ended, ProtocolError, Why};
 pub use progress::{Identity, Misplaced, transactional_id};
 
-use crate::feedback::Reached;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::{BadRow, Outbox, PlanError};
+use crate::outbox::Outbox;
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
-use crate::resume::Resume;
+use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
-use crate::tracker::{Position, Tracker};
 use careful::{Alone, What};
 use refusals::Refusals;
 use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
@@ -70,95 +70,6 @@ pub struct Limits {
     pub disconnect_after: Duration,
 }
 
-/// Why a stream ended.
-#[derive(Debug)]
-pub enum Ended {
-    /// On request: everything enqueued is delivered, and the last status update says so.
-    Stopped,
-    /// On request, but the time ran out: so many records were not acknowledged.
-    StopTimedOut {
-        /// Records in flight.
-        in_flight: u64,
-    },
-    /// The connection broke, or the server ended it.
-    Disconnected(pg::Error),
-    /// The sink has owed an answer for long (to a record, to a commit, to what it is asked before it takes either): the server
-    /// should be free of us meanwhile.
-    Stalled,
-    /// A record failed: begin again from the confirmed position, with the sink made anew.
-    SinkFailed(Failure),
-    /// Nothing failed: the destination's transaction is given up, to begin again from the confirmed position.
-    StartOver(Why),
-    /// A row will never be published. Everything before it is delivered; exactly once, everything before its transaction, which
-    /// is left out whole. Nothing after it was enqueued since the stream began again to find it; in other partitions, rows behind
-    /// it may have been delivered before, and will be again.
-    BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped. What is delivered is as with a bad row, and the last status update says so.
-    Unmappable(Box<PlanError>),
-    /// A table has come that is not known, or a type has changed: the publication must be looked at again.
-    PublicationChanged,
-    /// The server sent what has no place in the stream.
-    Protocol(ProtocolError),
-    /// What is kept of the relay's progress belongs to another server, or nothing can be kept of this one's.
-    Misplaced(Misplaced),
-    /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
-    /// and everything before it is delivered.
-    TransactionTooLong {
-        /// Its records so far.
-        records: u64,
-        /// How long they may.
-        timeout: Duration,
-    },
-}
-
-/// Why a transaction of the destination's is given up though nothing failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// Whole transactions of Postgres are in it, and one that will not be published: they are to be committed first.
-    WholeFirst,
-    /// It was open for so long.
-    OutOfTime(Duration),
-}
-
-/// The messages do not follow each other as the manual says.
-#[derive(Debug, thiserror::Error)]
-pub enum ProtocolError {
-    /// A transaction that must come did not.
-    #[error(transparent)]
-    Missing(#[from] crate::resume::Missing),
-    /// A message out of place.
-    #[error("{message} {place}, at {at}")]
-    OutOfPlace {
-        /// Its name.
-        message: &'static str,
-        /// Where it should not be.
-        place: &'static str,
-        /// The last position known.
-        at: Lsn,
-    },
-    /// A row that cannot be read.
-    #[error("a row at {position} cannot be read: {reason}")]
-    Row {
-        /// The row.
-        position: Position,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
-/// A bad row and its place.
-#[derive(Debug)]
-pub struct BadRowAt {
-    /// The row.
-    pub position: Position,
-    /// Where its transaction's predecessor ends: the slot stays here.
-    pub confirmed: Lsn,
-    /// What is wrong with it.
-    pub row: BadRow,
-    /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
-    pub letter_refused: Option<(String, Failure)>,
-}
-
 /// Takes the id of a row, as messages show it. What it cannot do ends the connection: the row comes again.
 pub type OnLost = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
 
@@ -170,10 +81,7 @@ pub struct Relay<S, C> {
     metrics: Arc<Metrics>,
     stop: Arc<AtomicBool>,
     limits: Limits,
-    tracker: Tracker,
-    /// What the server is known to have heard. A status update on a connection that broke since may never have arrived.
-    heard: Lsn,
-    resume: Resume,
+    ledger: Ledger,
     careful: Careful,
     group: Group,
     topics: Topics,
@@ -218,9 +126,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             metrics,
             stop,
             limits,
-            tracker: Tracker::new(Lsn::ZERO),
-            heard: Lsn::ZERO,
-            resume: Resume::new(Lsn::ZERO),
+            ledger: Ledger::new(Lsn::ZERO),
             careful: Careful::default(),
             topics: Topics::default(),
             refusals: Refusals::default(),
@@ -246,7 +152,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn reached(&self) -> Reached {
-        Reached { flush_lsn: self.tracker.flush_lsn(), records: self.acknowledged }
+        Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
     /// With somebody who is told of each row that is passed over and whose payload is nowhere else, by its id.
@@ -257,12 +163,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The position that the next connection should start from; `0/0` before the first.
     pub fn flush_lsn(&self) -> Lsn {
-        self.tracker.flush_lsn()
+        self.ledger.flush_lsn()
     }
 
     /// The furthest position that the server has shown: its log has come as far as this at least.
     pub fn seen(&self) -> Lsn {
-        self.flush_lsn().max(self.resume.last_begun())
+        self.ledger.seen()
     }
 
     /// The mapping of rows, to be told what the publication holds.
@@ -275,15 +181,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         &mut self.sink
     }
 
+    /// Its clock.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
     /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
-        if confirmed > self.tracker.flush_lsn() && self.tracker.flush_lsn() > Lsn::ZERO {
-            tracing::info!(ours = %self.tracker.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
+        if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
+            tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }
-        self.tracker.raise(confirmed);
-        self.resume.raise(confirmed);
+        self.ledger.raise(confirmed);
+        self.ledger.heard(confirmed);
         self.forget_refusals_before(confirmed);
-        self.heard = confirmed;
     }
 
     /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
@@ -292,13 +202,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
         self.careful.forget_from(switch_point);
-        let start = self.flush_lsn().min(switch_point);
-        // A commit record that begins before the switch is whole there: such a transaction comes again as it was.
-        let open_beyond = self.tracker.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point);
-        if self.resume.whole() > switch_point || open_beyond || start < self.flush_lsn() {
+        if self.ledger.reaches_beyond(switch_point) {
             self.renew_sink()?;
-            self.tracker = Tracker::new(start);
-            self.resume = Resume::new(start);
+            self.ledger.left_at(switch_point);
         }
         Ok(())
     }
@@ -310,14 +216,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be made anew.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
-        let delivered = if self.group.is_on() {
-            // What was reported is aborted with the destination's transaction.
-            self.tracker.forget_all();
-            None
-        } else {
-            self.tracker.forget()
-        };
-        self.resume.forget(self.tracker.flush_lsn(), delivered);
+        // What was reported is aborted with the destination's transaction.
+        self.ledger.forget(if self.group.is_on() { Keep::Nothing } else { Keep::Delivered });
         Ok(())
     }
 
@@ -347,7 +247,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 if matches!(*ended, Ended::Disconnected(pg::Error::Ended)) {
                     // In an orderly end the server reads everything first.
-                    self.heard = session.told().unwrap_or(self.heard);
+                    session.told().into_iter().for_each(|told| self.ledger.heard(told));
                 }
                 return *ended;
             }
@@ -397,7 +297,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Since when the sink owes an answer: the report of the oldest record in flight, or the word on a commit. Reports that are
     /// held back until a commit are answers.
     fn oldest_unanswered(&self) -> Option<Instant> {
-        self.tracker.oldest_in_flight().into_iter().chain(self.group.sealing_since()).min()
+        self.ledger.oldest_in_flight().into_iter().chain(self.group.sealing_since()).min()
     }
 
     /// Whether the sink owes an answer.
@@ -407,7 +307,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
     pub fn is_unfinished(&self) -> bool {
-        self.tracker.transactions() > 0 || self.heard < self.resume.whole()
+        self.ledger.is_unfinished()
     }
 
     /// Whether a stop that has been asked for need not wait any longer: nothing is unfinished, or the time has run out.
@@ -417,7 +317,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, tracker, metrics, clock, careful, group, topics, refusals, acknowledged, reported, .. } = self;
+        let Self { sink, ledger, metrics, clock, careful, group, topics, refusals, acknowledged, reported, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut letters = Vec::new();
@@ -435,10 +335,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     letters.push((token, records));
                 }
                 if group.is_on() {
-                    tracker.reported(token, records);
+                    ledger.reported(token, records);
                     group.hold(token, records, bytes, now);
                 } else {
-                    tracker.delivered(token, records);
+                    ledger.delivered(token, records);
                     *acknowledged += u64::from(records);
                     metrics.acknowledged(token.topic, records.into(), bytes, now);
                 }
@@ -469,9 +369,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn settle(&mut self) {
-        let Self { tracker, metrics, clock, .. } = self;
+        let Self { ledger, metrics, clock, .. } = self;
         let mut wall = None;
-        tracker.settle(|settled| {
+        ledger.settle(|settled| {
             let wall = *wall.get_or_insert_with(|| clock.wall());
             let micros = u64::try_from(wall.0.saturating_sub(settled.commit_time.0)).unwrap_or(0);
             metrics.transaction_delivered(Duration::from_micros(micros));
@@ -489,8 +389,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let may_pass = failure.class == FailureClass::Topic && self.bad_rows.let_any_pass();
         if failure.class == FailureClass::Row || may_pass {
-            let last = Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() };
-            self.careful.suspect(self.tracker.first_in_flight().unwrap_or_default(), last);
+            self.careful.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
         }
         Err(Ended::SinkFailed(failure))
     }
@@ -527,7 +426,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if when == Reported::WithoutStream || self.group.is_on() {
             return Err(Ended::SinkFailed(failure));
         }
-        self.tracker.withdrawn(token);
+        self.ledger.withdrawn(token);
         self.sink.restart().map_err(Ended::SinkFailed)
     }
 
@@ -540,12 +439,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return;
         }
         self.shown = Some(now);
-        let flush_lsn = self.tracker.flush_lsn();
+        let flush_lsn = self.ledger.flush_lsn();
         self.careful.confirmed(flush_lsn);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());
-        self.metrics.oldest_commit(self.tracker.oldest_commit());
+        self.metrics.oldest_commit(self.ledger.oldest_commit());
         self.look_at_lanes(now);
         self.look_for_silence(now);
         self.show_trouble(session.and_then(Session::obstacle));
@@ -608,7 +507,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether whatever went wrong is over: Postgres hears us, and what is handed over arrives.
     fn has_recovered(&self, session: &Session) -> bool {
-        let delivers = self.tracker.transactions() == 0 || self.flush_lsn() > session.began();
+        let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
         self.trouble.is_none() && self.reason.is_none() && session.told().is_some() && delivers
     }
 

@@ -20,12 +20,12 @@ use super::{BadRowAt, Clock, Ended, Relay};
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox, shown};
 use crate::pgoutput::Relation;
+use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink, Source,
     Token,
 };
-use crate::tracker::Position;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -232,7 +232,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let Some(Case { row, id, token, .. }) = self.refusals.cases.remove(&position) else { return };
         self.sink.resolve(id, Resolution::Skip);
-        self.tracker.withdrawn(token);
+        self.ledger.withdrawn(token);
         self.passed_over(&row, position, "skip");
     }
 
@@ -302,7 +302,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let token = alone.token;
         if self.is_judged(alone.clone(), &refused.failure) {
             self.sink.resolve(refused.id, Resolution::Skip);
-            self.tracker.withdrawn(token);
+            self.ledger.withdrawn(token);
         } else {
             self.careful.enqueued(alone);
             self.sink.resolve(refused.id, Resolution::Retry);
@@ -326,7 +326,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             if !matches!(case.stage, Stage::Letter { .. }) {
                 self.sink.resolve(case.id, Resolution::Skip);
-                self.tracker.withdrawn(case.token);
+                self.ledger.withdrawn(case.token);
             }
         }
     }
@@ -349,7 +349,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         self.metrics.bad_row(row.reason.label());
         let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
-        let confirmed = self.tracker.flush_lsn();
+        let confirmed = self.ledger.flush_lsn();
         Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, letter_refused }))))
     }
 }

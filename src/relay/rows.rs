@@ -17,9 +17,9 @@ use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
+use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
-use crate::tracker::Position;
 use std::time::{Duration, Instant};
 
 /// A sink that takes nothing any more reports what was in flight within this time, or never.
@@ -114,10 +114,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         {
             return Ok(step);
         }
-        let Self { outbox, sink, tracker, metrics, topics, clock, .. } = self;
+        let Self { outbox, sink, ledger, metrics, topics, clock, .. } = self;
         let origin = change.origin(outbox, &context);
         let outcome = change.record(outbox, &context, |record| {
-            let token = tracker.token(topics.number(record.topic, metrics));
+            let token = ledger.token(topics.number(record.topic, metrics));
             if topics.any_failing()
                 && let Some(failure) = topics.given_up(record.topic, clock.now())
             {
@@ -138,7 +138,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Turn<Step> {
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
-                self.tracker.enqueued();
+                self.ledger.enqueued();
                 session.gathered.enqueued();
                 self.group.enqueued(|| self.clock.now());
                 if self.careful.goes_alone(position(context)) {
@@ -161,14 +161,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The row needs nothing more.
     fn done(&mut self, session: &mut Session) -> Step {
-        self.resume.row();
+        self.ledger.row_done();
         session.next_row();
         Step::Done
     }
 
     fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> Step {
         let topic = self.topics.last().to_owned();
-        let token = self.tracker.token(self.topics.number(&topic, &self.metrics));
+        let token = self.ledger.token(self.topics.number(&topic, &self.metrics));
         self.careful.enqueued(Alone { position: position(context), row, what, topic, token });
         Step::Wait(Wait::Alone)
     }
@@ -274,7 +274,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
-                self.tracker.enqueued();
+                self.ledger.enqueued();
                 session.gathered.enqueued();
                 self.group.enqueued(|| self.clock.now());
                 Ok(self.goes_alone(What::Letter { bare }, row, context))
@@ -309,7 +309,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         change: &Change<'_>,
         context: &RowContext,
     ) -> Result<Outcome<Enqueue>, RowError> {
-        let Self { outbox, sink, tracker, metrics, topics, bad_rows, .. } = self;
+        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
         let (error, place) = (row.reason.to_string(), position(context).to_string());
         let letter = DeadLetter {
             topic: &bad_rows.dead_letter_topic,
@@ -319,7 +319,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             intended: row.reason.topic(),
             without_payload: bare,
         };
-        let token = tracker.token(topics.number(letter.topic, metrics));
+        let token = ledger.token(topics.number(letter.topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
         let whole = change.record(outbox, context, |record| {
             let letter = DeadLetter { intended: Some(record.topic), ..letter };
@@ -382,7 +382,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Step {
         let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         session.bad_row =
-            Some(Box::new(BadRowAt { position, confirmed: self.tracker.flush_lsn(), row, letter_refused }));
+            Some(Box::new(BadRowAt { position, confirmed: self.ledger.flush_lsn(), row, letter_refused }));
         Step::Wait(Wait::ForEnd)
     }
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
-//! do not count in the tracker, so that no position passes what may yet be aborted: they only say that the destination moves. A
+//! do not count in the ledger, so that no position passes what may yet be aborted: they only say that the destination moves. A
 //! transaction of Postgres is never split.
 //! Without transactions nothing here costs more than a look at one field.
 
@@ -157,8 +157,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 session.taking_over = None;
                 let start = self.group.identity.start(&kept).map_err(|found| Box::new(Ended::Misplaced(found)))?;
                 if let Some(lsn) = start {
-                    self.tracker.raise(lsn);
-                    self.resume.raise(lsn);
+                    self.ledger.raise(lsn);
                 }
                 tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
                 self.group.owned = true;
@@ -172,14 +171,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[inline]
     pub(super) fn must_seal_first(&mut self, next: Lsn) -> bool {
         self.group.closing |= self.group.is_open() && self.group.apart == Some(next);
-        self.group.closing && !self.tracker.is_open()
+        self.group.closing && !self.ledger.is_open()
     }
 
     /// The stream is about to end in the middle of a transaction, and the destination's would be given up. Where that holds whole
     /// ones as well, it begins again, and commits those before this one begins: then it holds no other.
     pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
-        // What is whole and not committed is in the tracker, with at least one record each.
-        let open = self.tracker.open_transaction().filter(|_| self.group.is_open() && self.tracker.transactions() > 1);
+        // What is whole and not committed is in the ledger, with at least one record each.
+        let open = self.ledger.open_transaction().filter(|_| self.group.is_open() && self.ledger.transactions() > 1);
         if open.is_none() {
             return Ok(());
         }
@@ -194,11 +193,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let now = self.clock.now();
         let age = self.group.age(now);
-        let silent = self.tracker.oldest_in_flight().map(|at| self.group.acknowledged.map_or(at, |last| last.max(at)));
+        let silent = self.ledger.oldest_in_flight().map(|at| self.group.acknowledged.map_or(at, |last| last.max(at)));
         self.group.disturbed |= silent.is_some_and(|since| self.group.is_outage(since, now));
         self.group.closing |= ending || self.careful.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
         self.see_that_it_ends_in_time(age)?;
-        if !self.group.closing || self.tracker.is_open() {
+        if !self.group.closing || self.ledger.is_open() {
             return Ok(());
         }
         if self.sink.in_flight().records > 0 {
@@ -206,7 +205,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         self.group.sealing.get_or_insert(now);
-        let (key, value) = (self.group.identity.key(), self.group.identity.value(self.resume.whole()));
+        let (key, value) = (self.group.identity.key(), self.group.identity.value(self.ledger.whole()));
         if self.sink.seal(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
             self.release(now);
         }
@@ -216,7 +215,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// It is committed: what was reported counts.
     fn release(&mut self, now: Instant) {
         for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
-            self.tracker.counted(token, records);
+            self.ledger.counted(token, records);
             self.acknowledged += u64::from(records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
@@ -233,7 +232,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         let undisturbed = !self.group.disturbed && self.group.left.is_none();
-        let open = self.tracker.open_transaction().filter(|_| undisturbed);
+        let open = self.ledger.open_transaction().filter(|_| undisturbed);
         if open.is_some() && self.group.ran_out == open {
             return Err(Box::new(Ended::TransactionTooLong { records: self.group.records, timeout }));
         }

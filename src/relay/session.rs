@@ -4,16 +4,14 @@ use super::gathered::Gathered;
 use super::pause::Brought;
 use super::rows::Change;
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
-use crate::feedback::{Due, Feedback};
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, PlanError, RowContext};
 use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, Message};
-use crate::resume::Verdict;
+use crate::positions::{Due, Feedback, OutOfOrder, Position, Verdict};
 use crate::sink::{Failure, FailureClass, Sink};
-use crate::tracker::Position;
 use std::time::{Duration, Instant};
 
 /// Longest wait for bytes while records are in flight: their reports are looked at this often.
@@ -211,12 +209,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// No row is taken before the sink is ours; a stop need not wait for that.
     fn taking_over(&mut self) -> Wait {
-        if self.stop_requested() && !self.tracker.is_open() { Wait::ForEnd } else { Wait::ForRoom }
+        if self.stop_requested() && !self.ledger.is_open() { Wait::ForEnd } else { Wait::ForRoom }
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
-        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.resume.whole(), ordinal: 0 });
-        self.tracker.tick(now, first);
+        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.whole(), ordinal: 0 });
+        self.ledger.tick(now, first);
         loop {
             if self.is_ending(session) {
                 return Ok(Wait::ForEnd);
@@ -246,7 +244,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.tracker.is_open())
+        session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.ledger.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
@@ -282,7 +280,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 // What was delivered and not yet looked at must not hold the position back.
                 self.take_reports(Reported::WhileStreaming)?;
-                self.tracker.keepalive(keepalive.wal_end);
+                self.ledger.keepalive(keepalive.wal_end);
                 Ok(Step::Done)
             }
         }
@@ -299,7 +297,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
                 }
             }
-            Message::Begin(begin) if self.tracker.is_full() || self.must_seal_first(begin.final_lsn) => {
+            Message::Begin(begin) if self.ledger.is_full() || self.must_seal_first(begin.final_lsn) => {
                 return Ok(Step::Wait(Wait::ForRoom));
             }
             Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
@@ -335,20 +333,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if session.open.is_some() {
             return Err(session.out_of_place("Begin", "inside a transaction"));
         }
-        let verdict =
-            self.resume.begin(begin.final_lsn).map_err(|missing| Box::new(Ended::Protocol(missing.into())))?;
-        if verdict == Verdict::Take && begin.final_lsn < self.tracker.flush_lsn() {
-            return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
-        }
+        let verdict = match self.ledger.begin(begin) {
+            Ok(verdict) => verdict,
+            Err(OutOfOrder::Missing(missing)) => return Err(Box::new(Ended::Protocol(missing.into()))),
+            Err(OutOfOrder::Confirmed) => {
+                return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
+            }
+        };
         session.gathered.began(begin.commit_time);
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
             Verdict::PassOver => Open::PassedOver,
             Verdict::Continue { rows } => Open::Taken { context, skip: rows },
-            Verdict::Take => {
-                self.tracker.begin(begin);
-                Open::Taken { context, skip: 0 }
-            }
+            Verdict::Take => Open::Taken { context, skip: 0 },
         });
         Ok(())
     }
@@ -358,10 +355,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
                 return Err(session.out_of_place("Commit", "in front of its own transaction"));
             }
-            Some(Open::Taken { .. }) => {
-                self.tracker.commit(commit.end_lsn);
-                self.resume.commit(commit.end_lsn);
-            }
+            Some(Open::Taken { .. }) => self.ledger.commit(commit.end_lsn),
             Some(Open::PassedOver) => {}
             None => return Err(session.out_of_place("Commit", "outside any transaction")),
         }
@@ -401,12 +395,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
-        let unsealed = self.group.is_open() && !self.tracker.is_open();
+        let unsealed = self.group.is_open() && !self.ledger.is_open();
         if matches!(wait, Wait::ForEnd) && in_flight == 0 && !unsealed {
             self.keep_what_is_whole()?;
             if let Some(mut row) = session.bad_row.take() {
                 self.metrics.bad_row(row.row.reason.label());
-                row.confirmed = self.tracker.flush_lsn();
+                row.confirmed = self.ledger.flush_lsn();
                 return Err(Box::new(Ended::BadRow(row)));
             }
             self.send_status(upstream, session, self.clock.now(), false)?;

@@ -96,9 +96,9 @@ pub struct Header<'a> {
 /// Reports that follow each other with equal tokens are handed over as one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// Transaction number, counted by the [`tracker`](crate::tracker), modulo 2^32.
+    /// Transaction number, counted by the [`Ledger`](crate::positions::Ledger), modulo 2^32.
     pub transaction: u32,
-    /// When it was enqueued, in the tracker's coarse ticks, modulo 2^16.
+    /// When it was enqueued, in the ledger's coarse ticks, modulo 2^16.
     pub tick: u16,
     /// The topic's place in the metrics' table.
     pub topic: u16,

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use walrelay::lsn::Lsn;
+use walrelay::positions::Position;
 use walrelay::relay::Fate as RowFate;
 use walrelay::sink::Record;
-use walrelay::tracker::Position;
 
 /// With nothing broken any more, everything is delivered and confirmed within this time.
 const PATIENCE: Duration = Duration::from_mins(3);

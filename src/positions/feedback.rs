@@ -1,6 +1,6 @@
 //! When a status update is due.
 //!
-//! In: what the tracker may confirm, what the server asked, the time. Out: yes or no. Reads no clock and sends nothing.
+//! In: what the ledger may confirm, what the server asked, the time. Out: yes or no. Reads no clock and sends nothing.
 //! Invariant: an update goes out at least every second, whatever the destination does, so a stalled broker never
 //! costs the replication connection; and never with a position that was not acknowledged.
 //! Specification: PostgreSQL manual, section 54.4, "Standby status update".

@@ -16,12 +16,12 @@
 //! Invariant: a row is passed over only when its record was enqueued by this process, in the same timeline, and has not
 //! been given up since. Positions of an abandoned timeline belong to other transactions: [`Resume::forget`].
 
+use super::position::Position;
 use crate::lsn::Lsn;
-use crate::tracker::Position;
 
 /// What has been enqueued so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resume {
+pub(super) struct Resume {
     /// `E`: `end_lsn` of the last transaction that was enqueued whole.
     whole: Lsn,
     /// The transaction that was begun and not ended.
@@ -61,7 +61,7 @@ pub struct Missing {
 
 impl Resume {
     /// Nothing is in hand that does not commit before `start`.
-    pub fn new(start: Lsn) -> Self {
+    pub(super) fn new(start: Lsn) -> Self {
         Self { whole: start, half: None }
     }
 
@@ -69,7 +69,7 @@ impl Resume {
     ///
     /// # Errors
     /// It commits after one that was interrupted and has not come again.
-    pub fn begin(&mut self, final_lsn: Lsn) -> Result<Verdict, Missing> {
+    pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<Verdict, Missing> {
         if final_lsn < self.whole {
             return Ok(Verdict::PassOver);
         }
@@ -85,43 +85,43 @@ impl Resume {
 
     /// The next row of the open transaction has been dealt with.
     #[inline]
-    pub fn row(&mut self) {
+    pub(super) fn row(&mut self) {
         if let Some(half) = &mut self.half {
             half.rows += 1;
         }
     }
 
     /// The open transaction has been enqueued whole.
-    pub fn commit(&mut self, end_lsn: Lsn) {
+    pub(super) fn commit(&mut self, end_lsn: Lsn) {
         self.half = None;
         self.whole = self.whole.max(end_lsn);
     }
 
     /// Another relay has delivered everything that commits before `confirmed`.
-    pub fn raise(&mut self, confirmed: Lsn) {
+    pub(super) fn raise(&mut self, confirmed: Lsn) {
         self.whole = self.whole.max(confirmed);
         self.half = self.half.filter(|half| half.final_lsn >= confirmed);
     }
 
     /// What was enqueued is given up: everything that commits from `start` on is new again, but for the rows before `delivered`
     /// of the transaction that this stands in.
-    pub fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
+    pub(super) fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
         let half = delivered.map(|Position { final_lsn, ordinal }| Half { final_lsn, rows: ordinal });
         *self = Self { whole: start, half };
     }
 
     /// `final_lsn` of the transaction that is half in hand, else [`Resume::whole`].
-    pub fn last_begun(&self) -> Lsn {
+    pub(super) fn last_begun(&self) -> Lsn {
         self.half.map_or(self.whole, |half| half.final_lsn)
     }
 
     /// Rows of that transaction that are in hand.
-    pub fn rows(&self) -> u64 {
+    pub(super) fn rows(&self) -> u64 {
         self.half.map_or(0, |half| half.rows)
     }
 
     /// `end_lsn` of the last transaction in hand.
-    pub fn whole(&self) -> Lsn {
+    pub(super) fn whole(&self) -> Lsn {
         self.whole
     }
 }
