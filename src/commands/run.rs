@@ -28,7 +28,7 @@ use crate::route::TopicError;
 use crate::sink::destination::Kind;
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError, Supervisor, Target, chain};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -361,7 +361,7 @@ impl Control {
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
         let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
-        Supervisor::new(target, relay, metrics).run().map_err(|error| {
+        Supervisor::new(PgServer::new(target), relay, metrics).run().map_err(|error| {
             if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
         })
     }

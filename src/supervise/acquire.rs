@@ -6,7 +6,9 @@
 
 use super::Target;
 use super::error::RunError;
+use super::idle;
 use super::lineage::Lineage;
+use super::server::{Acquired, NotAcquired};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TypeDetail};
@@ -15,7 +17,8 @@ use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
-use crate::relay::Identity;
+use crate::relay::{Clock, Identity, Relay};
+use crate::sink::Sink;
 use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
@@ -47,56 +50,16 @@ impl Known {
     }
 }
 
-/// A stream, and what goes with it.
-pub(super) struct Acquired {
-    pub(super) stream: ReplicationStream,
-    pub(super) wal_sender_timeout: Option<Duration>,
-    /// The slot's confirmed position, read after it was ours.
-    pub(super) confirmed: Lsn,
-}
-
-/// Why there is no stream.
-pub(super) enum NotAcquired {
-    /// The stop was asked for while waiting.
-    Stopped,
-    /// This attempt failed.
-    Failed(RunError),
-}
-
-impl<E: Into<RunError>> From<E> for NotAcquired {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-/// What the relay has to be told before the stream begins.
-pub(super) trait Positions {
-    /// Where to begin; `0/0`: where the slot stands.
-    fn start(&self) -> Lsn;
-    /// How far the server is known to have come.
-    fn seen(&self) -> Lsn;
-    /// The timeline that positions belong to was left at this point.
-    fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError>;
-    /// Whether progress is kept beside the records, so that the server has to be known before the first of them.
-    fn keeps_progress(&self) -> bool;
-    /// Who the server is.
-    fn identified(&mut self, identity: Identity);
-    /// The mapping of rows.
-    fn outbox(&mut self) -> &mut Outbox;
-    /// Waits, while the sink is served; true when the stop has been asked for.
-    fn wait(&mut self, duration: Duration) -> Result<bool, RunError>;
-}
-
 /// Takes the slot.
 pub(super) fn acquire(
     target: &Target,
     known: &mut Known,
-    positions: &mut impl Positions,
+    relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
-) -> Result<Acquired, NotAcquired> {
+) -> Result<Acquired<ReplicationStream>, NotAcquired> {
     let mut has_waited = false;
     loop {
-        match take(target, known, positions, metrics) {
+        match take(target, known, relay, metrics) {
             Ok(Some(acquired)) => return Ok(acquired),
             Ok(None) => {}
             Err(NotAcquired::Failed(error)) if known.slot_seen && is_failing_over(target, &error) => {
@@ -109,7 +72,8 @@ pub(super) fn acquire(
             tracing::info!(publication, "waiting until walrelay setup has moved the rows to this set of shards");
             metrics.set_state(State::WaitingForSlot);
         }
-        if positions.wait(SHARD_RETRY)? {
+        idle(relay, SHARD_RETRY)?;
+        if relay.may_stop() {
             return Err(NotAcquired::Stopped);
         }
     }
@@ -128,11 +92,11 @@ fn is_failing_over(target: &Target, error: &RunError) -> bool {
 fn take(
     target: &Target,
     known: &mut Known,
-    positions: &mut impl Positions,
+    relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
-) -> Result<Option<Acquired>, NotAcquired> {
+) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
-    let flushed = identify(&mut connection, known, positions)?;
+    let flushed = identify(&mut connection, known, relay)?;
     known.started_at = server::started_at(&mut connection)?;
     metrics.reads_from(Some(known.started_at.clone()));
     // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
@@ -143,38 +107,42 @@ fn take(
     if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
         return Ok(None);
     }
-    positions.outbox().looks_at(flushed);
-    let (binary, unmappable) = look_at_publication(&mut control, target, positions.outbox())?;
+    relay.outbox_mut().looks_at(flushed);
+    let (binary, unmappable) = look_at_publication(&mut control, target, relay.outbox_mut())?;
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_none() {
         look_at_slot(&mut control, target, known)?;
-        let stands_at = known.lineage.look(&mut control, target, (witness(positions, false), None))?;
-        defer(unmappable, flushed, stands_at.max(positions.start()), positions.outbox())?;
+        let stands_at = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
+        defer(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
-        defer(unmappable, flushed, flushed, positions.outbox())?;
+        defer(unmappable, flushed, flushed, relay.outbox_mut())?;
         confirmed = create_temporary_slot(&mut connection, slot)?;
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let stream = start(connection, slot, &options, target, (&mut *known, &mut *positions), metrics)?;
-    tell_identity(target, known, positions)?;
+    let stream = start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
+    tell_identity(target, known, relay)?;
     let confirmed = match confirmed {
         Some(lsn) => lsn,
-        None => confirmed_position(target, known, (witness(positions, true), Some(stream.backend_pid())))?,
+        None => confirmed_position(target, known, (witness(relay, true), Some(stream.backend_pid())))?,
     };
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed }))
 }
 
 /// What the relay knows of the slot; `watching`: it has looked at it all the time.
-fn witness(positions: &impl Positions, watching: bool) -> Witness {
-    Witness { read: positions.start(), seen: positions.seen(), watching }
+fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
+    Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
 }
 
 /// Sees that it is the server that it was; how far its log goes.
-fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl Positions) -> Result<Lsn, RunError> {
+fn identify(
+    connection: &mut Connection,
+    known: &mut Known,
+    relay: &mut Relay<impl Sink, impl Clock>,
+) -> Result<Lsn, RunError> {
     let found = server::identify_system(connection)?;
     if let Some(before) = &known.system {
         if before.system_identifier != found.system_identifier {
@@ -185,12 +153,12 @@ fn identify(connection: &mut Connection, known: &mut Known, positions: &mut impl
             return Err(RunError::EarlierTimeline { before: before.timeline, found: found.timeline });
         }
         if before.timeline != found.timeline {
-            let has_read = positions.start() > Lsn::ZERO;
-            let switch_point = follow_timeline(connection, before.timeline, found.timeline, positions)?;
+            let has_read = relay.flush_lsn() > Lsn::ZERO;
+            let switch_point = follow_timeline(connection, before.timeline, found.timeline, relay)?;
             known.lineage.timeline_left_at(switch_point, has_read);
         }
     }
-    check_not_older(connection, found.flushed, positions.seen())?;
+    check_not_older(connection, found.flushed, relay.seen())?;
     let flushed = found.flushed;
     known.system = Some(found);
     Ok(flushed)
@@ -211,8 +179,8 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
 
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
 /// waited for long.
-fn tell_identity(target: &Target, known: &Known, positions: &mut impl Positions) -> Result<(), RunError> {
-    if !positions.keeps_progress() {
+fn tell_identity(target: &Target, known: &Known, relay: &mut Relay<impl Sink, impl Clock>) -> Result<(), RunError> {
+    if !relay.is_exactly_once() {
         return Ok(());
     }
     let connection = &mut known.beside(target, Purpose::Replication)?;
@@ -220,7 +188,7 @@ fn tell_identity(target: &Target, known: &Known, positions: &mut impl Positions)
     // The first timeline has no history.
     let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
     let is_standby = server::is_in_recovery(connection)?;
-    positions.identified(Identity {
+    relay.identified(Identity {
         system_identifier: system.system_identifier,
         slot: target.slot.clone(),
         timeline: system.timeline,
@@ -246,7 +214,7 @@ fn follow_timeline(
     connection: &mut Connection,
     before: u32,
     now: u32,
-    positions: &mut impl Positions,
+    relay: &mut Relay<impl Sink, impl Clock>,
 ) -> Result<Lsn, RunError> {
     let switch_point = match server::switch_point(connection, now, before)? {
         Some(lsn) => lsn,
@@ -254,10 +222,10 @@ fn follow_timeline(
         None => Lsn::ZERO,
     };
     tracing::warn!(
-        from = before, to = now, %switch_point, confirmed = %positions.start(),
+        from = before, to = now, %switch_point, confirmed = %relay.flush_lsn(),
         "Postgres failed over: this server is on a newer timeline; commits that the old primary made after switch_point are missing here"
     );
-    positions.timeline_left_at(switch_point)?;
+    relay.timeline_left_at(switch_point).map_err(RunError::Sink)?;
     Ok(switch_point)
 }
 
@@ -400,12 +368,12 @@ fn start(
     slot: &str,
     options: &PluginOptions<'_>,
     target: &Target,
-    (known, positions): (&mut Known, &mut impl Positions),
+    (known, relay): (&mut Known, &mut Relay<impl Sink, impl Clock>),
     metrics: &Metrics,
 ) -> Result<ReplicationStream, NotAcquired> {
     let mut waits = 0_u32;
     loop {
-        let (back, error) = match connection.start_replication(slot, positions.start(), options, target.max_row) {
+        let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
             Ok(stream) => return Ok(stream),
             Err((back, error)) => (back, error),
         };
@@ -413,7 +381,7 @@ fn start(
             return Err(error.into());
         }
         // Another relay lets the rows from before through: what is wrong here shall not show only once that is gone.
-        if let Some(error) = positions.outbox().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
+        if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
             return Err(RunError::Unmappable(Box::new(error.clone())).into());
         }
         if waits == 0 {
@@ -421,13 +389,14 @@ fn start(
             metrics.set_state(State::WaitingForSlot);
         }
         waits += 1;
-        if positions.wait(SLOT_RETRY)? {
+        idle(relay, SLOT_RETRY)?;
+        if relay.may_stop() {
             return Err(NotAcquired::Stopped);
         }
         connection = *back;
         // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
         if target.temporary_slot.is_none() {
-            known.lineage.look(&mut connection, target, (witness(positions, true), None))?;
+            known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
         }
     }
 }

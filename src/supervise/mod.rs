@@ -7,32 +7,34 @@ mod acquire;
 mod backoff;
 mod error;
 mod lineage;
+mod server;
 
 pub(crate) use acquire::{check_slot, look_at_tables};
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
+pub use server::{Acquired, NotAcquired, PgServer, Server};
 
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::Outbox;
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
-use crate::pg::pooler::Pooler;
 use crate::pg::source::Source;
-use crate::pg::{self, Recovery, ReplicationStream};
-use crate::relay::{Clock, Ended, Identity, Misplaced, Relay, Why};
+use crate::pg::{self, Recovery};
+use crate::relay::{Clock, Ended, Misplaced, Relay, Why};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
-use acquire::{Acquired, Known, NotAcquired, Positions, acquire, has_confirmed, publication_gone};
 use backoff::{Backoff, Patience};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
 const FINISH: Duration = Duration::from_millis(300);
 
 /// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often the slot is asked for that word.
+const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
 
 /// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
@@ -64,51 +66,40 @@ pub struct Target {
 }
 
 /// Keeps one slot's stream going.
-pub struct Supervisor<S, C> {
-    target: Target,
+pub struct Supervisor<V, S, C> {
+    server: V,
     relay: Relay<S, C>,
     metrics: Arc<Metrics>,
-    known: Known,
     backoff: Backoff,
     /// Of a relay that has streamed: how long credentials may be wrong. `None`: it has not.
     patience: Option<Patience>,
+    /// Gives any number: pauses differ by it.
+    dice: Dice,
 }
 
-impl<S: Sink, C: Clock> Positions for Relay<S, C> {
-    fn start(&self) -> Lsn {
-        self.flush_lsn()
-    }
+/// Gives any number.
+type Dice = Box<dyn FnMut() -> u64 + Send>;
 
-    fn seen(&self) -> Lsn {
-        self.seen()
-    }
-
-    fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), RunError> {
-        self.timeline_left_at(switch_point).map_err(RunError::Sink)
-    }
-
-    fn keeps_progress(&self) -> bool {
-        self.is_exactly_once()
-    }
-
-    fn identified(&mut self, identity: Identity) {
-        self.identified(identity);
-    }
-
-    fn outbox(&mut self) -> &mut Outbox {
-        self.outbox_mut()
-    }
-
-    fn wait(&mut self, duration: Duration) -> Result<bool, RunError> {
-        idle(self, duration)?;
-        Ok(self.may_stop())
-    }
-}
-
-impl<S: Sink, C: Clock> Supervisor<S, C> {
+impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// A supervisor that has not yet connected.
-    pub fn new(target: Target, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
-        Self { target, relay, metrics, known: Known::default(), backoff: Backoff::default(), patience: None }
+    pub fn new(server: V, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
+        Self { server, relay, metrics, backoff: Backoff::default(), patience: None, dice: Box::new(any_number) }
+    }
+
+    /// With pauses that differ by these numbers.
+    #[must_use]
+    pub fn with_dice(self, dice: Dice) -> Self {
+        Self { dice, ..self }
+    }
+
+    /// The relay.
+    pub fn relay_mut(&mut self) -> &mut Relay<S, C> {
+        &mut self.relay
+    }
+
+    /// The server.
+    pub fn server_mut(&mut self) -> &mut V {
+        &mut self.server
     }
 
     /// Runs until the stop is asked for.
@@ -116,29 +107,28 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     /// # Errors
     /// What a restart or an operator must fix.
     pub fn run(&mut self) -> Result<(), RunError> {
-        let outcome = self.run_to_the_end();
+        let outcome = loop {
+            if let Some(outcome) = self.connection() {
+                break outcome;
+            }
+        };
         self.relay.sink_mut().abandon();
         outcome
     }
 
-    fn run_to_the_end(&mut self) -> Result<(), RunError> {
-        loop {
-            if self.relay.may_stop() {
-                return self.stop_without_stream();
+    /// One connection, from its beginning to its end and what follows from that; `None` to go on with the next.
+    pub fn connection(&mut self) -> Option<Result<(), RunError>> {
+        if self.relay.may_stop() {
+            return Some(self.stop_without_stream());
+        }
+        self.metrics.set_state(State::Connecting);
+        match self.server.acquire(&mut self.relay, &self.metrics) {
+            Ok(acquired) => self.stream(acquired),
+            Err(NotAcquired::Stopped) => Some(self.stop_without_stream()),
+            Err(NotAcquired::Failed(RunError::Postgres(error))) if self.passes(&error) => {
+                self.connection_lost(&error).err().map(Err)
             }
-            self.metrics.set_state(State::Connecting);
-            match self.acquire() {
-                Ok(acquired) => {
-                    if let Some(outcome) = self.stream(acquired) {
-                        return outcome;
-                    }
-                }
-                Err(NotAcquired::Stopped) => return self.stop_without_stream(),
-                Err(NotAcquired::Failed(RunError::Postgres(error))) if self.passes(&error) => {
-                    self.connection_lost(&error)?;
-                }
-                Err(NotAcquired::Failed(error)) => return Err(error),
-            }
+            Err(NotAcquired::Failed(error)) => Some(Err(error)),
         }
     }
 
@@ -147,36 +137,28 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     fn passes(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
-            Recovery::Restart => self.known.system.is_some(),
+            Recovery::Restart => self.server.system().is_some(),
             Recovery::Stop if error.is_of_credentials() => {
-                self.patience.as_mut().is_some_and(|patience| patience.is_left(Instant::now()))
+                let now = self.relay.clock().now();
+                self.patience.as_mut().is_some_and(|patience| patience.is_left(now))
             }
             Recovery::Stop => false,
         }
     }
 
-    fn acquire(&mut self) -> Result<Acquired, NotAcquired> {
-        acquire(&self.target, &mut self.known, &mut self.relay, &self.metrics)
-    }
-
     /// Streams until that ends; `None` to go on with the next connection.
-    fn stream(&mut self, acquired: Acquired) -> Option<Result<(), RunError>> {
+    fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
         let first = self.relay.flush_lsn() == Lsn::ZERO;
         self.relay.acquired(confirmed);
         self.metrics.set_state(State::Streaming);
         self.patience = Some(Patience::default());
-        tracing::info!(
-            slot = self.target.slot,
-            publication = self.target.publication,
-            from = %self.relay.flush_lsn(),
-            walsender = stream.backend_pid(),
-            "streaming"
-        );
-        let (began, from) = (Instant::now(), self.relay.flush_lsn());
+        let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
+        self.server.streams(&stream, from);
         let ended = self.relay.stream(&mut stream, wal_sender_timeout);
         self.metrics.reads_from(None);
-        self.backoff.ended(began.elapsed(), self.relay.flush_lsn() > from);
+        let lasted = self.relay.clock().now().saturating_duration_since(began);
+        self.backoff.ended(lasted, self.relay.flush_lsn() > from);
         if !first && matches!(ended, Ended::Misplaced(Misplaced::Standby)) {
             // It was the primary that was read before: whichever server is promoted is waited for.
             let refusal = RunError::OnStandby.to_string();
@@ -185,7 +167,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
         self.ended(ended, stream)
     }
 
-    fn ended(&mut self, ended: Ended, stream: ReplicationStream) -> Option<Result<(), RunError>> {
+    fn ended(&mut self, ended: Ended, stream: V::Stream) -> Option<Result<(), RunError>> {
         match ended {
             Ended::Stopped => Some(self.finish(stream)),
             Ended::StopTimedOut { in_flight } => Some(Err(RunError::StopTimedOut { in_flight })),
@@ -200,7 +182,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             }
             Ended::Disconnected(error) => {
                 drop(stream);
-                Some(Err(publication_gone(&self.target, &self.known, &error).unwrap_or_else(|| error.into())))
+                Some(Err(self.server.publication_gone(&error).unwrap_or_else(|| error.into())))
             }
             Ended::Stalled => {
                 drop(stream);
@@ -234,11 +216,10 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     fn misplaced(&self, found: Misplaced) -> RunError {
-        let system = self.known.system.as_ref();
         match found {
             Misplaced::Standby => RunError::OnStandby,
             Misplaced::OtherCluster { before } => {
-                let found = system.map(|system| system.system_identifier.clone()).unwrap_or_default();
+                let found = self.server.system().unwrap_or_default().to_owned();
                 RunError::OtherCluster { before, found }
             }
             Misplaced::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
@@ -248,26 +229,27 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
     }
 
     /// Ends the copy, and sees that the server has heard the last status update.
-    fn finish(&mut self, mut stream: ReplicationStream) -> Result<(), RunError> {
-        if self.target.temporary_slot.is_some() || stream.finish(FINISH).is_ok() {
+    fn finish(&mut self, mut stream: V::Stream) -> Result<(), RunError> {
+        if self.server.finish(&mut stream, FINISH) {
             return Ok(());
         }
         // In the middle of a large transaction a walsender reads nothing while we read all it sends. It does once its socket
         // is full: so stop reading, keep the connection, and ask the slot.
-        let (lsn, since) = (self.relay.flush_lsn(), Instant::now());
+        let (lsn, since) = (self.relay.flush_lsn(), self.relay.clock().now());
         loop {
             let asked_for = self.relay.stop_requested();
-            let too_late = if asked_for { self.relay.stop_timed_out() } else { since.elapsed() >= CONFIRMED_WITHIN };
-            match has_confirmed(&self.target, &self.known, lsn) {
+            let waited = self.relay.clock().now().saturating_duration_since(since);
+            let too_late = if asked_for { self.relay.stop_timed_out() } else { waited >= CONFIRMED_WITHIN };
+            match self.server.has_confirmed(lsn) {
                 Ok(true) => return Ok(()),
-                Ok(false) if !too_late => std::thread::sleep(Duration::from_millis(50)),
+                Ok(false) if !too_late => self.relay.clock().pause(CONFIRMED_LOOK),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
         }
     }
 
     /// As [`Supervisor::finish`], where something else is the reason to end.
-    fn finish_anyway(&mut self, stream: ReplicationStream) {
+    fn finish_anyway(&mut self, stream: V::Stream) {
         if let Err(error) = self.finish(stream) {
             tracing::warn!(%error, "error during shutdown");
         }
@@ -288,7 +270,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
             if source.kind() == std::io::ErrorKind::ConnectionRefused || source.kind() == std::io::ErrorKind::NotFound)
             || error.code().is_some()
             || matches!(error, pg::Error::Ended | pg::Error::Io { .. });
-        let pause = self.backoff.next(refused, dice());
+        let pause = self.backoff.next(refused, (self.dice)());
         let text = chain(error);
         if error.is_of_credentials() {
             tracing::error!(
@@ -298,18 +280,12 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
                 "Postgres authentication failed; retrying with credentials that are read again at each attempt"
             );
         } else {
-            let hint = self.pooler(error).map(Pooler::fix);
+            let hint = self.server.remedy(error);
             tracing::warn!(error = text, retry_in = ?pause, hint, "Postgres connection failed; retrying");
         }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
         self.idle(pause)
-    }
-
-    /// What stands between us and a server that was never reached: it would refuse us tomorrow as well.
-    fn pooler(&self, error: &pg::Error) -> Option<Pooler> {
-        let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
-        Pooler::recognise(&host.to_string(), error)
     }
 
     /// The server is free of us until the sink has moved.
@@ -363,7 +339,7 @@ impl<S: Sink, C: Clock> Supervisor<S, C> {
 
     fn start_over_later(&mut self) -> Result<(), RunError> {
         self.metrics.set_state(State::Blocked);
-        let pause = self.backoff.next(false, dice());
+        let pause = self.backoff.next(false, (self.dice)());
         // The old producer's reports are of no interest any more.
         self.relay.start_over().map_err(RunError::Sink)?;
         self.idle(pause)
@@ -406,7 +382,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Any number.
-fn dice() -> u64 {
+fn any_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
@@ -414,13 +390,14 @@ fn dice() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::Mapping;
+    use crate::outbox::{Mapping, Outbox};
     use crate::pg::source::Environment;
     use crate::relay::{Limits, SystemClock};
     use crate::sink::Failure;
     use crate::sink::stdout::StdoutSink;
+    use std::time::Instant;
 
-    fn supervisor() -> Supervisor<StdoutSink<Vec<u8>>, SystemClock> {
+    fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
         let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
         let (slot, publication) = ("s".to_owned(), "p".to_owned());
         let target = Target {
@@ -443,7 +420,7 @@ mod tests {
         let outbox = Outbox::new(Mapping::default(), Vec::new()).unwrap();
         let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
-        Supervisor::new(target, relay, metrics)
+        Supervisor::new(PgServer::new(target), relay, metrics)
     }
 
     #[test]

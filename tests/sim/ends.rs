@@ -6,7 +6,7 @@ use crate::transactions::Transaction;
 use crate::truth::{Taken, identify};
 use crate::world::{Shared, World};
 use std::time::{Duration, Instant};
-use walrelay::pg::frame::{Frame, FrameError, ReadBuffer};
+use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::Clock;
@@ -19,6 +19,29 @@ const SPIN: u32 = 200_000;
 
 /// How long a transaction may be open.
 const TRANSACTION: Duration = Duration::from_mins(10);
+
+/// What a process that is killed unwinds with: nothing of it runs any more.
+pub(crate) struct Killed;
+
+impl Shared {
+    /// Something happens; a process that is killed by it does not come back from here.
+    pub(crate) fn step(&self) {
+        self.with(World::step);
+        self.end_if_killed();
+    }
+
+    /// Time passes.
+    fn wait(&self, duration: Duration) {
+        self.with(|world| world.wait(duration));
+        self.end_if_killed();
+    }
+
+    fn end_if_killed(&self) {
+        if self.with(|world| world.crashed) {
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+    }
+}
 
 /// The relay's clock.
 pub(crate) struct SimClock(pub(crate) Shared);
@@ -38,10 +61,8 @@ impl Clock for SimClock {
 
     fn pause(&self, duration: Duration) {
         self.0.spins.set(0);
-        self.0.with(|world| {
-            world.wait(duration);
-            world.step();
-        });
+        self.0.wait(duration);
+        self.0.step();
     }
 }
 
@@ -84,7 +105,7 @@ impl Sink for SimSink {
         let Self { shared, producer, lanes } = self;
         let (producer, base) = (*producer, shared.base);
         shared.with(|world| {
-            if world.crashed || in_flight > 0 && world.dice.one_in(30) {
+            if in_flight > 0 && world.dice.one_in(30) {
                 return Enqueue::Full;
             }
             let found = identify(record, &world.postgres.wal);
@@ -111,9 +132,6 @@ impl Sink for SimSink {
         let Self { shared, producer, lanes } = self;
         let base = shared.base;
         let reports = shared.with(|world| {
-            if world.crashed {
-                return Vec::new();
-            }
             if let Some(lanes) = lanes {
                 let now = base + world.now;
                 return lanes.poll(world, now);
@@ -133,9 +151,6 @@ impl Sink for SimSink {
         let Some(lanes) = lanes else { return Enqueue::Taken };
         let base = shared.base;
         shared.with(|world| {
-            if world.crashed {
-                return Enqueue::Full;
-            }
             let now = base + world.now;
             let enqueue = lanes.resolve(refusal, resolution, world, now);
             world.log(&format_args!("{refusal:?} is resolved: {enqueue:?}, {resolution:?}"));
@@ -202,19 +217,16 @@ impl Sink for SimSink {
 
     fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
         self.shared.with(|world| {
-            let World { broker, postgres, truth, dice, now, crashed, .. } = world;
-            if *crashed {
-                return Ok(Own::Pending { reason: None, answered: false });
-            }
+            let World { broker, postgres, truth, dice, now, .. } = world;
             Ok(broker.own(self.producer, *now, (&postgres.wal, truth), dice))
         })
     }
 
     fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         self.shared.with(|world| {
-            let World { broker, postgres, truth, dice, now, crashed, nature, calm_since, .. } = world;
+            let World { broker, postgres, truth, dice, now, nature, calm_since, .. } = world;
             assert_eq!(broker.producers[self.producer].in_flight.records, 0, "committed before everything is reported");
-            if *crashed || *now < broker.down_until {
+            if *now < broker.down_until {
                 return Ok(false);
             }
             let fails = calm_since.is_none() && dice.one_in(nature.no_commit);
@@ -248,9 +260,6 @@ impl SimStream {
     fn deliver(&mut self) -> Result<usize, Error> {
         let Self { shared, buffer } = self;
         shared.with(|world| {
-            if world.crashed {
-                return Err(Error::Ended);
-            }
             let World { postgres, dice, now, .. } = world;
             match postgres.deliver(buffer, *now, dice) {
                 Delivery::Bytes(length) => Ok(length),
@@ -260,8 +269,20 @@ impl SimStream {
     }
 }
 
-fn broken(doing: &'static str) -> Error {
+pub(crate) fn broken(doing: &'static str) -> Error {
     Error::Io { doing, source: std::io::ErrorKind::ConnectionReset.into() }
+}
+
+impl Drop for SimStream {
+    fn drop(&mut self) {
+        self.shared.with(|world| {
+            world.streaming = false;
+            let World { postgres, dice, now, .. } = world;
+            if postgres.sender.is_some() {
+                postgres.disconnected(dice, *now);
+            }
+        });
+    }
 }
 
 impl Upstream for SimStream {
@@ -273,13 +294,8 @@ impl Upstream for SimStream {
         &mut self.buffer
     }
 
-    /// A process that has ended deals with nothing more.
-    fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
-        if self.shared.with(|world| world.crashed) { Ok(None) } else { self.buffer.frame() }
-    }
-
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
-        self.shared.with(World::step);
+        self.shared.step();
         let length = self.deliver()?;
         if length > 0 {
             self.shared.spins.set(0);
@@ -288,15 +304,12 @@ impl Upstream for SimStream {
             return Ok(length);
         }
         self.shared.spins.set(0);
-        self.shared.with(|world| world.wait(patience));
+        self.shared.wait(patience);
         self.deliver()
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         self.shared.with(|world| {
-            if world.crashed {
-                return Err(Error::Ended);
-            }
             let (lsn, _) = read_status(message);
             let World { truth, postgres, told, .. } = world;
             let Some(sender) = &mut postgres.sender else { return Err(broken("sending")) };

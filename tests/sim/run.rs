@@ -60,15 +60,15 @@ pub(crate) fn run(shared: &Shared, bounds: &Bounds) {
 /// A process has ended: what it promises then must be true.
 pub(crate) fn ended(shared: &Shared, process: &mut Process, outcome: Outcome) {
     shared.with(|world| world.log(&outcome));
-    let producer = process.relay.sink_mut().producer();
+    let producer = process.sink().producer();
     if !matches!(outcome, Outcome::Killed) {
         // As the supervisor does.
-        process.relay.sink_mut().abandon();
+        process.sink().abandon();
     }
     match outcome {
         Outcome::Stopped => shared.with(|world| world.stopped(producer)),
         Outcome::BadRow(row) => shared.with(|world| world.bad_row(&row)),
-        Outcome::Failed { why } => shared.with(|world| world.failed(why)),
+        Outcome::Failed { why } => shared.with(|world| world.failed(&why)),
         Outcome::Killed | Outcome::Lost => {}
     }
     shared.with(|world| {
@@ -77,14 +77,14 @@ pub(crate) fn ended(shared: &Shared, process: &mut Process, outcome: Outcome) {
         let World { broker, dice, .. } = world;
         broker.give_up(producer, dice);
     });
-    process.relay.sink_mut().give_up();
+    process.sink().give_up();
 }
 
 /// A process that starts where everything is done has nothing to do.
 fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
     let mut process = Process::start(shared, bounds);
     while matches!(process.connection(), Outcome::Lost) {}
-    let producer = process.relay.sink_mut().producer();
+    let producer = process.sink().producer();
     shared.with(|world| {
         assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a clean stop");
     });

@@ -14,7 +14,7 @@ use crate::route::TopicSetting;
 use crate::sink::Sink;
 use crate::sink::destination::Delivery;
 use crate::sink::null::NullSink;
-use crate::supervise::{RunError, Supervisor, Target};
+use crate::supervise::{PgServer, RunError, Supervisor, Target};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,8 +122,9 @@ impl Running {
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), Arc::clone(&stop), limits);
         let shown = Arc::clone(&metrics);
         let begun = Moment { at: Instant::now(), rows: 0, bytes: 0, cpu: cpu_seconds("self"), walsender_cpu: None };
-        let thread =
-            thread::Builder::new().name("relay".to_owned()).spawn(move || Supervisor::new(target, relay, shown).run());
+        let thread = thread::Builder::new()
+            .name("relay".to_owned())
+            .spawn(move || Supervisor::new(PgServer::new(target), relay, shown).run());
         let thread = thread.map_err(|source| run::Error::Start { what: "start the relay's thread", source })?;
         let max_in_flight = request.limits.max_in_flight as u64;
         let overhead_bytes = request.destination.as_ref().map_or(0, |to| to.kind().record_overhead_bytes);

@@ -1,0 +1,130 @@
+//! The server that is read, as the supervisor needs it.
+//!
+//! In: a relay, whose positions say where to begin. Out: a stream of a slot that is ours, and what the server says of that slot.
+//! Postgres is one implementer, the simulation's server the other: so what is decided between two streams runs in both.
+
+use super::Target;
+use super::acquire::{self, Known};
+use super::error::RunError;
+use crate::lsn::Lsn;
+use crate::metrics::Metrics;
+use crate::pg::pooler::Pooler;
+use crate::pg::{Error, ReplicationStream, Upstream};
+use crate::relay::{Clock, Relay};
+use crate::sink::Sink;
+use std::time::Duration;
+
+/// A server with a slot that is read.
+pub trait Server {
+    /// What the slot sends.
+    type Stream: Upstream;
+
+    /// Takes the slot, once everything is as it must be.
+    ///
+    /// # Errors
+    /// There is no stream.
+    fn acquire<S: Sink, C: Clock>(
+        &mut self,
+        relay: &mut Relay<S, C>,
+        metrics: &Metrics,
+    ) -> Result<Acquired<Self::Stream>, NotAcquired>;
+
+    /// The slot is being read from here on, by the relay's account.
+    fn streams(&mut self, stream: &Self::Stream, from: Lsn);
+
+    /// Ends the copy; whether the server thereby has heard all that was sent.
+    fn finish(&mut self, stream: &mut Self::Stream, within: Duration) -> bool;
+
+    /// Whether the slot has confirmed `lsn`, asked over another connection.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    fn has_confirmed(&mut self, lsn: Lsn) -> Result<bool, Error>;
+
+    /// The cluster's identifier; `None` before it was reached.
+    fn system(&self) -> Option<&str>;
+
+    /// What an error of the stream says of the publication.
+    fn publication_gone(&mut self, error: &Error) -> Option<RunError>;
+
+    /// What fixes this error of a server that was never reached: it would come tomorrow as well.
+    fn remedy(&self, error: &Error) -> Option<&'static str>;
+}
+
+/// A stream, and what goes with it.
+#[derive(Debug)]
+pub struct Acquired<U> {
+    /// What the slot sends.
+    pub stream: U,
+    /// The server's patience with us; `None`: it never gives up.
+    pub wal_sender_timeout: Option<Duration>,
+    /// The slot's confirmed position, read after it was ours.
+    pub confirmed: Lsn,
+}
+
+/// Why there is no stream.
+#[derive(Debug)]
+pub enum NotAcquired {
+    /// The stop was asked for while waiting.
+    Stopped,
+    /// This attempt failed.
+    Failed(RunError),
+}
+
+impl<E: Into<RunError>> From<E> for NotAcquired {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A slot of Postgres.
+#[derive(Debug)]
+pub struct PgServer {
+    target: Target,
+    known: Known,
+}
+
+impl PgServer {
+    /// One that has not been reached yet.
+    pub fn new(target: Target) -> Self {
+        Self { target, known: Known::default() }
+    }
+}
+
+impl Server for PgServer {
+    type Stream = ReplicationStream;
+
+    fn acquire<S: Sink, C: Clock>(
+        &mut self,
+        relay: &mut Relay<S, C>,
+        metrics: &Metrics,
+    ) -> Result<Acquired<ReplicationStream>, NotAcquired> {
+        acquire::acquire(&self.target, &mut self.known, relay, metrics)
+    }
+
+    fn streams(&mut self, stream: &ReplicationStream, from: Lsn) {
+        let Target { slot, publication, .. } = &self.target;
+        tracing::info!(slot, publication, %from, walsender = stream.backend_pid(), "streaming");
+    }
+
+    fn finish(&mut self, stream: &mut ReplicationStream, within: Duration) -> bool {
+        self.target.temporary_slot.is_some() || stream.finish(within).is_ok()
+    }
+
+    fn has_confirmed(&mut self, lsn: Lsn) -> Result<bool, Error> {
+        acquire::has_confirmed(&self.target, &self.known, lsn)
+    }
+
+    fn system(&self) -> Option<&str> {
+        self.known.system.as_ref().map(|system| system.system_identifier.as_str())
+    }
+
+    fn publication_gone(&mut self, error: &Error) -> Option<RunError> {
+        acquire::publication_gone(&self.target, &self.known, error)
+    }
+
+    fn remedy(&self, error: &Error) -> Option<&'static str> {
+        let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
+        Pooler::recognise(&host.to_string(), error).map(Pooler::fix)
+    }
+}
