@@ -5,6 +5,7 @@
 
 mod converters;
 mod database;
+mod left;
 mod modes;
 mod producer;
 mod rest;
