@@ -74,6 +74,7 @@ impl Translation {
             ("keys".to_owned(), described(key)),
             ("values".to_owned(), described(value)),
             ("headers".to_owned(), described(header)),
+            ("zone".to_owned(), "UTC, in which times in arrays are read: Debezium takes its Java's".to_owned()),
         ];
         if !self.tables.is_empty() {
             lines.push(("tables".to_owned(), self.tables.to_string()));

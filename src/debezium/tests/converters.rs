@@ -114,3 +114,22 @@ fn handling_modes_are_honoured() {
     assert_eq!(modes.interval, IntervalMode::Text);
     of_key("time.precision.mode", "daily", Severity::Refused, "none of adaptive");
 }
+
+#[test]
+fn an_envelope_whose_schema_is_named_after_a_row_is_told() {
+    let placement = r#""transforms.outbox.table.fields.additional.placement": "ver:envelope""#;
+    let with = |converter: &str| connect(&format!(r#"{placement}, "value.converter": "{converter}""#));
+    let key = "transforms.outbox.table.fields.additional.placement";
+    let json = with("org.apache.kafka.connect.json.JsonConverter");
+    noted(&json, key, Severity::Warning, "first row");
+    json.verdict(false).unwrap();
+    let delegate = r#""value.converter.delegate.converter.type": "org.apache.kafka.connect.json.JsonConverter""#;
+    let bytes = connect(&format!(
+        r#"{placement}, "value.converter": "io.debezium.converters.BinaryDataConverter", {delegate}"#
+    ));
+    noted(&bytes, key, Severity::Warning, "first row");
+    assert_eq!(notes(&with("org.apache.kafka.connect.storage.StringConverter"), key), []);
+    let headers = placement.replace("envelope", "header");
+    let headers = connect(&format!(r#"{headers}, "value.converter": "org.apache.kafka.connect.json.JsonConverter""#));
+    assert_eq!(notes(&headers, key), []);
+}

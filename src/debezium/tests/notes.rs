@@ -107,6 +107,7 @@ fn a_report_shows_flags_toml_and_what_was_ignored_and_no_secret() {
         "\"linger.ms\" = \"5\"",
         "# \"sasl.password\" = …, not shown",
         "values   as Java's texts (StringConverter)",
+        "zone     UTC, in which times in arrays are read: Debezium takes its Java's",
         "Ignored: nothing is lost:",
         "heartbeat.interval.ms",
     ] {

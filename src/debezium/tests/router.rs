@@ -10,6 +10,8 @@ fn each_column_of_the_router_is_a_flag() {
     router("table.field.payload", "body", "payload-column", "body");
     router("route.by.field", "area", "route-column", "area");
     router("table.field.event.timestamp", "at", "timestamp", "at");
+    let timestamp = connect(r#""transforms.outbox.table.field.event.timestamp": "at""#);
+    noted(&timestamp, "transforms.outbox.table.field.event.timestamp", Severity::Warning, "1970-01-01");
     router("table.field.event.type", "kind", "type-column", "");
 }
 
@@ -107,6 +109,8 @@ fn missing_columns_may_be_left_out() {
     assert!(!of(r#"field.additional.missing": "error"#));
     assert!(of(r#"fields.additional.error.on.missing": "false"#));
     assert!(!of(r#"fields.additional.error.on.missing": "true"#));
+    let key = "transforms.outbox.table.fields.additional.error.on.missing";
+    noted(&connect(&format!(r#""{key}": "false""#)), key, Severity::Warning, "does not know it");
 }
 
 #[test]

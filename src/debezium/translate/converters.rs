@@ -3,6 +3,7 @@
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 
 use super::Translator;
+use crate::debezium::Severity;
 use crate::debezium::keys::{Keys, Value};
 use crate::outbox::connect::{Converter, Json};
 
@@ -48,6 +49,7 @@ impl Translator {
         }
         self.out.connect.skip_null_headers = self.is_server();
         self.expanded_value();
+        self.envelope_names();
         self.server_headers();
     }
 
@@ -193,10 +195,24 @@ impl Translator {
         self.refuse_missing("table.expand.json.payload", text);
     }
 
+    /// With the switch, the first row is another one.
+    fn envelope_names(&mut self) {
+        let mut converter = &self.out.connect.value;
+        while let Converter::Bytes { other: Some(other) } = converter {
+            converter = other;
+        }
+        let writes_schema = matches!(converter, Converter::Json(Json { schemas: true, .. }));
+        let Some(envelope) = self.out.settings.get("envelope").filter(|_| writes_schema) else { return };
+        let origin = envelope.origin.clone();
+        let text = "an envelope's schema is named after the table and the route of the first row of its version since the start, here as in \
+                    Debezium: where there are several, the name in records changes with each start, and so with the switch";
+        self.note(Severity::Warning, &origin, text);
+    }
+
     fn server_headers(&mut self) {
         let text = "Debezium adds headers __debezium.context.* to each record; they are left out";
         self.out.notes.push(crate::debezium::Note {
-            severity: crate::debezium::Severity::Warning,
+            severity: Severity::Warning,
             origin: "headers".to_owned(),
             text: text.to_owned(),
         });

@@ -201,6 +201,8 @@ impl Translator {
             return self.warn(&column, format!("Debezium Server's Kafka sink drops the router's timestamp; records carry their commit's, and --timestamp {name} gives them the column's"));
         }
         self.set("timestamp", name, &column.origin);
+        let text = "a row of 1970-01-01 00:00:00.000 itself is a bad row: Kafka's client takes it for no time at all";
+        self.warn(&column, text);
     }
 
     fn placements(&mut self, options: &mut Keys) {
@@ -261,6 +263,9 @@ impl Translator {
         let new = options.take("table.field.additional.missing");
         let old = options.take("table.fields.additional.error.on.missing");
         let words = [("error", false), ("ignore", true), ("true", false), ("false", true)];
+        if let (None, Some(old)) = (&new, &old) {
+            self.warn(old, "an option of old releases: today's router does not know it, and ends at the first row that lacks a column; it is obeyed here");
+        }
         if let Some(value) = new.or(old) {
             self.out.connect.skip_missing = self.one_of(&value, &words).unwrap_or(false);
         }
