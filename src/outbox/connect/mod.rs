@@ -78,6 +78,10 @@ pub(super) struct ConnectPlan {
     blank_counts: bool,
     /// What stands in the place of a payload that is null, in Postgres' text.
     payload_default: Option<String>,
+    /// How the payload reads; `None`: as what Postgres sends.
+    payload_reader: Option<Reader>,
+    /// Debezium makes a text of it.
+    payload_is_text: bool,
 }
 
 /// How the value is made.
@@ -268,6 +272,7 @@ impl ConnectPlan {
         let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
         let null = if absent.is_empty() { Null::Nothing } else { Null::Text(absent.to_owned()) };
         let payload = planner.column(plan.payload)?;
+        let is_bytes = payload.kind.reader == Reader::Bytes(BinaryMode::Bytes);
         Ok(Self {
             id: planner.encoder(plan.id, &connect.header)?,
             key: plan.key.map_or(Ok(Encoder::Absent { null }), |index| planner.encoder(index, &connect.key))?,
@@ -277,8 +282,10 @@ impl ConnectPlan {
                 .map(|(_, index)| planner.encoder(*index, &connect.header))
                 .collect::<Result<_, _>>()?,
             value: planner.value(mapping)?,
-            blank_counts: !matches!(payload.kind.reader, Reader::Bytes(BinaryMode::Bytes)),
+            blank_counts: !is_bytes,
             payload_default: payload.default,
+            payload_is_text: payload.kind.schema.kind == "string",
+            payload_reader: Some(payload.kind.reader).filter(|reader| !is_bytes && !is_its_text(reader)),
         })
     }
 }

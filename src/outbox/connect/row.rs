@@ -3,6 +3,8 @@
 //! As in [`record`](super::super::record): first every part becomes a [`Piece`], then the record is lent out; nothing is kept
 //! but room.
 
+use std::borrow::Cow;
+
 use super::super::fault::{BadReason, RowError, shown};
 use super::super::record::{Draft, Parts, Row, Scratch, Value as Part};
 use super::super::value::{Arena, Booleans, Piece};
@@ -112,10 +114,11 @@ impl<'a> Row<'a> {
             self.push_schema(schema, arena, schemas, envelope)?;
         }
         let payload = self.plan.payload;
-        let piece = self.piece(payload, Booleans::Words, arena)?;
-        let bytes = piece.bytes(arena).or_else(|| connect.payload_default.as_deref().map(str::as_bytes));
-        if self.mapping.tombstone_on_empty_payload && (bytes.is_none() || (connect.blank_counts && self.blank(bytes))) {
-            return Ok(Part::Bare(Piece::Null));
+        if self.mapping.tombstone_on_empty_payload {
+            let text = self.payload_text(connect, arena)?;
+            if text.is_none() || (connect.blank_counts && self.blank(text.as_deref())) {
+                return Ok(Part::Bare(Piece::Null));
+            }
         }
         match &connect.value {
             ValuePlan::Payload { encoder, expand } => {
@@ -136,6 +139,30 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The payload as the router sees it: the text that its type's mode makes of it, or else what Postgres sends. In the place
+    /// of a null, and of a value that cannot be converted, its default; `None`: it has none.
+    fn payload_text<'s>(self, connect: &'s ConnectPlan, arena: &'s mut Arena) -> Result<Option<Cow<'s, [u8]>>, RowError>
+    where
+        'a: 's,
+    {
+        let index = self.plan.payload;
+        let piece = self.piece(index, Booleans::Words, arena)?;
+        let default = connect.payload_default.as_deref().map(str::as_bytes);
+        let Some(bytes) = piece.bytes(arena).or(default) else { return Ok(None) };
+        let Some(reader) = &connect.payload_reader else { return Ok(Some(Cow::Borrowed(bytes))) };
+        let fails = self.mapping.connect.as_ref().is_some_and(|connect| connect.fail_on_conversion);
+        match reader.read(bytes) {
+            Some(Value::Nothing) if !fails => Ok(default.map(Cow::Borrowed)),
+            None | Some(Value::Nothing) => Err(self.unwritable(index, Fault::Unreadable)),
+            Some(value) if connect.payload_is_text => {
+                let mut text = Vec::new();
+                value.push_java(&mut text).map_err(|why| self.unwritable(index, why.into()))?;
+                Ok(Some(Cow::Owned(text)))
+            }
+            Some(_) => Ok(Some(Cow::Borrowed(bytes))),
+        }
+    }
+
     /// The payload as JSON; `None`: it stays what it is.
     fn expanded(
         self,
@@ -145,10 +172,8 @@ impl<'a> Row<'a> {
     ) -> Result<Option<Vec<u8>>, RowError> {
         let Some(how) = expand else { return Ok(None) };
         let payload = self.plan.payload;
-        let piece = self.piece(payload, Booleans::Words, arena)?;
-        let default = connect.payload_default.as_deref().map(str::as_bytes);
-        let Some(bytes) = piece.bytes(arena).or(default) else { return Ok(None) };
-        let text = std::str::from_utf8(bytes).map_err(|_| self.unwritable(payload, Fault::NotUtf8))?;
+        let Some(bytes) = self.payload_text(connect, arena)? else { return Ok(None) };
+        let text = std::str::from_utf8(&bytes).map_err(|_| self.unwritable(payload, Fault::NotUtf8))?;
         match expand::expand(text, how) {
             Expanded::Json(json) => Ok(Some(json)),
             Expanded::String => Ok(None),

@@ -194,6 +194,18 @@ fn empty_payloads_are_tombstones_where_that_is_asked_for() {
     assert_eq!(empty.with("payload", None).kept(tombstone(bytes)).value, None);
 }
 
+#[test]
+fn a_payload_that_debezium_cannot_convert_is_a_tombstone_where_that_is_asked_for() {
+    let nan = debezium_and("x", INT8, Some("7")).of_type("payload", NUMERIC).with("payload", Some("NaN"));
+    for mapping in [value(PLAIN_JSON), envelope(PLAIN_JSON)] {
+        assert!(nan.kept(mapping.clone()).value.is_some());
+        assert_eq!(nan.kept(Mapping { tombstone_on_empty_payload: true, ..mapping }).value, None);
+    }
+    let fails = Connect { value: PLAIN_JSON, fail_on_conversion: true, ..Connect::default() };
+    let bad = nan.bad(Mapping { tombstone_on_empty_payload: true, ..router(fails) });
+    assert_eq!(bad.reason.label(), "unwritable");
+}
+
 fn envelope(converter: Converter) -> Mapping {
     Mapping { envelope: pairs(&[("eventType", "type"), ("n", "x")]), ..value(converter) }
 }
@@ -251,6 +263,19 @@ fn a_payload_is_expanded_where_it_is_json() {
     assert_eq!(text_of(enveloped, &payload(r#"{"a":[1, 2]}"#)), r#"{"payload":{"a":[1,2]},"t":"OrderPlaced"}"#);
     let broken = payload(r#"{"a":123456789012345678901234567890}"#).bad(plain());
     assert_eq!(broken.reason.label(), "unwritable");
+}
+
+#[test]
+fn a_payload_is_expanded_as_the_text_that_its_mode_makes_of_it() {
+    let by = |binary| {
+        let modes = Modes { binary, ..Modes::default() };
+        router(Connect { modes, ..expanded(PLAIN_JSON, false) })
+    };
+    let bytes = |text| debezium().of_type("payload", BYTEA).with("payload", Some(text));
+    assert_eq!(text_of(by(BinaryMode::Hex), &bytes("\\x00ff")), "\"00ff\"");
+    assert_eq!(text_of(by(BinaryMode::Base64), &bytes("\\x7b7d")), "\"e30=\"");
+    let time = debezium().of_type("payload", TIMESTAMPTZ).with("payload", Some("2025-11-21 09:08:07.65+00"));
+    assert_eq!(text_of(by(BinaryMode::Hex), &time), "\"2025-11-21T09:08:07.650000Z\"");
 }
 
 #[test]
