@@ -24,7 +24,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check provision conformance conformance-debezium conformance-generated chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -63,10 +63,20 @@ conformance: ## Hold the relay against the cases of tests/conformance, on Postgr
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance $(ARGS)
 
-conformance-debezium: ## Hold it against a real Debezium Server (700 MB, JDK 21), then move there and back
+conformance-debezium: ## Hold it against a real Debezium Server (700 MB, JDK 21)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-debezium $(ARGS)
+
+conformance-connect: ## The same cases by Debezium in a Kafka Connect worker
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev conformance-connect $(ARGS)
+
+migrations: ## Ten set-ups from Debezium to the relay and back: shadow run, switch, return
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev migrations $(ARGS)
 
 conformance-generated: ## ARGS="--seed 1 --configurations 300", each by Debezium in a Kafka Connect worker and by the relay
 	@dev/prerequisites test

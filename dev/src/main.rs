@@ -14,7 +14,10 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision, sdk};
 
-use commands::{bare, bench, chaos, conformance, conformance_debezium, conformance_generated, demo, prune_chaos};
+use commands::{
+    bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
+    migrations, prune_chaos,
+};
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
 #[derive(Debug, Parser)]
@@ -49,10 +52,14 @@ enum Command {
     Bare(bare::Arguments),
     /// Hold the relay against the cases of tests/conformance
     Conformance(conformance::Arguments),
-    /// Hold the relay against a real Debezium Server, on the same rows by the same properties; then move there and back
+    /// Hold the relay against a real Debezium Server, on the same rows by the same properties
     ConformanceDebezium(conformance_debezium::Arguments),
+    /// The same cases against Debezium in a Kafka Connect worker
+    ConformanceConnect(conformance_connect::Arguments),
     /// Hold the relay against Debezium in a Kafka Connect worker, by configurations drawn from a seed
     ConformanceGenerated(conformance_generated::Arguments),
+    /// Move ten set-ups from Debezium to the relay and back, while rows are written
+    Migrations(migrations::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),
 }
@@ -78,6 +85,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Bare(arguments) => bare::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
+        Command::ConformanceConnect(arguments) => conformance_connect::run(&arguments),
+        Command::Migrations(arguments) => migrations::run(&arguments),
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
     }

@@ -181,6 +181,26 @@ impl Ground {
         Ok(site)
     }
 
+    /// Drops the group's slots and its database: their WAL and files would stay.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn clear(&self, site: &Site<'_>, slots: &[&str]) -> Result<()> {
+        let mut client = self.postgres.connect(None)?;
+        for slot in slots {
+            process::wait_until(LONG, &format!("nobody to read slot {slot}"), || {
+                let held =
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
+                if !client.query(held, &[slot])?.is_empty() {
+                    return Ok(false);
+                }
+                let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
+                Ok(client.execute(drop, &[slot]).is_ok())
+            })?;
+        }
+        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", site.name))?)
+    }
+
     /// Makes the topics that the group's records are in.
     ///
     /// # Errors
@@ -307,20 +327,32 @@ impl Site<'_> {
         self.group.cases.iter().enumerate().map(ask).collect()
     }
 
-    /// The configuration of the group's connector, with its addresses and this slot. Its worker's lines are among them: they
-    /// are the defaults of what the connector does not say.
+    /// Starts the tool by the group's files and settings, without waiting for it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_relay(&self, ground: &Ground, binary: &Path) -> Result<Relay> {
+        Relay::start(binary, &ground.arguments(self, self.group)?, &[] as &[(&str, &str)])
+    }
+
+    /// The configuration of the group's connector, with its addresses and this slot. Its worker's converters are among them,
+    /// where the connector names none of its own: one worker runs the connectors of many.
     ///
     /// # Errors
     /// It is no group of Kafka Connect's.
     pub fn connector(&self, slot: &str) -> Result<BTreeMap<String, String>> {
         let connect = self.group.connect.as_ref().context("a group of Kafka Connect's")?;
-        let mut config: BTreeMap<String, String> = connect
-            .worker
-            .iter()
-            .filter_map(|line| line.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
-        config.extend(connect.config.clone());
+        let mut config = connect.config.clone();
+        for part in ["key.converter", "value.converter", "header.converter"] {
+            if connect.config.contains_key(part) {
+                continue;
+            }
+            // Kafka Connect looks at a converter's options where its class is named, and nowhere else.
+            config.retain(|key, _| !key.starts_with(part));
+            let worker = connect.worker.iter().filter_map(|line| line.split_once('='));
+            let of_part = worker.filter(|(key, _)| key.starts_with(part));
+            config.extend(of_part.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        }
         config.extend(self.place(slot)?);
         Ok(config)
     }

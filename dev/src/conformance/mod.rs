@@ -10,6 +10,7 @@
 //!    └── printer (with --write)
 //! ```
 
+pub mod beside;
 pub(crate) mod bytes;
 pub mod compare;
 pub mod data;

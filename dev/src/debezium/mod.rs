@@ -20,6 +20,9 @@ use crate::{http, run_dir};
 pub use provision::{VERSION, debezium};
 pub use worker::{State, Worker};
 
+/// What the names of headers begin with that are Debezium's own, and that the relay leaves out on purpose.
+pub const CONTEXT: &str = "__debezium.context.";
+
 /// A JVM that starts beside others.
 const START: Duration = Duration::from_mins(3);
 

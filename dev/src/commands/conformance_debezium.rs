@@ -1,9 +1,7 @@
 //! `conformance-debezium`: a real Debezium Server and the relay on the same rows by the same properties, each with a slot
-//! and a Kafka of its own, record by record; then the way from one to the other and back.
+//! and a Kafka of its own, record by record.
 //!
 //! `--write` takes down Debezium's records as the expected ones of `tests/conformance`.
-
-mod migration;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,16 +12,12 @@ use walrelay_dev::conformance::compare;
 use walrelay_dev::conformance::data::{self, Case, File, Group, Record, Statement};
 use walrelay_dev::conformance::ground::{self, Ground, LONG, Site};
 use walrelay_dev::consume;
-use walrelay_dev::debezium::{self, Debezium};
+use walrelay_dev::debezium::{self, CONTEXT, Debezium};
 use walrelay_dev::kafka::{Kafka, Options};
 use walrelay_dev::process;
-use walrelay_dev::relay::Relay;
 
 use crate::binary::Binary;
 use crate::screen;
-
-/// Debezium's own, which are left out on purpose.
-const CONTEXT: &str = "__debezium.context.";
 
 /// How long Debezium may take for what the relay has written already.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -45,9 +39,6 @@ pub(crate) struct Arguments {
     /// Take Debezium's records for the expected ones and write the files
     #[arg(long)]
     write: bool,
-    /// Leave out the way there and back
-    #[arg(long)]
-    records_only: bool,
 }
 
 /// What was counted.
@@ -76,8 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         "{compared} records compared with Debezium Server {}: {identical} identical, {on_purpose} different on purpose, {failures} different",
         debezium::VERSION
     ));
-    let moved = arguments.records_only || migration::run(&ground, &binary)?;
-    Ok(failures == 0 && moved && known)
+    Ok(failures == 0 && known)
 }
 
 /// The list that the relay's own test sorts.
@@ -149,7 +139,7 @@ fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<
         ground::make_topics(kafka, &group.topics())?;
     }
     let mut debezium = Debezium::start(ground.folder(), &properties(&site, ground, &theirs, other)?)?;
-    let mut relay = start_relay(&site, ground, group, binary)?;
+    let mut relay = site.start_relay(ground, binary)?;
     relay.wait_streaming(LONG)?;
     wait_active(&site, &theirs, &mut debezium)?;
     site.write()?;
@@ -178,14 +168,6 @@ fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Re
     let file = files.first().context("no properties")?;
     // A name that tells the relay's file from Debezium's is not needed: the slot is in it.
     Ok(std::fs::read_to_string(file)?)
-}
-
-fn start_relay(site: &Site<'_>, ground: &Ground, group: &Group, binary: &Path) -> Result<Relay> {
-    let files = site.files(ground.folder(), &site.name, &ground.kafka().brokers())?;
-    let mut arguments = vec!["run".to_owned()];
-    arguments.extend(files.iter().map(|file| format!("--from-debezium={}", file.display())));
-    arguments.extend(group.settings.iter().cloned());
-    Relay::start(binary, &arguments, &[] as &[(&str, &str)])
 }
 
 /// Waits until somebody reads the slot.

@@ -2,180 +2,93 @@
 //! it on a copy of the slot, the switch, the return. Rows are written all the time, also while neither runs; each must be in its
 //! topic, in the order of its key, and on the partition that the key has had before.
 
+mod scenario;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
 use walrelay_dev::conformance::ground::{Ground, LONG, Site};
 use walrelay_dev::consume::{self, Record};
-use walrelay_dev::debezium::{Debezium, State, Worker};
+use walrelay_dev::debezium::{CONTEXT, Debezium, State, Worker};
 use walrelay_dev::process;
 use walrelay_dev::relay::Relay;
 
-use super::{CONTEXT, start_relay};
+use crate::binary::Binary;
 use crate::screen;
+use scenario::{Scenario, scenarios};
 
-/// Both kinds of files, without the addresses, the converters and the platform's own keys.
-const CONNECTOR: [(&str, &str); 8] = [
-    ("connector.class", "io.debezium.connector.postgresql.PostgresConnector"),
-    ("plugin.name", "pgoutput"),
-    ("topic.prefix", "app"),
-    ("publication.autocreate.mode", "disabled"),
-    ("snapshot.mode", "no_data"),
-    ("transforms", "outbox"),
-    ("transforms.outbox.type", "io.debezium.transforms.outbox.EventRouter"),
-    ("transforms.outbox.table.fields.additional.placement", "type:header:eventType"),
-];
-
-const STRINGS: &str = "org.apache.kafka.connect.storage.StringConverter";
-const JSON: &str = "org.apache.kafka.connect.json.JsonConverter";
-const SIMPLE: &str = "org.apache.kafka.connect.storage.SimpleHeaderConverter";
-
-/// Partitions of each topic.
-const PARTITIONS: u32 = 6;
-
-/// How keys, values and headers are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Texts,
-    Json,
-    Schemas,
-}
-
-/// One set-up that moves.
-#[derive(Debug, Clone, Copy)]
-struct Scenario {
-    number: usize,
-    /// Kafka Connect's; else Debezium Server's.
-    connect: bool,
-    tables: usize,
-    form: Form,
-}
-
-/// Ten of them, half on each platform.
-fn scenarios() -> Vec<Scenario> {
-    let kinds = [(1, Form::Texts), (1, Form::Json), (1, Form::Schemas), (2, Form::Texts), (2, Form::Schemas)];
-    let both = [false, true].into_iter().flat_map(|connect| kinds.map(|(tables, form)| (connect, tables, form)));
-    both.enumerate().map(|(number, (connect, tables, form))| Scenario { number, connect, tables, form }).collect()
+/// What may be said.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    binary: Binary,
+    /// Postgres' major version, 14 to 18
+    #[arg(long, default_value_t = 18)]
+    postgres: u32,
+    /// Only those whose description holds this
+    #[arg(long)]
+    only: Option<String>,
+    /// How many run at the same time
+    #[arg(long, default_value_t = 3)]
+    at_once: usize,
 }
 
 /// Whether no row was lost, swapped or sent to another partition on any of the ways.
-pub(super) fn run(ground: &Ground, binary: &Path) -> Result<bool> {
+pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
+    let binary = arguments.binary.path()?;
+    let ground = Ground::start(arguments.postgres)?;
     let worker = Worker::start(ground.folder(), &ground.kafka().brokers())?;
-    let mut good = true;
-    for scenario in scenarios() {
-        let Scenario { connect, tables, form, .. } = scenario;
-        let platform = if connect { "Kafka Connect" } else { "Debezium Server" };
-        screen::line(&format!("migration from {platform}, {tables} of tables, {form:?}:"));
-        let group = scenario.group();
-        let site = ground.furnish(&group)?;
-        site.make_slot(&site.name)?;
-        ground.make_topics(&group)?;
-        let moving = Move { ground, binary, worker: &worker, group: &group, site: &site, scenario, written: 0 };
-        good &= moving.go()?;
-    }
-    Ok(good)
+    let mut left = scenarios();
+    left.retain(|scenario| arguments.only.as_ref().is_none_or(|only| scenario.to_string().contains(only)));
+    let count = left.len();
+    let left = Mutex::new(left.into_iter());
+    let good = Mutex::new(0);
+    thread::scope(|scope| {
+        for _ in 0..arguments.at_once.max(1) {
+            scope.spawn(|| {
+                while let Some(scenario) = left.lock().ok().and_then(|mut left| left.next()) {
+                    let moved = migrate(&ground, &worker, &binary, scenario);
+                    if let Ok(mut good) = good.lock() {
+                        *good += usize::from(moved);
+                    }
+                }
+            });
+        }
+    });
+    let good = good.into_inner().unwrap_or_default();
+    screen::line(&format!("{good} of {count} migrations there and back without a difference"));
+    Ok(good == count)
 }
 
-impl Scenario {
-    /// Of the table's rows.
-    fn route(self, at: usize) -> String {
-        format!("moved{}{}", self.number, ["", "-events"].get(at).unwrap_or(&""))
+/// Says at its end how it went, so that others' lines are not among its own.
+fn migrate(ground: &Ground, worker: &Worker, binary: &Path, scenario: Scenario) -> bool {
+    let (started, mut said) = (Instant::now(), Vec::new());
+    let moved = move_all(ground, worker, binary, scenario, &mut said);
+    let good = moved.as_ref().is_ok_and(|good| *good);
+    if let Err(error) = moved {
+        said.push(format!("failed: {error:#}"));
     }
-
-    fn topics(self, prefix: &str) -> Vec<String> {
-        (0..self.tables).map(|at| format!("{prefix}.{}", self.route(at))).collect()
-    }
-
-    fn group(self) -> Group {
-        let table = |at| {
-            format!(
-                "CREATE TABLE {} (id bigint NOT NULL, aggregatetype text NOT NULL DEFAULT '{}', aggregateid text, \
-                 type text DEFAULT 'Moved', payload jsonb)",
-                table_of(at),
-                self.route(at)
-            )
-        };
-        let case = Case {
-            name: "tables that move".to_owned(),
-            table: (0..self.tables).map(table).collect(),
-            statements: vec![Statement::Own("SELECT 1".to_owned())],
-            oracle: None,
-            records: Vec::new(),
-            sum: None,
-            differs: None,
-            debezium: Vec::new(),
-        };
-        let topics = self.topics("outbox.event").into_iter().chain(self.topics("shadow"));
-        let partitions = topics.map(|topic| (topic, PARTITIONS)).collect();
-        let (debezium, connect) =
-            if self.connect { (Vec::new(), Some(self.of_connect())) } else { (self.of_server(), None) };
-        Group {
-            name: format!("migration {}", self.number),
-            debezium,
-            connect,
-            partitions,
-            cases: vec![case],
-            ..Group::default()
-        }
-    }
-
-    fn included(self) -> &'static str {
-        if self.tables == 1 { "c1.outbox" } else { "c1.outbox,c1.events" }
-    }
-
-    fn of_server(self) -> Vec<String> {
-        let mut lines = vec![
-            "debezium.sink.type=kafka".to_owned(),
-            "debezium.sink.kafka.producer.key.serializer=org.apache.kafka.common.serialization.StringSerializer"
-                .to_owned(),
-            "debezium.sink.kafka.producer.value.serializer=org.apache.kafka.common.serialization.StringSerializer"
-                .to_owned(),
-            format!("debezium.source.table.include.list={}", self.included()),
-        ];
-        lines.extend(CONNECTOR.iter().map(|(key, value)| match key.strip_prefix("transforms") {
-            Some(rest) => format!("debezium.transforms{rest}={value}"),
-            None => format!("debezium.source.{key}={value}"),
-        }));
-        let format = if self.form == Form::Texts { "simplestring" } else { "json" };
-        for part in ["key", "value"] {
-            lines.push(format!("debezium.format.{part}={format}"));
-            lines.push(format!("debezium.format.{part}.schemas.enable={}", self.form == Form::Schemas));
-        }
-        match self.form {
-            Form::Texts => lines.extend([
-                "debezium.format.header=clientprovided".to_owned(),
-                format!("debezium.format.header.class={SIMPLE}"),
-            ]),
-            Form::Json | Form::Schemas => lines.extend([
-                "debezium.format.header=json".to_owned(),
-                format!("debezium.format.header.schemas.enable={}", self.form == Form::Schemas),
-            ]),
-        }
-        lines
-    }
-
-    fn of_connect(self) -> Connect {
-        let mut config: BTreeMap<String, String> =
-            CONNECTOR.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        config.insert("table.include.list".to_owned(), self.included().to_owned());
-        let parts = if self.form == Form::Texts { ["key", "value"].as_slice() } else { &["key", "value", "header"] };
-        for part in parts {
-            let class = if self.form == Form::Texts { STRINGS } else { JSON };
-            config.insert(format!("{part}.converter"), class.to_owned());
-            if class == JSON {
-                let schemas = self.form == Form::Schemas;
-                config.insert(format!("{part}.converter.schemas.enable"), schemas.to_string());
-            }
-        }
-        Connect { config, worker: vec![format!("key.converter={STRINGS}"), format!("value.converter={STRINGS}")] }
-    }
+    let lines = said.join("\n   ");
+    screen::line(&format!("{scenario} ({:.0} s):\n   {lines}", started.elapsed().as_secs_f64()));
+    good
 }
 
-fn table_of(at: usize) -> &'static str {
-    if at == 0 { "outbox" } else { "events" }
+fn move_all(
+    ground: &Ground,
+    worker: &Worker,
+    binary: &Path,
+    scenario: Scenario,
+    said: &mut Vec<String>,
+) -> Result<bool> {
+    let group = scenario.group();
+    let site = ground.furnish(&group)?;
+    site.make_slot(&site.name)?;
+    ground.make_topics(&group)?;
+    Move { ground, binary, worker, site: &site, scenario, written: 0, said }.go()
 }
 
 /// What ran before the relay.
@@ -224,10 +137,11 @@ struct Move<'m> {
     ground: &'m Ground,
     binary: &'m Path,
     worker: &'m Worker,
-    group: &'m Group,
     site: &'m Site<'m>,
     scenario: Scenario,
+    /// Rows, which are numbered from 1.
     written: i64,
+    said: &'m mut Vec<String>,
 }
 
 impl<'m> Move<'m> {
@@ -256,7 +170,7 @@ impl<'m> Move<'m> {
         Ok(Old::Server(Box::new(debezium)))
     }
 
-    fn files(&self) -> Result<Vec<std::path::PathBuf>> {
+    fn files(&self) -> Result<Vec<PathBuf>> {
         self.site.files(self.ground.folder(), &self.site.name, &self.ground.kafka().brokers())
     }
 
@@ -265,7 +179,7 @@ impl<'m> Move<'m> {
         let mut client = self.site.connect()?;
         let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
         process::wait_until(LONG, "Debezium to stream, or to stop", || {
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
             if wanted {
                 old.check()?;
             }
@@ -298,7 +212,7 @@ impl<'m> Move<'m> {
         };
         let alike = ours.len() >= 30 && theirs.iter().all(|their| same(&their));
         let verdict = if alike { "identical, on the same partitions" } else { "DIFFERENT" };
-        screen::line(&format!("  shadow run: {} records beside Debezium's: {verdict}", ours.len()));
+        self.said.push(format!("shadow run: {} records beside Debezium's: {verdict}", ours.len()));
         Ok(alike)
     }
 
@@ -306,7 +220,7 @@ impl<'m> Move<'m> {
     fn switch(&mut self) -> Result<bool> {
         let before = self.records("outbox.event")?;
         self.write(10)?;
-        let mut relay = start_relay(self.site, self.ground, self.group, self.binary)?;
+        let mut relay = self.site.start_relay(self.ground, self.binary)?;
         relay.wait_streaming(LONG)?;
         self.write(10)?;
         self.site.wait_confirmed(&self.site.name, || relay.exited())?;
@@ -328,17 +242,10 @@ impl<'m> Move<'m> {
         self.report("return", &before)
     }
 
-    /// In turn into each table.
     fn write(&mut self, rows: i64) -> Result<()> {
         let mut client = self.site.connect()?;
         for n in self.written + 1..=self.written + rows {
-            let at = usize::try_from(n)? % self.scenario.tables;
-            let sql = format!(
-                "INSERT INTO c1.{} (id, aggregateid, payload) VALUES ({n}, 'key-{}', '{{\"n\": {n}}}')",
-                table_of(at),
-                n % 7
-            );
-            client.batch_execute(&sql)?;
+            client.batch_execute(&self.scenario.insert(n))?;
         }
         self.written += rows;
         Ok(())
@@ -348,7 +255,7 @@ impl<'m> Move<'m> {
     fn arrive(&self, old: &mut Old<'_>) -> Result<()> {
         let last = self.written;
         process::wait_until(LONG, &format!("row {last}"), || {
-            std::thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
             old.check()?;
             Ok(self.records("outbox.event")?.iter().any(|record| number(record) == last))
         })
@@ -366,7 +273,7 @@ impl<'m> Move<'m> {
     }
 
     /// Whether all are there, each key's in their order, on one partition.
-    fn report(&self, what: &str, before: &[Record]) -> Result<bool> {
+    fn report(&mut self, what: &str, before: &[Record]) -> Result<bool> {
         let now = self.records("outbox.event")?;
         let seen: BTreeSet<i64> = now.iter().map(number).collect();
         let missing: Vec<i64> = (1..=self.written).filter(|n| !seen.contains(n)).collect();
@@ -379,8 +286,8 @@ impl<'m> Move<'m> {
             partitions.len() == 1
         };
         let (stay, in_order) = (keys.values().all(stays), keys.values().all(|records| first_times_in_order(records)));
-        screen::line(&format!(
-            "  {what}: {} of {} rows there, {} repeated, missing {missing:?}, {}, {}",
+        self.said.push(format!(
+            "{what}: {} of {} rows there, {} repeated, missing {missing:?}, {}, {}",
             seen.len(),
             self.written,
             (now.len() + before.iter().map(number).collect::<BTreeSet<_>>().len()) - (before.len() + seen.len()),

@@ -1,0 +1,359 @@
+//! Groups by Debezium's connector in a Kafka Connect worker and by the relay, on the same rows, each with a slot and a Kafka of
+//! its own, record by record.
+//!
+//! In: groups with a connector, none of which writes to another's topics: several run at the same time. Out: each difference
+//! as a line, and what was counted. What the relay refuses before the first record is told, and counts as such. Where
+//! Debezium's task ends, what came before is compared.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::compare;
+use super::data::{Group, Record};
+use super::ground::{self, Ground, LONG, Site};
+use crate::consume;
+use crate::debezium::{CONTEXT, State, Worker};
+use crate::kafka::{Kafka, Options};
+use crate::relay::Relay;
+
+/// How long Debezium may take for what the relay has written already.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A record too many would come within so long.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// How often Debezium is asked how far it is.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Where both run.
+#[derive(Debug)]
+pub struct Beside {
+    ground: Ground,
+    other: Kafka,
+    worker: Worker,
+    binary: PathBuf,
+}
+
+/// Which topics are a group's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topics {
+    /// Those of its records.
+    OfRecords,
+    /// Those whose names begin so. The last row is alone in the one whose name ends with [`LAST`] after that.
+    Below(String),
+}
+
+/// The end of the last row's topic.
+pub const LAST: &str = "end";
+
+/// One comparison.
+#[derive(Debug)]
+pub struct Pair {
+    /// What repeats it.
+    pub label: String,
+    /// Has a connector.
+    pub group: Group,
+    /// Both write there.
+    pub topics: Topics,
+}
+
+/// What was counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Groups that were begun.
+    pub groups: usize,
+    /// The relay would not run them, and said so before the first record.
+    pub told: usize,
+    /// Debezium's task ended.
+    pub ended: usize,
+    /// Pairs of records.
+    pub records: usize,
+    /// Lines.
+    pub differences: usize,
+}
+
+/// What came of one pair.
+#[derive(Debug, Default)]
+struct Outcome {
+    told: Option<String>,
+    ended: Option<String>,
+    records: usize,
+    differences: Vec<String>,
+}
+
+impl Beside {
+    /// Starts Postgres, two Kafkas and the worker.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub fn start(major: u32, binary: PathBuf) -> Result<Self> {
+        let ground = Ground::start(major)?;
+        let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
+        let worker = Worker::start(ground.folder(), &other.brokers())?;
+        Ok(Self { ground, other, worker, binary })
+    }
+
+    /// Whether the server has what the group wants.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn has(&self, group: &Group) -> Result<bool> {
+        self.ground.has(group)
+    }
+
+    /// Compares all, so many at once; `say` gets what is to be shown.
+    ///
+    /// # Errors
+    /// A Kafka does not say which topics it has.
+    pub fn compare_all(
+        &self,
+        pairs: impl Iterator<Item = Pair> + Send,
+        at_once: usize,
+        say: impl Fn(&str) + Sync,
+    ) -> Result<Count> {
+        let pairs = Mutex::new(pairs);
+        let count = Mutex::new(Count::default());
+        let topics = Mutex::new(Vec::new());
+        let next = || pairs.lock().ok().and_then(|mut pairs| pairs.next());
+        thread::scope(|scope| {
+            for _ in 0..at_once.max(1) {
+                scope.spawn(|| {
+                    while let Some(pair) = next() {
+                        let outcome = self.compare(&pair).unwrap_or_else(|error| Outcome {
+                            differences: vec![format!("{error:#}")],
+                            ..Outcome::default()
+                        });
+                        if let (Ok(mut count), Ok(mut topics)) = (count.lock(), topics.lock()) {
+                            count.add(&outcome);
+                            topics.push((
+                                pair.topics.clone(),
+                                pair.group.topics().into_keys().map(str::to_owned).collect(),
+                            ));
+                        }
+                        if let Some(why) = outcome.told {
+                            say(&format!("{}: refused: {why}", pair.label));
+                        }
+                        if let Some(why) = outcome.ended {
+                            say(&format!("{}: Debezium's task ended: {why}", pair.label));
+                        }
+                        for difference in outcome.differences {
+                            say(&format!("{}: {difference}", pair.label));
+                        }
+                    }
+                });
+            }
+        });
+        let mut count = count.into_inner().unwrap_or_default();
+        for stray in self.strays(&topics.into_inner().unwrap_or_default())? {
+            count.differences += 1;
+            say(&format!("topic {stray} is no group's"));
+        }
+        Ok(count)
+    }
+
+    /// Topics that no group should have written to.
+    fn strays(&self, known: &[(Topics, BTreeSet<String>)]) -> Result<BTreeSet<String>> {
+        let is_known = |topic: &String| {
+            known.iter().any(|(topics, named)| match topics {
+                Topics::OfRecords => named.contains(topic),
+                Topics::Below(prefix) => topic.starts_with(prefix),
+            })
+        };
+        let all = [self.ground.kafka().topics()?, self.other.topics()?].concat();
+        Ok(all.into_iter().filter(|topic| !is_known(topic)).collect())
+    }
+
+    fn compare(&self, pair: &Pair) -> Result<Outcome> {
+        let site = self.ground.furnish(&pair.group)?;
+        let theirs = format!("{}_debezium", site.name);
+        site.make_slot(&site.name)?;
+        site.make_slot(&theirs)?;
+        for kafka in [self.ground.kafka(), &self.other] {
+            ground::make_topics(kafka, &pair.group.topics())?;
+        }
+        let outcome = self.on_site(pair, &site, &theirs);
+        let cleared = self.ground.clear(&site, &[&site.name, &theirs]);
+        outcome.and_then(|outcome| cleared.map(|()| outcome))
+    }
+
+    fn on_site(&self, pair: &Pair, site: &Site<'_>, theirs: &str) -> Result<Outcome> {
+        let mut relay = match self.start_relay(pair, site)? {
+            ControlFlow::Continue(relay) => relay,
+            ControlFlow::Break(words) if names_the_setting(&words) => {
+                return Ok(Outcome { told: Some(words), ..Outcome::default() });
+            }
+            ControlFlow::Break(words) => bail!("the relay ended: {words}"),
+        };
+        self.worker.add(theirs, &site.connector(theirs)?)?;
+        let compared = self.on_both(pair, site, theirs, &mut relay);
+        self.worker.remove(theirs)?;
+        if relay.exited()?.is_none() {
+            relay.terminate(LONG)?;
+        }
+        compared
+    }
+
+    /// Until it streams; `Break`: it ended before, with these last words.
+    fn start_relay(&self, pair: &Pair, site: &Site<'_>) -> Result<ControlFlow<String, Relay>> {
+        let mut relay = site.start_relay(&self.ground, &self.binary)?;
+        match relay.wait_streaming(LONG) {
+            Ok(_) => Ok(ControlFlow::Continue(relay)),
+            Err(_) if relay.exited()?.is_some() => Ok(ControlFlow::Break(last_words(&relay.log()))),
+            Err(error) => Err(error.context(pair.group.name.clone())),
+        }
+    }
+
+    fn on_both(&self, pair: &Pair, site: &Site<'_>, theirs: &str, relay: &mut Relay) -> Result<Outcome> {
+        self.wait_streaming(site, theirs)?;
+        site.write()?;
+        let code = site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
+        let ours = read(self.ground.kafka(), pair)?;
+        let ended = code.map(|_| last_words(&relay.log()));
+        if let Some(words) = ended.as_ref().filter(|words| ours.is_empty() && names_the_setting(words)) {
+            // A table is refused where it begins, if the slot lies before that.
+            return Ok(Outcome { told: Some(words.clone()), ..Outcome::default() });
+        }
+        let state = self.wait_for_records(pair, theirs, ours.len())?;
+        let mut seen = read(&self.other, pair)?;
+        for record in &mut seen {
+            record.headers.retain(|(name, _)| !name.starts_with(CONTEXT));
+        }
+        let mut outcome = Outcome::default();
+        if let State::Failed(why) = state {
+            outcome.ended = Some(format!("after {} records: {why}", seen.len()));
+        }
+        differences(pair, &seen, &ours, ended.as_deref(), &mut outcome);
+        Ok(outcome)
+    }
+
+    fn wait_streaming(&self, site: &Site<'_>, slot: &str) -> Result<()> {
+        let mut client = site.connect()?;
+        let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+        let deadline = Instant::now() + LONG;
+        while Instant::now() < deadline {
+            if client.query_one(sql, &[&slot])?.get(0) {
+                return Ok(());
+            }
+            if let Ok(State::Failed(why)) = self.worker.state(slot) {
+                bail!("Debezium does not start: {why}");
+            }
+            thread::sleep(POLL);
+        }
+        bail!("Debezium does not stream: {}", self.worker.tail())
+    }
+
+    /// Until the last row is there, the task has ended, or time is up: how it is then.
+    fn wait_for_records(&self, pair: &Pair, name: &str, wanted: usize) -> Result<State> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let there = match &pair.topics {
+                Topics::OfRecords => read(&self.other, pair)?.len() >= wanted,
+                Topics::Below(prefix) => consume::count(&self.other.client_config(), &format!("{prefix}{LAST}"))? > 0,
+            };
+            let state = self.worker.state(name)?;
+            if there || matches!(state, State::Failed(_)) || Instant::now() >= deadline {
+                thread::sleep(GRACE);
+                return Ok(state);
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Count {
+    fn add(&mut self, outcome: &Outcome) {
+        self.groups += 1;
+        self.told += usize::from(outcome.told.is_some());
+        self.ended += usize::from(outcome.ended.is_some());
+        self.records += outcome.records;
+        self.differences += outcome.differences.len();
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { groups, told, ended, records, differences } = self;
+        write!(
+            f,
+            "{groups} configurations, {records} records compared, {told} refused before the first record, \
+             Debezium's task ended in {ended}, {differences} differences"
+        )
+    }
+}
+
+fn read(kafka: &Kafka, pair: &Pair) -> Result<Vec<consume::Record>> {
+    let all = match &pair.topics {
+        Topics::OfRecords => pair.group.topics().into_keys().map(str::to_owned).collect(),
+        Topics::Below(prefix) => {
+            kafka.topics()?.into_iter().filter(|topic| topic.starts_with(prefix)).collect::<Vec<_>>()
+        }
+    };
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let mut config = kafka.client_config();
+    // Nobody opens a transaction here, so that there is no marker to wait for.
+    config.set("isolation.level", "read_uncommitted");
+    consume::read_to_end(&config, &all)
+}
+
+/// In the order of each partition. `stopped`: the relay has ended by itself, with these words.
+fn differences(
+    pair: &Pair,
+    theirs: &[consume::Record],
+    ours: &[consume::Record],
+    stopped: Option<&str>,
+    outcome: &mut Outcome,
+) {
+    let always = i64::MIN..=i64::MAX;
+    let partitions: BTreeSet<(&str, i32)> =
+        theirs.iter().chain(ours).map(|record| (record.topic.as_str(), record.partition)).collect();
+    for (topic, partition) in partitions {
+        let (theirs, ours) = (of_partition(theirs, topic, partition), of_partition(ours, topic, partition));
+        outcome.records += theirs.len().min(ours.len());
+        for (their, our) in theirs.iter().zip(&ours) {
+            let timestamp = has_timestamp(&pair.group).then_some(their.timestamp).flatten();
+            let expected = Record { timestamp, ..compare::as_data(their) };
+            let lines = compare::differences(&expected, our, &always);
+            outcome.differences.extend(lines.into_iter().map(|line| format!("{topic}: {line}")));
+        }
+        let ended = outcome.ended.is_some();
+        if theirs.len() != ours.len() && !(ended && (theirs.len() < ours.len() || stopped.is_some())) {
+            let line = format!(
+                "partition {partition} of {topic}: Debezium wrote {} records, the relay {}: {}",
+                theirs.len(),
+                ours.len(),
+                stopped.unwrap_or("it runs")
+            );
+            outcome.differences.push(line);
+        }
+    }
+}
+
+/// Whether the records' timestamps are a column's; else each has its own clock's.
+fn has_timestamp(group: &Group) -> bool {
+    let keys = group.connect.iter().flat_map(|connect| connect.config.keys());
+    keys.into_iter().any(|key| key.ends_with("table.field.event.timestamp"))
+}
+
+fn of_partition<'r>(records: &'r [consume::Record], topic: &str, partition: i32) -> Vec<&'r consume::Record> {
+    let of_both = |record: &&consume::Record| record.topic == topic && record.partition == partition;
+    let mut records: Vec<&consume::Record> = records.iter().filter(of_both).collect();
+    records.sort_by_key(|record| record.offset);
+    records
+}
+
+/// Behind the log's lines.
+fn last_words(log: &str) -> String {
+    log.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>().join(" ").trim().to_owned()
+}
+
+/// Settings are refused by their keys, tables by their columns.
+fn names_the_setting(words: &str) -> bool {
+    words.contains(", line ") || words.contains("the records would not be Debezium's")
+}
