@@ -355,5 +355,5 @@ fn last_words(log: &str) -> String {
 
 /// Settings are refused by their keys, tables by their columns.
 fn names_the_setting(words: &str) -> bool {
-    words.contains(", line ") || words.contains("the records would not be Debezium's")
+    [", line ", "the records would not be Debezium's", " has no column \""].iter().any(|part| words.contains(part))
 }

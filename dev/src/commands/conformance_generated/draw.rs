@@ -112,7 +112,7 @@ pub(super) fn group(seed: u64, number: usize) -> Group {
     if table.has(Trait::Partitioned) {
         partitions.insert(format!("{prefix}order"), PARTITIONS);
     }
-    let settings = if config.contains_key(&format!("{ROUTER}{EXPAND}")) { vec![ACCEPT.to_owned()] } else { Vec::new() };
+    let settings = if is_accepted(&config) { vec![ACCEPT.to_owned()] } else { Vec::new() };
     Group {
         name: format!("generated {prefix}"),
         settings,
@@ -122,6 +122,14 @@ pub(super) fn group(seed: u64, number: usize) -> Group {
         cases: vec![draw.case(&prefix, &table)],
         ..Group::default()
     }
+}
+
+/// Whether `check` wants a word of consent, although nothing differs: the tables of a configuration have the same columns.
+fn is_accepted(config: &BTreeMap<String, String>) -> bool {
+    let option = |name: &str| config.get(&format!("{ROUTER}{name}")).map(String::as_str);
+    let enveloped = option("table.fields.additional.placement").is_some_and(|list| list.contains(":envelope"));
+    let alike = config.keys().all(|key| !key.starts_with("column."));
+    option(EXPAND).is_some() || (enveloped && alike && option("table.field.additional.missing").is_some())
 }
 
 /// Of the topic that has several.
