@@ -368,6 +368,38 @@ fn relays_of_the_new_set_publish_nothing_before_the_old_ones_have_and_the_same_c
 }
 
 #[test]
+fn the_cut_waits_for_a_transaction_that_may_write_and_lets_others_write_meanwhile() {
+    let shards = Shards::of("2");
+    let _old = shards.relays(2);
+    let row =
+        |number: u32, key: &str| format!("INSERT INTO outbox SELECT '1:{number}', 'order', '{key}', 'Placed', '{{}}'");
+    let mut client = shards.lane.connect();
+    let mut open = client.transaction().unwrap();
+    // It has no number yet, so that slots can be made.
+    open.batch_execute("LOCK TABLE outbox IN ROW EXCLUSIVE MODE").unwrap();
+    let moving = spawn(&shards, &["setup", "--reshard", "3", "--apply"]);
+    wait_until(LONG, "the new slots", || Ok(shards.slots().len() == 5)).unwrap();
+    open.batch_execute(&row(1, "k1")).unwrap();
+    shards.lane.sql(&row(2, "k2"));
+    shards.lane.sql(&row(3, "k2"));
+    let cut = "SELECT count(*) FROM pg_publication_tables WHERE pubname LIKE '%\\_of\\_3'";
+    assert_eq!(
+        shards.lane.connect().query_one(cut, &[]).unwrap().get::<_, i64>(0),
+        0,
+        "the cut is behind the transaction"
+    );
+    open.batch_execute(&row(4, "k1")).unwrap();
+    open.commit().unwrap();
+    let output = moving.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let _new = shards.relays(3);
+    shards.lane.sql(&row(5, "k1"));
+    shards.wait_confirmed(3);
+    let expected: Vec<String> = (1..=5).map(|number| format!("1:{number}")).collect();
+    assert_eq!(judge(&shards.lane.records_now("order"), &expected), Judged::default());
+}
+
+#[test]
 fn a_slot_that_is_lost_before_it_is_drained_ends_the_move() {
     let shards = Shards::of("2");
     let mut old = shards.relays(2);
