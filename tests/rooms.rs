@@ -201,7 +201,8 @@ fn a_destination_is_named_in_its_own_folder_and_where_kinds_are_listed() {
 fn few_below_the_commands_look_at_a_clock() {
     let below = |path: &str| place(path.split('/').next().unwrap().trim_end_matches(".rs")) >= place("http");
     let clocks = naming(&["Instant::now", "thread::sleep"], |path| {
-        let to_servers = path.starts_with("pg/") || is_kafkas(path) || is_a_lanes_client(path);
+        let asks = path.starts_with("sink/registry/") || path == "sink/fetch.rs";
+        let to_servers = path.starts_with("pg/") || is_kafkas(path) || is_a_lanes_client(path) || asks;
         below(path) || to_servers || path == "main.rs"
     });
     assert_eq!(clocks, READ_A_CLOCK, "right: READ_A_CLOCK");

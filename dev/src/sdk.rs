@@ -1,6 +1,6 @@
-//! Reads records by an SDK of another language: CloudEvents' own for Python.
+//! Reads records by SDKs of another language: CloudEvents' own for Python, and Confluent's client for Python with its deserializers.
 //!
-//! In: records as a consumer has them. Out: the events that the SDK makes of them. It is brought through pip, into a folder of its own.
+//! In: records as a consumer has them. Out: what the SDK makes of them. Each is brought through pip, into a folder of its own.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,11 +20,18 @@ const VERSION: &str = "1.12.0";
 /// Reads JSON lines, and prints the events as JSON lines.
 const SCRIPT: &str = include_str!("../cloudevents.py");
 
+/// Confluent's client, with what its JSON deserializer needs.
+const CONFLUENT: (&str, &str) = ("confluent-kafka-2.8.0", "confluent-kafka[json,schemaregistry]==2.8.0");
+
+/// Reads JSON lines, and prints the values as JSON lines; the registry's address is its argument.
+const CONFLUENT_SCRIPT: &str = include_str!("../confluent.py");
+
 /// Brings the SDK unless it is there already, and says where its packages are.
 ///
 /// # Errors
 /// Python is missing, or the SDK cannot be had.
 pub fn provision() -> Result<PathBuf> {
+    let bring = |part: &Path| bring(part, &format!("cloudevents=={VERSION}"));
     Ok(tool(&format!("cloudevents-{VERSION}"), bring)?.join("packages"))
 }
 
@@ -33,8 +40,22 @@ pub fn provision() -> Result<PathBuf> {
 /// # Errors
 /// The SDK cannot be had, or refuses a record; the message has its words.
 pub fn cloudevents(records: &[Record]) -> Result<Vec<Value>> {
+    read(records, &["-c", SCRIPT], &provision()?)
+}
+
+/// The values of the records as Confluent's JSON deserializer reads them, which asks the registry for their schemas and validates them.
+///
+/// # Errors
+/// The client cannot be had, or refuses a value; the message has its words.
+pub fn confluent(records: &[Record], registry: &str) -> Result<Vec<Value>> {
+    let (name, package) = CONFLUENT;
+    let packages = tool(name, |part: &Path| bring(part, package))?.join("packages");
+    read(records, &["-c", CONFLUENT_SCRIPT, registry], &packages)
+}
+
+fn read(records: &[Record], arguments: &[&str], packages: &Path) -> Result<Vec<Value>> {
     let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT]).env("PYTHONPATH", provision()?);
+    python.args(arguments).env("PYTHONPATH", packages);
     python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = python.spawn().with_context(|| format!("cannot run python3; needed: {PYTHON}"))?;
     let mut stdin = child.stdin.take().context("a pipe")?;
@@ -56,12 +77,12 @@ fn as_json(record: &Record) -> Value {
     json!({"key": hex(&record.key), "value": hex(&record.value), "headers": headers})
 }
 
-fn bring(part: &Path) -> Result<()> {
-    say(&format!("CloudEvents' SDK for Python {VERSION}: through pip"));
+fn bring(part: &Path, package: &str) -> Result<()> {
+    say(&format!("{package} for Python: through pip"));
     let venv: PathBuf = part.join("venv");
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", PYTHON)?;
     let mut install = Command::new(venv.join("bin/python"));
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
-    run(install.arg(part.join("packages")).arg(format!("cloudevents=={VERSION}")), "pip", PYTHON)?;
+    run(install.arg(part.join("packages")).arg(package), "pip", PYTHON)?;
     fs::remove_dir_all(venv).context("the folder of the venv")
 }

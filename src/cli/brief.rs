@@ -6,7 +6,7 @@
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 28] = [
+const SELDOM: [&str; 33] = [
     "accept-differences",
     "accept-slot-at",
     "bad-row-at",
@@ -27,6 +27,11 @@ const SELDOM: [&str; 28] = [
     "position-header",
     "route-column",
     "schema-id",
+    "schema-registry",
+    "schema-registry-ca",
+    "schema-registry-password",
+    "schema-registry-user",
+    "schema-subject",
     "shutdown-timeout",
     "source-password-command",
     "source-password-file",

@@ -19,9 +19,11 @@ use clap_complete::Shell;
 use crate::commands::TypedFlags;
 
 mod dead_letters;
+mod registry;
 mod shards;
 
 pub use dead_letters::DeadLettersArgs;
+pub use registry::RegistryArgs;
 pub use shards::{SetupShardsArgs, ShardArgs};
 
 const AFTER_HELP: &str = "\
@@ -216,6 +218,10 @@ pub struct RunArgs {
     /// What a record is made of.
     #[command(flatten)]
     pub records: RecordArgs,
+
+    /// Which registry knows their schemas.
+    #[command(flatten)]
+    pub registry: RegistryArgs,
 
     /// What becomes of rows that cannot be published.
     #[command(flatten)]

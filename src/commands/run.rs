@@ -25,7 +25,8 @@ use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
 use crate::route::TopicError;
-use crate::sink::destination::Kind;
+use crate::sink::destination::{Delivery, Kind};
+use crate::sink::registry::Framed;
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
@@ -176,6 +177,15 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Erro
     }
 }
 
+/// The destination's sink, behind the registry of schemas where there is one.
+pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result<Box<dyn Sink + Send>, Error> {
+    let sink = config.destination.open(client, delivery)?;
+    Ok(match &config.registry {
+        Some(registry) => Box::new(Framed::new(sink, registry, &config.bad_rows.dead_letter_topic)),
+        None => sink,
+    })
+}
+
 /// What is read.
 pub(super) fn target(config: &Request) -> Target {
     Target {
@@ -245,7 +255,7 @@ impl Control {
         let kind = config.destination.kind();
         metrics.expect_bad_rows((kind.refusals)());
         metrics.expect_publish_failures((kind.reasons)());
-        Ok(config.destination.open(&format!("walrelay/{}", config.slot), config.delivery)?)
+        open(config, &format!("walrelay/{}", config.slot), config.delivery)
     }
 
     async fn serve(self, sink: Result<Box<dyn Sink + Send>, Error>) -> Result<(), Error> {

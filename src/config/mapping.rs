@@ -31,7 +31,7 @@ impl Reader<'_> {
                 addresses: destination.kind().topics,
                 headers,
                 constants,
-                schema_id: self.schema_id(records)?,
+                schema_id: self.schema_id(args)?,
                 cloudevents: self.cloudevents(records, destination)?,
                 content_type_header: self
                     .layers
@@ -101,7 +101,13 @@ impl Reader<'_> {
     }
 
     /// A number, or a column; with nothing else that shapes the value.
-    fn schema_id(&self, args: &RecordArgs) -> Result<Option<SchemaId>, ConfigError> {
+    fn schema_id(&self, args: &RunArgs) -> Result<Option<SchemaId>, ConfigError> {
+        let RunArgs { records: args, registry, .. } = args;
+        if let Some(given) = self.layers.one("schema-registry", registry.schema_registry.as_deref())? {
+            let others = [("schema-id", args.schema_id.as_deref()), ("cloudevents", args.cloudevents.as_deref())];
+            self.alone(&given, args, &others)?;
+            return Ok(Some(SchemaId::Registry));
+        }
         let Some(given) = self.layers.one("schema-id", args.schema_id.as_deref())? else { return Ok(None) };
         self.alone(&given, args, &[("cloudevents", args.cloudevents.as_deref())])?;
         if given.text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -21,6 +21,7 @@ mod mapping;
 mod measure;
 mod names;
 mod read;
+mod registry;
 mod shards;
 
 use std::ffi::OsString;

@@ -77,6 +77,7 @@ impl Reader<'_> {
         let bad_rows = self.bad_rows(&args.bad_rows, &slot, addresses)?;
         let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), args, delivery)?;
+        let registry = self.registry(&args.registry)?;
         // Dead-letter records have one place, whatever the number of shards.
         let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
         Ok(run::Request {
@@ -90,6 +91,7 @@ impl Reader<'_> {
             accept_slot_at: self.lsn("accept-slot-at", args.accept_slot_at.as_deref())?,
             dry_run: self.layers.is_on("dry-run", args.dry_run.as_deref())?,
             mapping: self.mapping(args, destination.as_ref())?,
+            registry,
             destination,
             bad_rows,
             delivery,

@@ -210,8 +210,18 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
     // The command excludes the file, an envelope schemas and events, and the set-up a shard.
-    let excluded = ["cloudevents", "cloudevents-source", "from-debezium", "schema-id"];
-    let known = [&["accept-differences"], &excluded[..], &["shard", "source-password-command", "to", "topic"]].concat();
+    let excluded = ["cloudevents", "cloudevents-source", "from-debezium"];
+    let registry = [
+        "schema-id",
+        "schema-registry",
+        "schema-registry-ca",
+        "schema-registry-password",
+        "schema-registry-user",
+        "schema-subject",
+    ];
+    let known =
+        [&["accept-differences"], &excluded[..], &registry[..], &["shard", "source-password-command", "to", "topic"]]
+            .concat();
     assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();

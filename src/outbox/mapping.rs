@@ -61,13 +61,15 @@ pub enum SchemaId {
     Number(u32),
     /// An integer column.
     Column(String),
+    /// A registry, which the destination's side asks: nothing is put in front of the value here.
+    Registry,
 }
 
 impl SchemaId {
     /// The column's name.
     pub fn column(&self) -> Option<&str> {
         match self {
-            Self::Number(_) => None,
+            Self::Number(_) | Self::Registry => None,
             Self::Column(name) => Some(name),
         }
     }

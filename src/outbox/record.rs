@@ -216,6 +216,7 @@ impl<'a> Row<'a> {
             return Ok(Value::Bare(Piece::Null));
         }
         let number = match (schema, self.plan.schema_id) {
+            (SchemaId::Registry, _) => return Ok(Value::Bare(payload)),
             (SchemaId::Number(number), _) => *number,
             (SchemaId::Column(_), index) => self.schema_number(index.unwrap_or_default(), arena)?,
         };

@@ -1,14 +1,16 @@
-//! One small HTTP request at a time: metadata services beside us, and AWS's token service over TLS.
+//! One small HTTP request at a time: metadata services beside us, AWS's token service and registries of schemas over TLS.
 //!
 //! In: an address, headers, a body. Out: the status and the body. It follows no redirect, keeps no connection, and takes no proxy.
 //!
 //! Invariant: a request is over within [`WITHIN`], and no answer is larger than [`LARGEST`].
 //! Specification: RFC 9112.
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,8 +73,14 @@ impl<'a> Url<'a> {
 }
 
 impl Request<'_> {
-    /// Sends it, and waits for the answer.
+    /// Sends it, and waits for the answer; over TLS the system's authorities are trusted.
+    #[cfg(feature = "kafka")]
     pub(super) fn send(&self) -> io::Result<Answer> {
+        self.send_trusting(None)
+    }
+
+    /// The same; `ca`: a PEM file with the authorities that are trusted instead of the system's.
+    pub(super) fn send_trusting(&self, ca: Option<&Path>) -> io::Result<Answer> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
         let url = Url::of(self.url).ok_or_else(|| invalid("it is no URL of http or https"))?;
         let deadline = Instant::now() + WITHIN;
@@ -80,7 +88,7 @@ impl Request<'_> {
         let mut text = Vec::new();
         if url.is_https {
             let name = ServerName::try_from(url.host.to_owned()).map_err(|error| invalid(&error.to_string()))?;
-            let session = ClientConnection::new(Arc::new(client_config()?), name).map_err(io::Error::other)?;
+            let session = ClientConnection::new(Arc::new(client_config(ca)?), name).map_err(io::Error::other)?;
             self.ask(&url, StreamOwned::new(session, socket), &mut text)?;
         } else {
             self.ask(&url, socket, &mut text)?;
@@ -161,12 +169,21 @@ fn reach(url: &Url<'_>) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-fn client_config() -> io::Result<ClientConfig> {
+fn client_config(ca: Option<&Path>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots.add_parsable_certificates(match ca {
+        Some(path) => authorities(path)?,
+        None => rustls_native_certs::load_native_certs().certs,
+    });
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(config.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let unusable =
+        |error: pem::Error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
+    CertificateDer::pem_file_iter(path).map_err(unusable)?.map(|found| found.map_err(unusable)).collect()
 }
 
 /// A socket that waits for nothing beyond the deadline.

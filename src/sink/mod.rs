@@ -9,6 +9,7 @@
 mod aws;
 pub mod dead_letter;
 pub mod destination;
+mod fetch;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
@@ -22,6 +23,7 @@ mod owned;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod registry;
 pub mod stdout;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod time;

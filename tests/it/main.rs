@@ -44,6 +44,7 @@ mod records;
 #[cfg(feature = "redis")]
 mod redis;
 mod refusals;
+mod registry;
 mod republish;
 mod rights;
 mod role;

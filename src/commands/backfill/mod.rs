@@ -163,7 +163,7 @@ impl Job {
                 "existing rows are published at least once, outside transactions; consumers see them at once"
             );
         }
-        let mut sink = run.destination.open(&format!("walrelay/{}/backfill", run.slot), Delivery::AtLeastOnce)?;
+        let mut sink = run::open(run, &format!("walrelay/{}/backfill", run.slot), Delivery::AtLeastOnce)?;
         run::probe(&mut sink, kind)?;
         let metrics = Metrics::new(&run.slot, &run.publication, Instant::now());
         let metrics = Arc::new(metrics.with_destination(kind.name, kind.title));

@@ -11,6 +11,7 @@
 
 mod facts;
 mod postgres;
+mod registry;
 mod report;
 mod sample;
 mod service;
@@ -79,6 +80,7 @@ pub fn report(config: &run::Request) -> Result<Report, CommandError> {
         without_key: tables.without_key,
         exactly_once: (config.delivery == Delivery::ExactlyOnce).then_some(id.as_deref()),
     }));
+    report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)
 }
 

@@ -7,6 +7,7 @@ use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::relay::{self, BadRows};
 use crate::sink::destination::{Delivery, Destination};
+use crate::sink::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct Request {
     pub dry_run: bool,
     /// Where records go.
     pub destination: Arc<dyn Destination>,
+    /// What knows the numbers of schemas that values begin with; `None`: nothing.
+    pub registry: Option<Registry>,
     /// How rows become records.
     pub mapping: Mapping,
     /// What becomes of rows that cannot be published.

@@ -11,11 +11,11 @@
 //!
 //! Specification: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
 
-use super::fetch::{Answer, Request, Url};
 use super::profile::Profiles;
 use super::sign::{Keys, Presigned, joined};
 use super::time;
 use crate::secret::{SecretCommand, SecretError};
+use crate::sink::fetch::{Answer, Request, Url};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use std::collections::BTreeMap;

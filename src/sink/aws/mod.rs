@@ -11,7 +11,6 @@
 //! Specification: AWS, "Signature Version 4 for API requests" and "Standardized credential providers" (SDKs and Tools Reference Guide).
 
 mod chain;
-mod fetch;
 mod profile;
 mod sign;
 

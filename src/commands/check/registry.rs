@@ -1,0 +1,49 @@
+//! Whether the registry of schemas answers, and knows the subjects of the topics that are known.
+//!
+//! In: the settings of a run, topics of the latest rows. Out: findings, which stand with the destination's. Asks the registry, changes nothing.
+
+use crate::commands::run;
+use crate::finding::{Finding, Side};
+use crate::sink::registry::Registry;
+use crate::sink::{Failure, FailureClass};
+
+/// The stable name of the finding.
+const CHECK: &str = "schema_registry";
+
+/// Subjects beyond this are not asked for.
+const MOST: usize = 20;
+
+/// Asks for the subjects of `topics`; where these are not known, or subjects have the type in them, for one that need not be there.
+pub(super) fn findings<'a>(config: &run::Request, topics: impl Iterator<Item = &'a str>) -> Vec<Finding> {
+    let Some(registry) = &config.registry else { return Vec::new() };
+    let side = Side::Destination(config.destination.kind().name);
+    let subjects: Vec<String> = topics.filter_map(|topic| registry.subject(topic)).take(MOST).collect();
+    if subjects.is_empty() {
+        return vec![any(side, registry)];
+    }
+    subjects.iter().map(|subject| judge(side, subject, registry.number(subject))).collect()
+}
+
+fn any(side: Side, registry: &Registry) -> Finding {
+    match registry.number("walrelay-check") {
+        Err(failure) if failure.class != FailureClass::Topic => refused(side, &failure),
+        Ok(_) | Err(_) => Finding::ok(side, CHECK, "the registry answers; no subject is known yet"),
+    }
+}
+
+fn judge(side: Side, subject: &str, answer: Result<u32, Failure>) -> Finding {
+    match answer {
+        Ok(id) => Finding::ok(side, CHECK, format!("the latest schema of subject {subject} has id {id}")),
+        Err(failure) => refused(side, &failure),
+    }
+}
+
+fn refused(side: Side, failure: &Failure) -> Finding {
+    let finding = Finding::fail(side, CHECK, failure.text.clone());
+    if failure.class == FailureClass::Topic {
+        return finding
+            .why("rows of this subject wait, and those behind them")
+            .fix("register its schema, or name another subject with --schema-subject");
+    }
+    finding.why("rows wait until it answers").fix("--schema-registry with its address; --schema-registry-user, --schema-registry-password @FILE, --schema-registry-ca FILE")
+}

@@ -1,0 +1,57 @@
+//! Which registry knows the schemas of values.
+//!
+//! In: flags and the other layers. Out: its address, who asks, how subjects are named. Contacts nobody.
+
+use super::error::ConfigError;
+use super::read::Reader;
+use crate::cli::RegistryArgs;
+use crate::given::{Given, Origin, SettingError};
+use crate::secret::Secret;
+use crate::sink::registry::{Credentials, Registry, Subjects};
+
+impl Reader<'_> {
+    /// Reads it; what belongs to it is refused without it.
+    pub(super) fn registry(&mut self, args: &RegistryArgs) -> Result<Option<Registry>, ConfigError> {
+        let one = |name, flag: &Option<String>| self.layers.one(name, flag.as_deref());
+        let url = one("schema-registry", &args.schema_registry)?;
+        let subject = one("schema-subject", &args.schema_subject)?;
+        let user = one("schema-registry-user", &args.schema_registry_user)?;
+        let password = one("schema-registry-password", &args.schema_registry_password)?;
+        let ca = one("schema-registry-ca", &args.schema_registry_ca)?;
+        let Some(url) = url else {
+            return match [subject, user, password, ca].into_iter().flatten().next() {
+                Some(given) => Err(SettingError::Needs { origin: given.origin, other: "--schema-registry" }.into()),
+                None => Ok(None),
+            };
+        };
+        let address = url.text.trim().trim_end_matches('/');
+        if !Registry::is_address(address) {
+            let expected = "http://HOST:PORT or https://HOST/PATH; user and password go to --schema-registry-user and --schema-registry-password";
+            return Err(Given { text: "…".to_owned(), origin: url.origin }.invalid(expected, None).into());
+        }
+        let subjects = match subject {
+            Some(given) => Subjects::parse(&given.text).map_err(|error| given.invalid(error.to_string(), None))?,
+            None => Subjects::default(),
+        };
+        let credentials = match (user, password) {
+            (None, None) => None,
+            (None, Some(password)) => {
+                return Err(SettingError::Needs { origin: password.origin, other: "--schema-registry-user" }.into());
+            }
+            (Some(user), password) => {
+                self.warnings.extend(password.as_ref().and_then(visible));
+                let password = Secret::of_value(password.as_ref().map_or("", |given| &given.text));
+                Some(Credentials { user: user.text, password })
+            }
+        };
+        Ok(Some(Registry { url: address.to_owned(), credentials, ca: ca.map(|given| given.text.into()), subjects }))
+    }
+}
+
+/// A password that everybody on the machine can see.
+fn visible(password: &Given) -> Option<String> {
+    let is_here = matches!(password.origin, Origin::Flag(_)) && !password.text.starts_with('@');
+    is_here.then(|| {
+        format!("{}: it shows in ps: use @FILE or the variable WALRELAY_SCHEMA_REGISTRY_PASSWORD", password.origin)
+    })
+}

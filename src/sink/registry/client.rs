@@ -1,0 +1,383 @@
+//! Asks the registry, on a thread of its own, and keeps what it said.
+//!
+//! In: subjects. Out: the number of the subject's latest schema; until that is known, why it is not. The thread begins with the first
+//! question, asks one subject at a time, and ends with the client.
+//!
+//! What it does with an answer:
+//!
+//! | answer | then |
+//! |---|---|
+//! | a number | it counts at once, and is asked for again every [`REFRESHED`]; an answer that is none changes nothing then |
+//! | the subject is unknown, or the registry refuses otherwise | a failure of the topic, in the registry's words; asked again every [`RETRIED_LAST`] |
+//! | no answer, an error of the server's, credentials refused | a failure of the environment; asked again from [`RETRIED_FIRST`] to [`RETRIED_LAST`] |
+//!
+//! Invariants: [`Client::ask`] waits for nobody but for a lock that is held for a look; no password shows in `Debug` or in a failure.
+
+use super::Subjects;
+use crate::secret::Secret;
+use crate::sink::fetch::{Answer, Request, Url};
+use crate::sink::{Failure, FailureClass};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How old a number may grow: a new version of a schema counts after this time at the latest.
+const REFRESHED: Duration = Duration::from_mins(1);
+
+/// The first pause after a failure.
+const RETRIED_FIRST: Duration = Duration::from_millis(200);
+
+/// The longest one.
+const RETRIED_LAST: Duration = Duration::from_secs(5);
+
+/// A reason for people is no longer than this, in characters.
+const LONGEST_WORDS: usize = 300;
+
+/// Where the registry is, and how subjects are named.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    /// `http://HOST:PORT/PATH` or `https://…`, without a slash at its end.
+    pub url: String,
+    /// Basic authentication; `None`: none.
+    pub credentials: Option<Credentials>,
+    /// Certificate authorities in a PEM file; `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// How subjects are named.
+    pub subjects: Subjects,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The user; of Confluent Cloud the API key.
+    pub user: String,
+    /// Read at each question.
+    pub password: Secret,
+}
+
+impl Registry {
+    /// The subject of a topic's values; `None`: it has the type in it.
+    pub fn subject(&self, topic: &str) -> Option<String> {
+        let mut subject = String::new();
+        self.subjects.fill(topic, None, &mut subject).then_some(subject)
+    }
+
+    /// Whether a text is an address of a registry: http or https, without user and password.
+    pub fn is_address(text: &str) -> bool {
+        Url::of(text).is_some()
+    }
+
+    /// Asks for the number of a subject's latest schema, and waits for the answer, at most 5 s.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn number(&self, subject: &str) -> Result<u32, Failure> {
+        let unavailable = |reason: &dyn std::fmt::Display| self.unavailable(reason);
+        let credentials = match &self.credentials {
+            Some(of) => {
+                let password = of.password.read().map_err(|error| unavailable(&error))?;
+                let pair = format!("{}:{}", of.user, password.expose_secret());
+                Some(format!("Basic {}", STANDARD.encode(pair)))
+            }
+            None => None,
+        };
+        let mut headers = vec![("Accept", "application/vnd.schemaregistry.v1+json, application/json")];
+        headers.extend(credentials.as_deref().map(|value| ("Authorization", value)));
+        let url = format!("{}/subjects/{}/versions/latest", self.url, escaped(subject));
+        let request = Request { method: "GET", url: &url, headers: &headers, body: "" };
+        let answer = request.send_trusting(self.ca.as_deref()).map_err(|error| unavailable(&error))?;
+        self.judge(subject, &answer)
+    }
+
+    fn judge(&self, subject: &str, answer: &Answer) -> Result<u32, Failure> {
+        #[derive(Deserialize)]
+        struct Version {
+            id: i32,
+        }
+        #[derive(Deserialize)]
+        struct Refusal {
+            error_code: Option<i64>,
+            message: Option<String>,
+        }
+        let words = match serde_json::from_str::<Refusal>(&answer.body) {
+            Ok(Refusal { error_code, message: Some(message) }) => {
+                let code = error_code.map_or_else(String::new, |code| format!(" ({code})"));
+                format!("{}{code}", shortened(&message))
+            }
+            Ok(_) | Err(_) => format!("status {}", answer.status),
+        };
+        match answer.status {
+            200 => serde_json::from_str::<Version>(&answer.body)
+                .ok()
+                .and_then(|version| u32::try_from(version.id).ok())
+                .ok_or_else(|| self.unavailable(&"its answer has no id")),
+            401 | 403 => Err(self.unavailable(&format!("it refuses our credentials: {words}"))),
+            400..=499 => {
+                let text = format!("schema registry, subject \"{subject}\": {words}");
+                Err(Failure { class: FailureClass::Topic, reason: "unknown_subject", text })
+            }
+            _ => Err(self.unavailable(&words)),
+        }
+    }
+
+    fn unavailable(&self, reason: &dyn std::fmt::Display) -> Failure {
+        let text = format!("schema registry {}: {reason}", self.url);
+        Failure { class: FailureClass::Environment, reason: "schema_registry", text }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_WORDS).collect()
+}
+
+/// As one segment of a path.
+fn escaped(subject: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    subject
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// What is known of a subject.
+#[derive(Debug, Clone)]
+pub(super) enum Asked {
+    /// Its number.
+    Number(u32),
+    /// Not the number, and why.
+    Not(Failure),
+}
+
+/// What the thread and the sink share.
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<BTreeMap<String, Asked>>,
+    /// Rises with each number that has changed.
+    state: AtomicU64,
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Asked>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an answer. Once a number is known, only another number changes that.
+    fn learn(&self, subject: &str, answer: &Result<u32, Failure>) {
+        let mut known = self.known();
+        let before = match known.get(subject) {
+            Some(Asked::Number(number)) => Some(*number),
+            Some(Asked::Not(_)) | None => None,
+        };
+        match answer {
+            Ok(number) => {
+                known.insert(subject.to_owned(), Asked::Number(*number));
+                if before.is_some_and(|before| before != *number) {
+                    self.state.fetch_add(1, Ordering::Release);
+                }
+            }
+            Err(failure) if before.is_none() => {
+                known.insert(subject.to_owned(), Asked::Not(failure.clone()));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The sink's side.
+pub(super) struct Client {
+    registry: Registry,
+    shared: Arc<Shared>,
+    /// `None`: the thread has not begun.
+    questions: Option<Sender<String>>,
+}
+
+impl Client {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self { registry: registry.clone(), shared: Arc::default(), questions: None }
+    }
+
+    /// Another one than before: numbers have changed.
+    #[inline]
+    pub(super) fn state(&self) -> u64 {
+        self.shared.state.load(Ordering::Acquire)
+    }
+
+    /// What is known; the first question about a subject has it asked.
+    pub(super) fn ask(&mut self, subject: &str) -> Asked {
+        if let Some(known) = self.shared.known().get(subject) {
+            return known.clone();
+        }
+        let asked = Asked::Not(Failure {
+            class: FailureClass::Environment,
+            reason: "schema_registry",
+            text: format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
+        });
+        let sent = self.questions().and_then(|questions| {
+            questions.send(subject.to_owned()).map_err(|_| std::io::Error::other("its thread has ended"))
+        });
+        match sent {
+            Ok(()) => {
+                self.shared.known().entry(subject.to_owned()).or_insert_with(|| asked.clone());
+                asked
+            }
+            Err(error) => Asked::Not(self.registry.unavailable(&error)),
+        }
+    }
+
+    fn questions(&mut self) -> std::io::Result<&Sender<String>> {
+        if self.questions.is_none() {
+            let (sender, questions) = mpsc::channel::<String>();
+            let (registry, shared) = (self.registry.clone(), Arc::clone(&self.shared));
+            let work = move || Worker { registry, shared, waiting: Vec::new() }.run(&questions);
+            thread::Builder::new().name("schema-registry".to_owned()).spawn(work)?;
+            self.questions = Some(sender);
+        }
+        self.questions.as_ref().ok_or_else(|| std::io::Error::other("it has no thread"))
+    }
+}
+
+/// A subject that is to be asked for.
+struct Waiting {
+    subject: String,
+    due: Instant,
+    /// After the next failure.
+    pause: Duration,
+}
+
+/// The thread's side.
+struct Worker {
+    registry: Registry,
+    shared: Arc<Shared>,
+    waiting: Vec<Waiting>,
+}
+
+impl Worker {
+    /// Until the sink is gone.
+    fn run(mut self, questions: &mpsc::Receiver<String>) {
+        loop {
+            let next = self.waiting.iter().map(|waiting| waiting.due).min();
+            let patience = next.map_or(REFRESHED, |due| due.saturating_duration_since(Instant::now()));
+            match questions.recv_timeout(patience) {
+                Ok(subject) => {
+                    self.waiting.push(Waiting { subject, due: Instant::now(), pause: RETRIED_FIRST });
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            let Some(waiting) = self.waiting.iter_mut().filter(|waiting| waiting.due <= now).min_by_key(|at| at.due)
+            else {
+                continue;
+            };
+            let answer = self.registry.number(&waiting.subject);
+            waiting.answered(&answer, Instant::now());
+            tell(&waiting.subject, &answer, &self.shared);
+            self.shared.learn(&waiting.subject, &answer);
+        }
+    }
+}
+
+impl Waiting {
+    fn answered(&mut self, answer: &Result<u32, Failure>, now: Instant) {
+        let pause = match answer {
+            Ok(_) => {
+                self.pause = RETRIED_FIRST;
+                REFRESHED
+            }
+            Err(failure) if failure.class == FailureClass::Topic => RETRIED_LAST,
+            Err(_) => {
+                let pause = self.pause;
+                self.pause = (pause * 2).min(RETRIED_LAST);
+                pause
+            }
+        };
+        self.due = now + pause;
+    }
+}
+
+/// Logs what is new.
+fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &Shared) {
+    let before = shared.known().get(subject).cloned();
+    match (answer, before) {
+        (Ok(number), Some(Asked::Number(before))) if *number == before => {}
+        (Ok(number), _) => tracing::info!(subject, id = number, "schema looked up"),
+        (Err(failure), Some(Asked::Not(before))) if before.text == failure.text => {}
+        (Err(failure), Some(Asked::Number(id))) => {
+            tracing::debug!(subject, id, reason = %failure, "schema lookup failed; its last id stays");
+        }
+        (Err(failure), _) => tracing::warn!(subject, reason = %failure, "schema lookup failed; retrying, rows wait"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry() -> Registry {
+        Registry { url: "http://registry:8081".to_owned(), credentials: None, ca: None, subjects: Subjects::default() }
+    }
+
+    fn judged(status: u16, body: &str) -> Result<u32, (FailureClass, String)> {
+        let answer = Answer { status, body: body.to_owned() };
+        registry().judge("orders-value", &answer).map_err(|failure| (failure.class, failure.text))
+    }
+
+    #[test]
+    fn an_answer_is_a_number_or_a_failure_in_the_registrys_words() {
+        assert_eq!(judged(200, r#"{"subject":"orders-value","version":3,"id":41,"schema":"{}"}"#), Ok(41));
+        let unknown = r#"{"error_code":40401,"message":"Subject 'orders-value' not found."}"#;
+        let text = "schema registry, subject \"orders-value\": Subject 'orders-value' not found. (40401)";
+        assert_eq!(judged(404, unknown), Err((FailureClass::Topic, text.to_owned())));
+        assert_eq!(judged(422, "").unwrap_err().0, FailureClass::Topic);
+        for (status, body) in
+            [(401, ""), (403, ""), (500, "{"), (503, ""), (200, "{}"), (200, r#"{"id":-1}"#), (302, "")]
+        {
+            let (class, text) = judged(status, body).unwrap_err();
+            assert_eq!(class, FailureClass::Environment, "{status}");
+            assert!(text.starts_with("schema registry http://registry:8081: "), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_stays_while_the_registry_cannot_be_asked_and_another_one_counts() {
+        let shared = Shared::default();
+        let failure = || Err(registry().unavailable(&"gone"));
+        shared.learn("s", &failure());
+        assert!(matches!(shared.known().get("s"), Some(Asked::Not(_))));
+        shared.learn("s", &Ok(7));
+        shared.learn("s", &failure());
+        assert!(matches!(shared.known().get("s"), Some(Asked::Number(7))));
+        assert_eq!(shared.state.load(Ordering::Acquire), 0, "nobody has another one");
+        shared.learn("s", &Ok(8));
+        assert_eq!(shared.state.load(Ordering::Acquire), 1);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_begin_again_after_an_answer() {
+        let now = Instant::now();
+        let mut waiting = Waiting { subject: "s".to_owned(), due: now, pause: RETRIED_FIRST };
+        let failure = Err(registry().unavailable(&"gone"));
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            waiting.answered(&failure, now);
+            pauses.push(waiting.due.duration_since(now).as_millis());
+        }
+        assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
+        waiting.answered(&Ok(1), now);
+        assert_eq!((waiting.due - now, waiting.pause), (REFRESHED, RETRIED_FIRST));
+    }
+
+    #[test]
+    fn a_subject_is_one_segment_of_the_path() {
+        assert_eq!(escaped("orders-value"), "orders-value");
+        assert_eq!(escaped("a/b c?é"), "a%2Fb%20c%3F%C3%A9");
+    }
+}

@@ -1,0 +1,188 @@
+//! Values that begin with the number of their schema, which a registry knows: a sink in front of the destination's.
+//!
+//! ```text
+//!  record ──► subject ──► number, looked up once ──► 0 │ number │ value ──► destination's sink
+//!                └─ not known yet: Blocked, and a thread of its own asks the registry
+//! ```
+//!
+//! In: records as the rows make them. Out: the same with a value that begins as consumers of a registry expect it (Confluent's format). Null
+//! values stay null. Records of the dead-letter topic stay as they are: a record that was refused has its number already.
+//!
+//! Invariants: nothing here waits for the registry; a subject's number is asked for once, until it is asked again in the background
+//! (see [`client`]); while a number is not known, its record is not taken, so that none gets ahead of it.
+//! Specification: Confluent, "Wire format" and "Schema Registry API", `GET /subjects/(string: subject)/versions/(versionId: version)`.
+
+mod client;
+mod subject;
+
+pub use client::{Credentials, Registry};
+pub use subject::{SubjectError, Subjects};
+
+use super::{
+    Content, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Sink,
+    Tag,
+};
+use client::{Asked, Client};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// The header that has a row's type.
+const TYPE: &str = "eventType";
+
+/// A sink that puts numbers in front of values.
+pub struct Framed<S> {
+    sink: S,
+    subjects: Subjects,
+    client: Client,
+    /// Nothing is put in front of its records' values.
+    dead_letter_topic: String,
+    numbers: HashMap<String, u32>,
+    /// As of this state of the client's.
+    state: u64,
+    /// The subject of the record at hand.
+    subject: String,
+    /// Of the last record: most rows have the next one's topic and type.
+    last: Option<Last>,
+    value: Vec<u8>,
+    /// Why the last record was not taken.
+    trouble: Option<String>,
+}
+
+struct Last {
+    topic: String,
+    event_type: Vec<u8>,
+    number: u32,
+}
+
+impl<S: Sink> Framed<S> {
+    /// In front of `sink`. The registry's thread begins when the first subject is asked for.
+    pub fn new(sink: S, registry: &Registry, dead_letter_topic: &str) -> Self {
+        Self {
+            sink,
+            subjects: registry.subjects.clone(),
+            client: Client::new(registry),
+            dead_letter_topic: dead_letter_topic.to_owned(),
+            numbers: HashMap::new(),
+            state: 0,
+            subject: String::new(),
+            last: None,
+            value: Vec::new(),
+            trouble: None,
+        }
+    }
+
+    /// The number of the record's schema.
+    #[inline]
+    fn number(&mut self, record: &Record<'_>) -> Result<u32, Enqueue> {
+        let state = self.client.state();
+        if state != self.state {
+            (self.last, self.state) = (None, state);
+            self.numbers.clear();
+        }
+        let event_type = event_type(record);
+        if let Some(last) = &self.last
+            && last.topic == record.topic
+            && last.event_type == event_type.unwrap_or_default()
+        {
+            return Ok(last.number);
+        }
+        self.other(record, event_type)
+    }
+
+    /// Of another topic or type than the last record's.
+    fn other(&mut self, record: &Record<'_>, event_type: Option<&[u8]>) -> Result<u32, Enqueue> {
+        let Self { subjects, subject, numbers, client, .. } = self;
+        if !subjects.fill(record.topic, event_type, subject) {
+            let text = "the row has no type, which its schema's subject is made of".to_owned();
+            return Err(Enqueue::Bad(Failure { class: FailureClass::Row, reason: "no_subject", text }));
+        }
+        let number = match numbers.get(subject.as_str()) {
+            Some(number) => *number,
+            None => match client.ask(subject) {
+                Asked::Number(number) => {
+                    numbers.insert(subject.clone(), number);
+                    number
+                }
+                Asked::Not(failure) => {
+                    self.trouble = Some(failure.text.clone());
+                    return Err(Enqueue::Blocked(failure));
+                }
+            },
+        };
+        let last = self.last.get_or_insert_with(|| Last { topic: String::new(), event_type: Vec::new(), number });
+        record.topic.clone_into(&mut last.topic);
+        event_type.unwrap_or_default().clone_into(&mut last.event_type);
+        last.number = number;
+        self.trouble = None;
+        Ok(number)
+    }
+}
+
+fn event_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
+    record.headers.iter().find(|header| header.name == TYPE).and_then(|header| header.value)
+}
+
+impl<S: Sink> Sink for Framed<S> {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let Some(value) = record.value.filter(|_| record.topic != self.dead_letter_topic) else {
+            return self.sink.try_enqueue(record, tag);
+        };
+        let number = match self.number(record) {
+            Ok(number) => number,
+            Err(outcome) => return outcome,
+        };
+        self.value.clear();
+        self.value.push(0);
+        self.value.extend(number.to_be_bytes());
+        self.value.extend(value);
+        self.sink.try_enqueue(&Record { value: Some(&self.value), content: Content::Bytes, ..*record }, tag)
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        self.sink.poll(each);
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        self.sink.resolve(refusal, resolution)
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.sink.in_flight()
+    }
+
+    fn ran_dry(&mut self) {
+        self.sink.ran_dry();
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.sink.restart()
+    }
+
+    fn blocked(&self) -> Option<Failure> {
+        self.sink.blocked()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.sink.trouble().or_else(|| self.trouble.clone())
+    }
+
+    fn reach(&mut self, patience: Duration) -> Reach {
+        self.sink.reach(patience)
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        self.sink.transaction_timeout()
+    }
+
+    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
+        self.sink.own(owner)
+    }
+
+    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        self.sink.seal(key, value)
+    }
+
+    fn abandon(&mut self) {
+        self.sink.abandon();
+    }
+}
