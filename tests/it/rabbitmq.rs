@@ -74,6 +74,30 @@ fn a_message_holds_id_type_key_timestamp_headers_and_payload() {
 }
 
 #[test]
+fn the_attributes_of_a_cloudevent_are_headers_as_the_amqp_binding_names_them() {
+    let header = |message: &AmqpMessage, name: &str| message.headers.get(name).cloned().flatten().unwrap_or_default();
+    let published = |mode: &str| {
+        let lane = bound(broker());
+        lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 'Placed', '{\"total\": 1.50}')");
+        let _relay = start(&lane, broker(), &["--cloudevents", mode, "--cloudevents-source", "/shop/orders"]);
+        lane.wait_confirmed();
+        messages(broker(), &lane).remove(0)
+    };
+    let binary = published("binary");
+    let said =
+        ["specversion", "id", "source", "type", "subject"].map(|name| header(&binary, &format!("cloudEvents_{name}")));
+    assert_eq!(said, ["1.0", "a", "/shop/orders", "Placed", "k"]);
+    assert!(header(&binary, "cloudEvents_time").ends_with('Z'), "{:?}", binary.headers);
+    assert_eq!((binary.property("content_type"), binary.text()), ("application/json", "{\"total\": 1.50}".to_owned()));
+    let structured = published("structured");
+    assert_eq!(structured.property("content_type"), "application/cloudevents+json; charset=UTF-8");
+    assert!(
+        structured.text().starts_with("{\"specversion\":\"1.0\"")
+            && structured.text().ends_with("\"data\":{\"total\": 1.50}}")
+    );
+}
+
+#[test]
 fn keys_keep_their_order_and_a_graceful_shutdown_repeats_nothing() {
     let lane = bound(broker());
     let mut client = lane.connect();

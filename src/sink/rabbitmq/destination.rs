@@ -8,7 +8,7 @@ use super::settings::Settings;
 use super::{check, judge, message, method};
 use crate::finding::Finding;
 use crate::given::{Given, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, Sink};
 use std::sync::Arc;
@@ -55,6 +55,11 @@ impl Destination for Settings {
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         check::check(&self.clone().named(wanted.client), wanted)
+    }
+
+    /// CloudEvents' "AMQP Protocol Binding", as RabbitMQ carries its application properties: as headers.
+    fn event_binding(&self) -> Option<EventBinding> {
+        Some(EventBinding { prefix: "cloudEvents_", percent_encoded: false })
     }
 
     fn header_column(&self) -> Option<(&'static str, &str)> {

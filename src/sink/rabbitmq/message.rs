@@ -2,7 +2,7 @@
 //!
 //! In: a record. Out: frames. Back: what of a returned message tells which record it was. It does no I/O.
 //!
-//! Properties: `content_type` by the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`,
+//! Properties: `content_type` by the header of that name or the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`,
 //! `type`, `app_id`. The key is the header `key`, other headers keep their names. A header with one of the names that mean something
 //! else here is written as `header:NAME`. What is longer than a property may be is a header instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
@@ -42,6 +42,9 @@ pub(super) const EXCHANGE: &str = "walrelay-exchange";
 /// The header that each dead-letter record has.
 const DEAD_LETTER: &str = "walrelay-error";
 
+/// The header with a value's media type. It stays a header, too.
+const CONTENT_TYPE_HEADER: &str = "content-type";
+
 /// The longest name of a header, in bytes.
 pub(super) const LONGEST_NAME: usize = SHORT;
 
@@ -69,9 +72,14 @@ pub(super) struct TooManyHeaders {
     pub(super) bytes: usize,
 }
 
-/// The media type of a value; `None`: there is none, or it is not known.
-fn content_type(record: Stored<'_>) -> Option<&'static [u8]> {
+/// The media type of a value, as the record's own header says it, which an event has, or else by the column; `None`: there is no value, or it
+/// is not known.
+fn content_type(record: Stored<'_>) -> Option<&[u8]> {
     record.value()?;
+    let said = record.headers().find(|header| header.name == CONTENT_TYPE_HEADER).and_then(|header| header.value);
+    if said.is_some_and(|said| fits(&said)) {
+        return said;
+    }
     match record.content() {
         Content::Json => Some(b"application/json"),
         Content::Text => Some(b"text/plain; charset=utf-8"),
