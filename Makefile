@@ -44,7 +44,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq --sdk
 	dev/lint-deploy schemas
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --locked --workspace
+	CARGO="$(CARGO)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} dev/test-all
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
