@@ -42,7 +42,7 @@ test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its ow
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) build --locked --workspace --bins
-	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq --sdk
+	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq,sqs --sdk
 	dev/lint-deploy schemas
 	CARGO="$(CARGO)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} dev/test-all
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \

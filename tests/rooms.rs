@@ -159,7 +159,7 @@ fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
 
 /// Destinations with a client on a thread of its own.
 fn is_a_lanes_client(path: &str) -> bool {
-    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/"]
+    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/", "sink/sqs/"]
         .iter()
         .any(|folder| path.starts_with(folder))
 }
@@ -195,6 +195,8 @@ fn a_destination_is_named_in_its_own_folder_and_where_kinds_are_listed() {
     assert_eq!(naming(&["sink::nats", "nats::", "mod nats"], listed), [""; 0]);
     let listed = |path: &str| path.starts_with("sink/rabbitmq/") || path == NAME_KINDS || path == "sink/mod.rs";
     assert_eq!(naming(&["sink::rabbitmq", "rabbitmq::", "mod rabbitmq"], listed), [""; 0]);
+    let listed = |path: &str| path.starts_with("sink/sqs/") || path == NAME_KINDS || path == "sink/mod.rs";
+    assert_eq!(naming(&["sink::sqs", "sqs::", "mod sqs"], listed), [""; 0]);
 }
 
 #[test]

@@ -35,11 +35,18 @@ impl Reader<'_> {
         addresses: &Rule,
     ) -> Result<String, ConfigError> {
         match self.layers.one("dead-letter-topic", typed)? {
-            None => Ok(format!("{slot}.dead-letter")),
+            None => Ok(default_topic(slot, addresses)),
             Some(given) if addresses.check(&given.text).is_ok() => Ok(given.text),
             Some(given) => Err(given.invalid(addresses.expected, None).into()),
         }
     }
+}
+
+/// `SLOT.dead-letter`, or as near to that as the destination's names allow.
+fn default_topic(slot: &str, addresses: &Rule) -> String {
+    let usual = format!("{slot}.dead-letter");
+    let other = format!("{slot}-dead-letter");
+    if addresses.check(&usual).is_err() && addresses.check(&other).is_ok() { other } else { usual }
 }
 
 fn row_at(given: &Given) -> Result<(Position, Fate), SettingError> {

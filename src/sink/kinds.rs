@@ -15,6 +15,8 @@ pub const KINDS: &[&Kind] = &[
     &super::rabbitmq::KIND,
     #[cfg(feature = "redis")]
     &super::redis::KIND,
+    #[cfg(feature = "sqs")]
+    &super::sqs::KIND,
     &stdout::KIND,
 ];
 

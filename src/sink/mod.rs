@@ -5,7 +5,7 @@
 //! Nothing above this folder names a destination: settings choose one of the [`kinds`]. A sink is driven by one thread; it may
 //! keep threads of its own.
 
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "kafka", feature = "sqs"))]
 mod aws;
 pub mod dead_letter;
 pub mod destination;
@@ -24,8 +24,10 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 pub mod stdout;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "sqs"))]
 mod time;
 
 pub(crate) use owned::emptied;

@@ -3,7 +3,10 @@
 //! In: a time, or its text. Out: the other. Reads no clock. Specification: ISO 8601; Howard Hinnant, "chrono-Compatible Low-Level Date
 //! Algorithms", for days and civil dates.
 
-#![cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only AWS' signatures have times in their other form"))]
+#![cfg_attr(
+    not(any(feature = "kafka", feature = "sqs")),
+    allow(dead_code, reason = "only AWS' signatures have times in their other form")
+)]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -13,6 +13,8 @@ mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 mod script;
+#[cfg(feature = "sqs")]
+mod sqs;
 
 /// One test for each promise.
 #[cfg(feature = "lanes")]

@@ -13,6 +13,10 @@ const LONG: Duration = Duration::from_mins(2);
 
 /// A destination on a server of its own.
 pub(crate) trait Ground {
+    /// What a record's topic is for the address of this name.
+    fn address(&self, name: &str) -> String {
+        name.to_owned()
+    }
     /// A fresh sink. `max_in_flight`: bytes.
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink>;
     /// What is stored under an address, in its order: the records' values.
@@ -30,7 +34,8 @@ pub(crate) trait Ground {
 }
 
 /// A sink, and everything that it has reported.
-struct Driven {
+struct Driven<'a> {
+    ground: &'a dyn Ground,
     sink: Box<dyn Sink>,
     delivered: Vec<(u32, u32)>,
     refused: Vec<Refused>,
@@ -56,13 +61,13 @@ fn with_record<T>(address: &str, key: Option<&str>, number: u32, take: impl FnOn
     })
 }
 
-impl Driven {
-    fn new(ground: &impl Ground, max_in_flight: usize) -> Self {
-        Self { sink: ground.open(max_in_flight), delivered: Vec::new(), refused: Vec::new() }
+impl<'a> Driven<'a> {
+    fn new(ground: &'a impl Ground, max_in_flight: usize) -> Self {
+        Self { ground, sink: ground.open(max_in_flight), delivered: Vec::new(), refused: Vec::new() }
     }
 
     fn poll(&mut self) {
-        let Self { sink, delivered, refused } = self;
+        let Self { sink, delivered, refused, .. } = self;
         sink.poll(&mut |report| match report {
             Report::Delivered(run) => {
                 assert_eq!((run.token.tick, run.token.topic), (1, 2));
@@ -89,8 +94,9 @@ impl Driven {
 
     #[track_caller]
     fn take(&mut self, address: &str, key: Option<&str>, number: u32) {
+        let address = self.ground.address(address);
         self.until("room", |it| {
-            with_record(address, key, number, |record| match it.sink.try_enqueue(record, tag(number)) {
+            with_record(&address, key, number, |record| match it.sink.try_enqueue(record, tag(number)) {
                 Enqueue::Taken => true,
                 Enqueue::Full | Enqueue::Blocked(_) => false,
                 Enqueue::Bad(failure) => panic!("{failure}"),
@@ -168,7 +174,8 @@ pub(crate) fn full(ground: &impl Ground) {
     let mut driven = Driven::new(ground, 20_000);
     let mut taken = 0;
     loop {
-        let outcome = with_record("full", None, taken, |record| driven.sink.try_enqueue(record, tag(taken)));
+        let outcome =
+            with_record(&ground.address("full"), None, taken, |record| driven.sink.try_enqueue(record, tag(taken)));
         driven.poll();
         match outcome {
             Enqueue::Taken => taken += 1,
@@ -184,7 +191,7 @@ pub(crate) fn full(ground: &impl Ground) {
     driven.until_idle();
     let large = vec![b'x'; 100_000];
     let record = Record {
-        topic: "large",
+        topic: &ground.address("large"),
         key: None,
         value: Some(&large),
         headers: &[],
@@ -230,7 +237,7 @@ pub(crate) fn refused(ground: &impl Ground) {
     driven.take("free", Some("k"), 3);
     driven.sink.ran_dry();
     let refusal = driven.refusal();
-    assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), "refused"));
+    assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), ground.address("refused").as_str()));
     assert_eq!(refusal.failure.class, FailureClass::Topic);
     driven.until("another lane to go on", |it| it.numbers().contains_key(&3));
     driven.reported_once([3]);
@@ -243,11 +250,13 @@ pub(crate) fn refused(ground: &impl Ground) {
     // The dead-letter record is refused as well, then taken.
     ground.refuse("dead");
     let instead = Token { transaction: 100, tick: 1, topic: 2 };
-    with_record("dead", Some("k"), 100, |record| {
+    with_record(&ground.address("dead"), Some("k"), 100, |record| {
         driven.resolve(again.id, Resolution::Instead(record, instead));
     });
     let dead = driven.refusal();
-    assert_eq!((dead.record.topic(), dead.tag.origin, dead.tag.token), ("dead", tag(0).origin, instead));
+    let dead_address = ground.address("dead");
+    let expected = (dead_address.as_str(), tag(0).origin, instead);
+    assert_eq!((dead.record.topic(), dead.tag.origin, dead.tag.token), expected);
     ground.allow("dead");
     driven.resolve(dead.id, Resolution::Retry);
     let second = driven.refusal();
@@ -327,7 +336,7 @@ pub(crate) fn order(ground: &impl Ground) {
 }
 
 /// As after a restart of the relay's sink: everything that is not known to be delivered comes again, in order.
-fn replay(driven: &mut Driven, last: u32, keys: u32, address: impl Fn(u32) -> String) {
+fn replay(driven: &mut Driven<'_>, last: u32, keys: u32, address: impl Fn(u32) -> String) {
     let delivered = driven.numbers();
     let first = (0..=last).find(|number| !delivered.contains_key(number)).unwrap_or(last + 1);
     for number in first..=last {

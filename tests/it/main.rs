@@ -55,6 +55,8 @@ mod shards;
 mod signals;
 mod silent;
 mod slots;
+#[cfg(feature = "sqs")]
+mod sqs;
 mod standby;
 mod stops;
 mod tables;

@@ -20,13 +20,14 @@ impl Program for ElasticMq {
     fn configure(&self, folder: &Path, port: u16, more: &[String]) -> Result<()> {
         let address = format!("host = \"127.0.0.1\", port = {port}, context-path = \"\"");
         let bind = format!("bind-port = {port}, bind-hostname = \"127.0.0.1\"");
+        // Without a delay: else what was acknowledged in the last half second dies with the process.
         let store = folder.join("messages");
         let lines = [
             "include classpath(\"application.conf\")".to_owned(),
             format!("node-address {{ protocol = http, {address} }}"),
             format!("rest-sqs {{ enabled = true, {bind}, sqs-limits = strict }}"),
             "rest-stats { enabled = false }".to_owned(),
-            format!("messages-storage {{ enabled = true, uri = \"jdbc:h2:{}\" }}", store.display()),
+            format!("messages-storage {{ enabled = true, uri = \"jdbc:h2:{};WRITE_DELAY=0\" }}", store.display()),
         ];
         Ok(fs::write(folder.join("elasticmq.conf"), text(&lines, more))?)
     }

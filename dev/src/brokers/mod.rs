@@ -10,6 +10,7 @@ pub(crate) mod bring;
 mod elasticmq;
 mod jetstream;
 mod nats;
+mod queues;
 mod rabbitmq;
 mod resp;
 mod valkey;
@@ -29,6 +30,8 @@ use crate::{provision, run_dir};
 
 pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
 pub use jetstream::{Connection as JetStream, Stored};
+pub use queues::{Queues, SqsMessage};
+pub(crate) use queues::{field, post};
 pub use resp::{Connection as RespConnection, Reply};
 
 /// How long a server may take to start or to stop, on a machine that has more to do.
@@ -184,7 +187,7 @@ impl Broker {
             Kind::Valkey => format!("redis://127.0.0.1:{port}"),
             Kind::Nats => format!("nats://127.0.0.1:{port}"),
             Kind::RabbitMq => format!("amqp://guest:guest@127.0.0.1:{port}/%2f"),
-            Kind::ElasticMq => format!("sqs+http://127.0.0.1:{port}/elasticmq"),
+            Kind::ElasticMq => format!("sqs+http://test:test@127.0.0.1:{port}/elasticmq"),
         }
     }
 
@@ -309,6 +312,11 @@ impl Broker {
     /// It does not answer.
     pub fn jetstream(&self, login: &serde_json::Value) -> Result<JetStream> {
         JetStream::open(self.port, login).with_context(|| format!("cannot reach {}", self.url()))
+    }
+
+    /// The queues of ElasticMQ.
+    pub fn queues(&self) -> Queues {
+        Queues::on(self.port)
     }
 
     /// A connection to RabbitMQ.

@@ -1,11 +1,11 @@
 //! AWS: who we are there, and what proves it.
 //!
 //! ```text
-//!  environment, files, metadata services ─► chain ─► Keys ─► sign ─► a URL that proves it
+//!  environment, files, metadata services ─► chain ─► Keys ─► sign ─► a URL, or headers, that prove it
 //! ```
 //!
 //! In: the process's environment. Out: access keys, and requests that are signed with them. Only what a login needs: no client of any
-//! service. A signature is 60 lines, and AWS's own crates for signature and chain would be 90 more to build, for one GET.
+//! service. A signature is 60 lines, and AWS's own crates for signature and chain would be 90 more to build.
 //!
 //! Invariant: no key shows in `Debug` or in an error.
 //! Specification: AWS, "Signature Version 4 for API requests" and "Standardized credential providers" (SDKs and Tools Reference Guide).
@@ -17,4 +17,7 @@ mod sign;
 use super::time;
 
 pub(crate) use chain::{AwsError, Surroundings};
+#[cfg(feature = "kafka")]
 pub(crate) use sign::Presigned;
+#[cfg(feature = "sqs")]
+pub(crate) use sign::{Keys, Signed, hex};

@@ -5,6 +5,7 @@
 
 use super::hand_over::{Receiver, Sender, hand_over};
 use crate::sink::{Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Sink, Tag};
+use std::fmt;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A destination behind [lanes](super).
-#[derive(Debug)]
 pub struct LaneSink {
     /// `None` once it is dropped: then the thread sees that nobody is left.
     sender: Option<Sender>,
@@ -20,20 +20,24 @@ pub struct LaneSink {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether a record may be sent at all.
-///
-/// # Errors
-/// Why it never will be.
-pub type Admit = fn(&Record<'_>) -> Result<(), Failure>;
+/// Whether a record may be sent at all; else why it never will be.
+type Admit = Box<dyn Fn(&Record<'_>) -> Result<(), Failure> + Send>;
+
+impl fmt::Debug for LaneSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneSink").field("sender", &self.sender).finish_non_exhaustive()
+    }
+}
 
 impl LaneSink {
     /// Starts `client` on a thread called `name`. It has to end soon after [`Event::Closed`](super::Event::Closed).
-    /// `max_in_flight`: bytes at most.
+    /// `max_in_flight`: bytes at most. `admit`: whether a record may be sent at all, else why it never will be.
     ///
     /// # Errors
     /// The operating system gives no thread.
-    pub fn start<F>(name: &str, max_in_flight: usize, admit: Admit, client: F) -> Result<Self, Failure>
+    pub fn start<A, F>(name: &str, max_in_flight: usize, admit: A, client: F) -> Result<Self, Failure>
     where
+        A: Fn(&Record<'_>) -> Result<(), Failure> + Send + 'static,
         F: AsyncFnOnce(Receiver) + Send + 'static,
     {
         let (sender, receiver) = hand_over(max_in_flight as u64);
@@ -42,7 +46,7 @@ impl LaneSink {
             Err(error) => receiver.fail(no_thread(&error)),
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| no_thread(&error))?;
-        Ok(Self { sender: Some(sender), admit, thread: Some(thread) })
+        Ok(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) })
     }
 
     fn with<T>(&mut self, otherwise: T, act: impl FnOnce(&mut Sender) -> T) -> T {

@@ -27,8 +27,8 @@ pub mod socket;
 mod tests;
 
 pub use chunk::{Chunk, Parts, Stored};
+pub use client::LaneSink;
 pub(super) use client::block_on;
-pub use client::{Admit, LaneSink};
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
 
 use std::collections::VecDeque;

@@ -1,0 +1,172 @@
+//! A client of SQS' protocol, for what tests set up and for what they read.
+//!
+//! In: a port on loopback, actions. Out: queues, and the messages in them. It signs nothing: servers of one's own do not look.
+//!
+//! Specification: Amazon SQS API Reference; Smithy, "AWS JSON 1.0 protocol".
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+/// How long each read of an answer may take, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A server with queues.
+#[derive(Debug, Clone, Copy)]
+pub struct Queues {
+    port: u16,
+}
+
+/// A message that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqsMessage {
+    /// Its body.
+    pub body: String,
+    /// Its attributes' values; those of binary ones as text, where they are.
+    pub attributes: BTreeMap<String, String>,
+    /// Its group; empty: it has none.
+    pub group: String,
+    /// What repeats are known by; empty: nothing.
+    pub deduplication_id: String,
+}
+
+impl SqsMessage {
+    /// An attribute's value; `none` where there is none.
+    pub fn attribute(&self, name: &str) -> &str {
+        self.attributes.get(name).map_or("none", String::as_str)
+    }
+}
+
+impl Queues {
+    /// The queues of the server on this port of 127.0.0.1.
+    pub fn on(port: u16) -> Self {
+        Self { port }
+    }
+
+    /// Creates a queue, a FIFO queue where its name says so.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub fn create(self, name: &str, attributes: &[(&str, &str)]) -> Result<()> {
+        let mut all: BTreeMap<&str, &str> = attributes.iter().copied().collect();
+        if is_fifo(name) {
+            all.insert("FifoQueue", "true");
+        }
+        self.ask("CreateQueue", &json!({"QueueName": name, "Attributes": all})).map(drop)
+    }
+
+    /// Deletes a queue with its messages.
+    ///
+    /// # Errors
+    /// As [`Queues::create`].
+    pub fn delete(self, name: &str) -> Result<()> {
+        self.ask("DeleteQueue", &json!({"QueueUrl": self.url(name)?})).map(drop)
+    }
+
+    /// How many messages are in a queue, about.
+    ///
+    /// # Errors
+    /// As [`Queues::create`].
+    pub fn count(self, name: &str) -> Result<u64> {
+        let names = ["ApproximateNumberOfMessages"];
+        let answer = self.ask("GetQueueAttributes", &json!({"QueueUrl": self.url(name)?, "AttributeNames": names}))?;
+        field(field(&answer, "Attributes"), "ApproximateNumberOfMessages")
+            .as_str()
+            .and_then(|count| count.parse().ok())
+            .with_context(|| format!("no count in {answer}"))
+    }
+
+    /// Takes out all messages; those of a FIFO queue's group in their order.
+    ///
+    /// # Errors
+    /// As [`Queues::create`].
+    pub fn drain(self, name: &str) -> Result<Vec<SqsMessage>> {
+        let url = self.url(name)?;
+        let mut all = Vec::new();
+        loop {
+            let most = json!({
+                "QueueUrl": url,
+                "MaxNumberOfMessages": 10,
+                "AttributeNames": ["All"],
+                "MessageAttributeNames": ["All"],
+                "VisibilityTimeout": 600,
+            });
+            let answer = self.ask("ReceiveMessage", &most)?;
+            let messages = field(&answer, "Messages").as_array().cloned().unwrap_or_default();
+            if messages.is_empty() {
+                return Ok(all);
+            }
+            let handles = messages.iter().enumerate();
+            let entries: Vec<Value> = handles
+                .map(|(number, message)| json!({"Id": number.to_string(), "ReceiptHandle": field(message, "ReceiptHandle")}))
+                .collect();
+            self.ask("DeleteMessageBatch", &json!({"QueueUrl": url, "Entries": entries}))?;
+            all.extend(messages.iter().map(message));
+        }
+    }
+
+    fn url(self, name: &str) -> Result<String> {
+        let answer = self.ask("GetQueueUrl", &json!({"QueueName": name}))?;
+        field(&answer, "QueueUrl").as_str().map(str::to_owned).with_context(|| format!("no URL in {answer}"))
+    }
+
+    fn ask(self, action: &str, body: &Value) -> Result<Value> {
+        let body = body.to_string();
+        let (status, answer) = post(self.port, &format!("AmazonSQS.{action}"), body.as_bytes())?;
+        let answer = String::from_utf8_lossy(&answer);
+        if status != 200 {
+            bail!("{action} {body}: {status} {answer}");
+        }
+        if answer.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&answer)?) }
+    }
+}
+
+/// Whether a queue keeps its messages in order: that its name says.
+fn is_fifo(name: &str) -> bool {
+    name.strip_suffix(".fifo").is_some()
+}
+
+/// A member of a JSON object; null where there is none.
+pub(crate) fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+fn message(message: &Value) -> SqsMessage {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut attributes = BTreeMap::new();
+    for (name, value) in field(message, "MessageAttributes").as_object().into_iter().flatten() {
+        let bytes = field(value, "BinaryValue").as_str().map(|bytes| BASE64_STANDARD.decode(bytes).unwrap_or_default());
+        let found = bytes
+            .map_or_else(|| text(field(value, "StringValue")), |bytes| String::from_utf8_lossy(&bytes).into_owned());
+        attributes.insert(name.clone(), found);
+    }
+    let own = field(message, "Attributes");
+    let (group, deduplication_id) = (text(field(own, "MessageGroupId")), text(field(own, "MessageDeduplicationId")));
+    SqsMessage { body: text(field(message, "Body")), attributes, group, deduplication_id }
+}
+
+/// Sends one request to 127.0.0.1, on a connection of its own: its status and body.
+pub(crate) fn post(port: u16, target: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no HTTP answer")?;
+    let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).into_owned();
+    anyhow::ensure!(!head.to_ascii_lowercase().contains("transfer-encoding"), "an answer in chunks");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
+    Ok((status, answer.split_off(end + 4)))
+}

@@ -1,0 +1,303 @@
+//! A proxy in front of a server of SQS' protocol that refuses, throttles, and lets batches fail in part.
+//!
+//! In: a port, what is to be refused. Out: a loopback port that forwards each request, or answers it in the service's place as the real
+//! one does. It knows what is under way at each moment, and tells when two messages of a group are.
+//!
+//! Specification: Amazon SQS API Reference, "SendMessageBatch"; Smithy, "AWS JSON 1.0 protocol".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::brokers::{field, post};
+
+/// The largest request, in bytes.
+const LARGEST: usize = 8 << 20;
+
+/// What is to fail of batches.
+#[derive(Debug, Clone)]
+pub struct Failing {
+    /// Messages whose body has this in it.
+    pub body: String,
+    /// With this code.
+    pub code: &'static str,
+    /// Whether that is said to be the sender's fault.
+    pub by_sender: bool,
+    /// So many times.
+    pub times: usize,
+}
+
+/// The proxy; it ends when dropped, with its connections.
+#[derive(Debug)]
+pub struct Gate {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    target: u16,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// Requests for these queues are refused with these codes.
+    refused: BTreeMap<String, &'static str>,
+    /// All messages are refused with this status and code.
+    throttled: Option<(u16, &'static str)>,
+    /// No request's signature is good.
+    keys_refused: bool,
+    failing: Vec<Failing>,
+    /// How long each batch is held before it is forwarded.
+    delay: Duration,
+    /// Groups whose messages are under way, by queue and name.
+    under_way: BTreeSet<(String, String)>,
+    overlaps: usize,
+    batches: usize,
+    most_at_once: usize,
+    at_once: usize,
+    connections: Vec<TcpStream>,
+}
+
+impl Gate {
+    /// Forwards a free loopback port to the server on that port.
+    ///
+    /// # Errors
+    /// No port can be opened.
+    pub fn start(target: u16) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared { target, state: Mutex::default() });
+        let its = Arc::clone(&shared);
+        thread::spawn(move || accept(&listener, &its));
+        Ok(Self { port, shared })
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What `--to` takes for it.
+    pub fn url(&self) -> String {
+        format!("sqs+http://test:test@127.0.0.1:{}/elasticmq", self.port)
+    }
+
+    /// From now on messages for the queue are refused with this code.
+    pub fn refuse(&self, queue: &str, code: &'static str) {
+        self.shared.state().refused.insert(queue.to_owned(), code);
+    }
+
+    /// Ends that.
+    pub fn allow(&self, queue: &str) {
+        self.shared.state().refused.remove(queue);
+    }
+
+    /// From now on all messages are refused with this status and code; `None` ends that.
+    pub fn throttle(&self, with: Option<(u16, &'static str)>) {
+        self.shared.state().throttled = with;
+    }
+
+    /// From now on nobody's keys are known.
+    pub fn refuse_keys(&self) {
+        self.shared.state().keys_refused = true;
+    }
+
+    /// Some messages of batches fail, and the others do not.
+    pub fn fail(&self, failing: Failing) {
+        self.shared.state().failing.push(failing);
+    }
+
+    /// Each batch takes so much longer.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.state().delay = delay;
+    }
+
+    /// All connections are lost, with what is under way on them.
+    pub fn cut(&self) {
+        for connection in self.shared.state().connections.drain(..) {
+            drop(connection.shutdown(Shutdown::Both));
+        }
+    }
+
+    /// How many messages came while another one of their group was under way, or in the same batch.
+    pub fn overlaps(&self) -> usize {
+        self.shared.state().overlaps
+    }
+
+    /// How many batches there were, and how many of them at a time at most.
+    pub fn batches(&self) -> (usize, usize) {
+        let state = self.shared.state();
+        (state.batches, state.most_at_once)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.cut();
+        // Wakes the accepting thread.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for client in listener.incoming().flatten() {
+        if shared.state().closed {
+            return;
+        }
+        let its = Arc::clone(shared);
+        if let Ok(kept) = client.try_clone() {
+            shared.state().connections.push(kept);
+            // A connection that breaks is the client's to notice.
+            thread::spawn(move || drop(its.serve(&client)));
+        }
+    }
+}
+
+/// A request: what it asks for, and its body.
+struct Request {
+    target: String,
+    body: Vec<u8>,
+}
+
+fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
+    let (mut target, mut length, mut line) = (String::new(), 0, String::new());
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    loop {
+        line.clear();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "x-amz-target" => value.trim().clone_into(&mut target),
+            "content-length" => length = value.trim().parse()?,
+            _ => {}
+        }
+    }
+    anyhow::ensure!(length <= LARGEST, "a request of {length} bytes");
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(Some(Request { target, body }))
+}
+
+fn refusal(status: u16, code: &str) -> (u16, Vec<u8>) {
+    (status, json!({"__type": code, "message": "by the gate"}).to_string().into_bytes())
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, client: &TcpStream) -> Result<()> {
+        client.set_nodelay(true)?;
+        let mut reader = BufReader::new(client);
+        let mut writer = client;
+        while let Some(request) = read(&mut reader)? {
+            let keys_refused = self.state().keys_refused;
+            let (status, body) = match request.target.as_str() {
+                _ if keys_refused => refusal(403, "com.amazon.coral.service#UnrecognizedClientException"),
+                "AmazonSQS.SendMessageBatch" => self.batch(&request)?,
+                _ => post(self.target, &request.target, &request.body)?,
+            };
+            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
+            writer.write_all(&[head.as_bytes(), &body].concat())?;
+        }
+        Ok(())
+    }
+
+    fn batch(&self, request: &Request) -> Result<(u16, Vec<u8>)> {
+        let batch: Value = serde_json::from_slice(&request.body)?;
+        let queue =
+            field(&batch, "QueueUrl").as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default().to_owned();
+        let groups = self.state().begin(&queue, &batch);
+        let delay = self.state().delay;
+        thread::sleep(delay);
+        let answered = self.answer(&queue, batch, request);
+        self.state().end(groups);
+        answered
+    }
+
+    fn answer(&self, queue: &str, mut batch: Value, request: &Request) -> Result<(u16, Vec<u8>)> {
+        let refused = {
+            let state = self.state();
+            state.throttled.or_else(|| state.refused.get(queue).map(|code| (400, *code)))
+        };
+        if let Some((status, code)) = refused {
+            return Ok(refusal(status, code));
+        }
+        let failed = self.state().fail(&mut batch);
+        if failed.is_empty() {
+            return post(self.target, &request.target, &request.body);
+        }
+        let mut answer = json!({"Successful": []});
+        if field(&batch, "Entries").as_array().is_some_and(|entries| !entries.is_empty()) {
+            let (status, body) = post(self.target, &request.target, batch.to_string().as_bytes())?;
+            if status != 200 {
+                return Ok((status, body));
+            }
+            answer = serde_json::from_slice(&body)?;
+        }
+        let others = field(&answer, "Failed").as_array().cloned().unwrap_or_default();
+        if let Some(answer) = answer.as_object_mut() {
+            answer.insert("Failed".to_owned(), others.into_iter().chain(failed).collect());
+        }
+        Ok((200, answer.to_string().into_bytes()))
+    }
+}
+
+impl State {
+    /// The groups whose messages are under way from now on.
+    fn begin(&mut self, queue: &str, batch: &Value) -> Vec<(String, String)> {
+        let mut groups = Vec::new();
+        for entry in field(batch, "Entries").as_array().into_iter().flatten() {
+            let Some(group) = field(entry, "MessageGroupId").as_str() else { continue };
+            let group = (queue.to_owned(), group.to_owned());
+            if self.under_way.insert(group.clone()) {
+                groups.push(group);
+            } else {
+                self.overlaps += 1;
+            }
+        }
+        self.batches += 1;
+        self.at_once += 1;
+        self.most_at_once = self.most_at_once.max(self.at_once);
+        groups
+    }
+
+    fn end(&mut self, groups: Vec<(String, String)>) {
+        self.at_once -= 1;
+        for group in groups {
+            self.under_way.remove(&group);
+        }
+    }
+
+    /// Takes out of a batch what is to fail, and says so.
+    fn fail(&mut self, batch: &mut Value) -> Vec<Value> {
+        let mut failed = Vec::new();
+        if let Some(entries) = batch.get_mut("Entries").and_then(Value::as_array_mut) {
+            entries.retain(|entry| {
+                let body = field(entry, "MessageBody").as_str().unwrap_or_default();
+                let failing = self.failing.iter_mut().find(|failing| failing.times > 0 && body.contains(&failing.body));
+                let Some(failing) = failing else { return true };
+                failing.times -= 1;
+                let (code, by_sender) = (failing.code, failing.by_sender);
+                failed.push(
+                    json!({"Id": field(entry, "Id"), "Code": code, "SenderFault": by_sender, "Message": "by the gate"}),
+                );
+                false
+            });
+        }
+        failed
+    }
+}

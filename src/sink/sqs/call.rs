@@ -1,0 +1,173 @@
+//! One signed request to a service, and the keys that it is signed with.
+//!
+//! In: an action, its body. Out: the answer, or why there is none. Connections are the caller's, so that it decides how many there
+//! are. Keys are asked for when the first request needs them, again before they expire, and after the service refused them.
+//!
+//! Specification: AWS, "Signature Version 4 for API requests"; Smithy, "AWS JSON 1.0 protocol".
+
+use super::http::{Answer, Link, WITHIN};
+use super::judge::{CONNECTION, Fault, Refusal, broken, passing};
+use super::settings::{GivenKeys, Settings};
+use crate::sink::Failure;
+use crate::sink::aws::{AwsError, Keys, Signed, Surroundings};
+use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::lanes::socket::Peer;
+use secrecy::ExposeSecret as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
+
+/// Keys that end so soon are asked for again.
+const RENEWED_BEFORE: Duration = Duration::from_mins(5);
+
+/// Keys without an end are asked for again after this: files and secrets change.
+const KEPT: Duration = Duration::from_mins(5);
+
+/// Keys are asked for so often at most, however soon they end.
+const ASKED_AT_MOST: Duration = Duration::from_secs(10);
+
+/// Who calls: where, and as whom.
+pub(super) struct Caller {
+    pub(super) settings: Settings,
+    keys: Mutex<Option<Held>>,
+}
+
+#[derive(Clone)]
+struct Held {
+    keys: Arc<Keys>,
+    until: SystemTime,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum Unserved {
+    /// The service refuses it.
+    Refused(Refusal),
+    /// It was not sent, or whether it was served is not known.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// It was the first trouble on a connection that had worked: services close those that are idle.
+        is_stale: bool,
+    },
+}
+
+impl Unserved {
+    /// For people.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Refused(refusal) => refusal.text,
+            Self::Failed { failure, .. } => failure.text,
+        }
+    }
+}
+
+impl Caller {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, keys: Mutex::new(None) }
+    }
+
+    /// Asks for `action`, on `link` where that is still open.
+    ///
+    /// # Errors
+    /// The service refuses, or is not reached. The link is gone where it broke.
+    pub(super) async fn call(&self, link: &mut Option<Link>, action: &str, body: &[u8]) -> Result<Vec<u8>, Unserved> {
+        let keys = self.keys().await.map_err(|failure| Unserved::Failed { failure, is_stale: false })?;
+        let request = self.request(&keys, action, body);
+        let mut is_stale = false;
+        let asking = async {
+            let mut idle = link.take();
+            if let Some(link) = &mut idle
+                && !link.is_open().await
+            {
+                idle = None;
+            }
+            let mut used = match idle {
+                Some(idle) => idle,
+                None => Link::open(self.peer()).await?,
+            };
+            is_stale = used.is_used;
+            let answer = used.ask(&request).await?;
+            *link = Some(used);
+            Ok(answer)
+        };
+        let answered = match tokio::time::timeout(WITHIN, asking).await {
+            Ok(answered) => answered.map_err(|error: std::io::Error| broken(&self.settings, &error.to_string())),
+            Err(_late) => Err(broken(&self.settings, &format!("no answer within {} s", WITHIN.as_secs()))),
+        };
+        match answered {
+            Err(failure) => Err(Unserved::Failed { failure, is_stale }),
+            Ok(Answer { status: 200, body, .. }) => Ok(body),
+            Ok(Answer { status, body, .. }) => {
+                let refusal = Refusal::of(status, &body);
+                if refusal.fault().0 == Fault::LogIn {
+                    *self.keys.lock().await = None;
+                }
+                Err(Unserved::Refused(refusal))
+            }
+        }
+    }
+
+    fn peer(&self) -> Peer<'_> {
+        let endpoint = &self.settings.endpoint;
+        Peer { host: &endpoint.host, port: endpoint.port, tls: endpoint.tls.as_ref(), unread_at_most: Some(WITHIN) }
+    }
+
+    fn request(&self, keys: &Keys, action: &str, body: &[u8]) -> Vec<u8> {
+        let Settings { service, region, endpoint, .. } = &self.settings;
+        let (host, target) = (endpoint.authority(), format!("AmazonSQS.{action}"));
+        let signed = Signed {
+            host: &host,
+            region,
+            service: service.name(),
+            content_type: "application/x-amz-json-1.0",
+            target: Some(&target),
+            body,
+        };
+        let headers = signed.headers(keys, SystemTime::now());
+        let agent = concat!("walrelay/", env!("CARGO_PKG_VERSION"));
+        let length = body.len();
+        let head = format!(
+            "POST / HTTP/1.1\r\n{}user-agent:{agent}\r\ncontent-length:{length}\r\n\r\n",
+            headers.expose_secret()
+        );
+        [head.as_bytes(), body].concat()
+    }
+
+    /// Keys that are good now. Those who ask meanwhile wait for the same answer.
+    async fn keys(&self) -> Result<Arc<Keys>, Failure> {
+        let mut held = self.keys.lock().await;
+        let now = SystemTime::now();
+        if let Some(Held { keys, until }) = &*held
+            && now < *until
+        {
+            return Ok(Arc::clone(keys));
+        }
+        let given = self.settings.keys.clone();
+        let asked =
+            tokio::task::spawn_blocking(move || given.map_or_else(|| of_chain(now), |given| of_settings(&given)));
+        let keys = asked.await.unwrap_or_else(|ended| Err((Fault::Later, ended.to_string())));
+        let keys = Arc::new(keys.map_err(|(fault, text)| self.no_keys(fault, &text))?);
+        let end = keys.expires_at.and_then(|end| end.checked_sub(RENEWED_BEFORE)).unwrap_or(now + KEPT);
+        *held = Some(Held { keys: Arc::clone(&keys), until: end.max(now + ASKED_AT_MOST) });
+        Ok(keys)
+    }
+
+    fn no_keys(&self, fault: Fault, text: &str) -> Failure {
+        let reason = if fault == Fault::LogIn { LOG_IN_LABEL } else { CONNECTION };
+        passing(&self.settings, (fault, reason), text)
+    }
+}
+
+/// A service for keys that does not answer may do so later; all else waits for somebody.
+fn of_chain(now: SystemTime) -> Result<Keys, (Fault, String)> {
+    Surroundings::of_process().keys(now).map_err(|error| {
+        let fault = if matches!(error, AwsError::Silent { .. }) { Fault::Later } else { Fault::LogIn };
+        (fault, error.to_string())
+    })
+}
+
+fn of_settings(given: &GivenKeys) -> Result<Keys, (Fault, String)> {
+    let secret = given.secret.read().map_err(|error| (Fault::LogIn, error.to_string()))?;
+    Ok(Keys { id: given.id.clone(), secret, token: None, expires_at: None })
+}

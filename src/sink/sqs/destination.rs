@@ -1,0 +1,103 @@
+//! SQS as settings name it.
+//!
+//! In: `--to sqs://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a queue for measurements.
+
+use super::batch::text;
+use super::call::{Caller, Unserved};
+use super::properties::{EXAMPLE, FIFO, PROPERTIES, QUEUES, SCHEMES};
+use super::settings::Settings;
+use super::worker::url_of;
+use super::{check, judge};
+use crate::finding::Finding;
+use crate::given::{Given, SettingError};
+use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
+use crate::sink::{Failure, Sink};
+use std::sync::Arc;
+
+/// Amazon SQS.
+pub const KIND: Kind = Kind {
+    name: "sqs",
+    title: "SQS",
+    schemes: &SCHEMES,
+    example: EXAMPLE,
+    topics: &QUEUES,
+    can: Can { exactly_once: false, partitions: false, null_values: false, debezium: false },
+    properties: &PROPERTIES,
+    passes_others: false,
+    record_overhead_bytes: RECORD_OVERHEAD_BYTES,
+    read,
+    refusals: || judge::REFUSALS.to_vec(),
+    reasons: || judge::REASONS.to_vec(),
+    hint: judge::hint,
+};
+
+fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let Some(address) = asked.addresses.first() else {
+        let message = format!("--to {}:// names no region", asked.scheme);
+        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
+    };
+    let property = |name: &str| -> Option<&Given> { asked.property(name) };
+    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
+}
+
+impl Destination for Settings {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        Self::address(self)
+    }
+
+    fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        let sink = super::open(self.clone());
+        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text })?))
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        check::check(self, wanted)
+    }
+
+    fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let failed = |reason: String| ScratchError { what: "create queue", topic: topic.to_owned(), reason };
+        let caller = Caller::new(self.clone());
+        let created = block_on(async {
+            if url_of(&caller, &mut None, topic).await.is_ok() {
+                return Ok(Err("there is a queue of that name".to_owned()));
+            }
+            let mut body = b"{\"QueueName\":".to_vec();
+            text(&mut body, topic);
+            let attributes: &[u8] =
+                if topic.ends_with(FIFO) { b",\"Attributes\":{\"FifoQueue\":\"true\"}}" } else { b"}" };
+            body.extend_from_slice(attributes);
+            Ok(caller.call(&mut None, "CreateQueue", &body).await.map_err(Unserved::into_text))
+        });
+        created.map_err(|failure: Failure| failed(failure.text))?.map_err(failed)?;
+        Ok(Box::new(ScratchQueue { settings: self.clone(), queue: topic.to_owned() }))
+    }
+}
+
+/// A queue for a measurement.
+struct ScratchQueue {
+    settings: Settings,
+    queue: String,
+}
+
+impl Scratch for ScratchQueue {
+    fn remove(self: Box<Self>) -> Result<(), ScratchError> {
+        let Self { settings, queue } = *self;
+        let caller = Caller::new(settings);
+        let removed = block_on(async {
+            let removing = async {
+                let mut body = b"{\"QueueUrl\":".to_vec();
+                text(&mut body, &url_of(&caller, &mut None, &queue).await?);
+                body.push(b'}');
+                caller.call(&mut None, "DeleteQueue", &body).await
+            };
+            Ok(removing.await.map_err(Unserved::into_text))
+        });
+        let failed = |reason: String| ScratchError { what: "remove queue", topic: queue.clone(), reason };
+        removed.map_err(|failure: Failure| failed(failure.text))?.map(drop).map_err(failed)
+    }
+}

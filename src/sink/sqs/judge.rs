@@ -1,0 +1,205 @@
+//! What a service's errors say about a message, its queue, or everything.
+//!
+//! In: a code, a status. Out: what is to be done. It does no I/O. Control flow follows codes and statuses, never texts.
+//! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
+
+use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
+use super::settings::Settings;
+use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::{Failure, FailureClass};
+use serde::Deserialize;
+
+/// What an error says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The message, or one of its batch, is refused, and would be again.
+    Row,
+    /// Its queue is missing, or we may not write to it.
+    Topic,
+    /// That passes by itself.
+    Later,
+    /// The service does not take our keys.
+    LogIn,
+}
+
+/// Labels of failures, for metrics.
+pub(super) const CONNECTION: &str = "connection";
+const THROTTLED: &str = "throttled";
+const SERVICE: &str = "service";
+pub(super) const QUEUE: &str = "queue";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+const REFUSED: &str = "refused";
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 6] = [BODY, ATTRIBUTES, TOO_LARGE, QUEUE, NOT_PERMITTED, REFUSED];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 8] =
+    [CONNECTION, LOG_IN_LABEL, THROTTLED, SERVICE, QUEUE, NOT_PERMITTED, TOO_LARGE, REFUSED];
+
+/// A request that was not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// HTTP's.
+    pub(super) status: u16,
+    /// Empty: the answer has none.
+    pub(super) code: String,
+    /// For people.
+    pub(super) text: String,
+}
+
+/// What is done about an error with this code; `status`: of the answer. Where nobody knows the code, `by_sender` decides.
+pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'static str) {
+    match plain(code) {
+        "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" => (Fault::Topic, QUEUE),
+        "AccessDenied" | "KmsAccessDenied" | "KmsDisabled" | "KmsInvalidKeyUsage" | "KmsInvalidState"
+        | "KmsNotFound" | "KmsOptInRequired" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
+        "RequestThrottled"
+        | "Throttling"
+        | "ThrottledException"
+        | "Throttled"
+        | "TooManyRequests"
+        | "SlowDown"
+        | "OverLimit"
+        | "KmsThrottled"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded" => (Fault::Later, THROTTLED),
+        "ServiceUnavailable" | "InternalError" | "InternalFailure" | "InternalServerError" | "RequestTimeout" => {
+            (Fault::Later, SERVICE)
+        }
+        "InvalidClientTokenId"
+        | "UnrecognizedClient"
+        | "SignatureDoesNotMatch"
+        | "InvalidSignature"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthentication"
+        | "ExpiredToken"
+        | "RequestExpired"
+        | "InvalidAccessKeyId"
+        | "OptInRequired"
+        | "InvalidSecurity" => (Fault::LogIn, LOG_IN_LABEL),
+        "BatchRequestTooLong" | "MessageTooLong" => (Fault::Row, TOO_LARGE),
+        _ if status == 429 => (Fault::Later, THROTTLED),
+        // What is no answer of the service's own stands before it, or in its place.
+        "" => (Fault::Later, SERVICE),
+        _ if status >= 500 || (status == 200 && !by_sender) => (Fault::Later, SERVICE),
+        _ => (Fault::Row, REFUSED),
+    }
+}
+
+/// Codes are written as `com.amazonaws.sqs#QueueDoesNotExist`, `AWS.SimpleQueueService.NonExistentQueue`, `KMS.DisabledException`.
+fn plain(code: &str) -> &str {
+    let code = code.split(':').next().unwrap_or_default();
+    let code = code.rsplit(['#', '.']).next().unwrap_or_default();
+    code.strip_suffix("Exception").unwrap_or(code)
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(rename = "__type")]
+    code: Option<String>,
+    #[serde(alias = "Message")]
+    message: Option<String>,
+}
+
+impl Refusal {
+    /// Of an answer that is not 200.
+    pub(super) fn of(status: u16, body: &[u8]) -> Self {
+        let written: Option<Written> = serde_json::from_slice(body).ok();
+        let (code, message) = written.map_or((None, None), |written| (written.code, written.message));
+        let text = match (&code, message) {
+            (Some(code), Some(message)) => format!("{}: {message}", plain(code)),
+            (Some(code), None) => plain(code).to_owned(),
+            (None, _) => format!("HTTP {status}"),
+        };
+        Self { status, code: code.unwrap_or_default(), text }
+    }
+
+    /// What is done about it.
+    pub(super) fn fault(&self) -> (Fault, &'static str) {
+        fault(&self.code, self.status, true)
+    }
+}
+
+/// A failure of this record's, or of all records of its queue.
+pub(super) fn refused(settings: &Settings, queue: &str, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
+    let class = match fault {
+        Fault::Topic => FailureClass::Topic,
+        Fault::Row => FailureClass::Row,
+        Fault::Later => FailureClass::Environment,
+        Fault::LogIn => FailureClass::LogIn,
+    };
+    let text = format!("{} refuses a record for queue {queue}: {said}", settings.service.title());
+    Failure { class, reason, text }
+}
+
+/// A failure that concerns all records, and passes by itself or once keys are replaced.
+pub(super) fn passing(settings: &Settings, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
+    let class = if fault == Fault::LogIn { FailureClass::LogIn } else { FailureClass::Environment };
+    Failure { class, reason, text: format!("{} at {}: {said}", settings.service.title(), settings.address()) }
+}
+
+/// The service cannot be reached, or the connection is lost.
+pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
+    let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// What fixes a failure for which an operator must act.
+pub(super) fn hint(failure: &Failure) -> Option<String> {
+    if failure.class == FailureClass::LogIn {
+        return Some(
+            "check AWS's credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, the role), or -X access-key-id and -X secret-access-key=@FILE"
+                .to_owned(),
+        );
+    }
+    let hint = match failure.reason {
+        QUEUE => {
+            "aws sqs create-queue --queue-name NAME.fifo --attributes FifoQueue=true (without .fifo and FifoQueue for one without order), or another --topic"
+        }
+        NOT_PERMITTED => {
+            "allow sqs:SendMessage and sqs:GetQueueUrl on the queue, and kms:GenerateDataKey and kms:Decrypt on its key"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_say_what_to_do() {
+        for (code, status, by_sender, expected) in [
+            ("com.amazonaws.sqs#QueueDoesNotExist", 400, true, (Fault::Topic, QUEUE)),
+            ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (Fault::Topic, QUEUE)),
+            ("com.amazon.coral.service#AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#RequestThrottled", 403, true, (Fault::Later, THROTTLED)),
+            ("ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
+            ("UnrecognizedClientException", 400, true, (Fault::LogIn, LOG_IN_LABEL)),
+            ("ExpiredTokenException", 403, true, (Fault::LogIn, LOG_IN_LABEL)),
+            ("com.amazonaws.sqs#BatchRequestTooLong", 400, true, (Fault::Row, TOO_LARGE)),
+            ("InvalidParameterValue", 200, true, (Fault::Row, REFUSED)),
+            ("InternalError", 200, false, (Fault::Later, SERVICE)),
+            ("Unheard", 200, false, (Fault::Later, SERVICE)),
+            ("Unheard", 200, true, (Fault::Row, REFUSED)),
+            ("Unheard", 500, true, (Fault::Later, SERVICE)),
+            ("", 503, true, (Fault::Later, SERVICE)),
+            ("", 404, true, (Fault::Later, SERVICE)),
+            ("", 429, true, (Fault::Later, THROTTLED)),
+        ] {
+            assert_eq!(fault(code, status, by_sender), expected, "{code} {status} {by_sender}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_read_from_json_or_from_its_status() {
+        let refusal = Refusal::of(400, br#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no"}"#);
+        assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", Fault::Topic));
+        assert_eq!(Refusal::of(400, br#"{"__type":"X","Message":"no"}"#).text, "X: no");
+        assert_eq!(Refusal::of(502, b"<html>").text, "HTTP 502");
+    }
+}

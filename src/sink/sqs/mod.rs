@@ -1,0 +1,36 @@
+//! SQS: messages to queues of Amazon Simple Queue Service, and of servers that speak its protocol.
+//!
+//! In: records. Out: one message of the queue that is the record's topic. Up to ten go in one request, and several requests at once,
+//! but of a FIFO queue's group (the record's key) one message at a time. Each message of a request has a result of its own.
+//!
+//! Invariant: a later record of a key is never sent to a FIFO queue while an earlier one is refused and undecided, or its outcome
+//! unknown. A standard queue has no order.
+//! Specification: Amazon SQS API Reference and Developer Guide.
+
+mod batch;
+mod call;
+mod check;
+mod destination;
+mod http;
+mod judge;
+mod message;
+mod pace;
+mod properties;
+mod settings;
+mod worker;
+
+pub use destination::KIND;
+pub use settings::Settings;
+
+use super::lanes::LaneSink;
+use super::{Failure, Record};
+
+/// A client, which begins to connect.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+    let form = settings.form.clone();
+    let admit = move |record: &Record<'_>| form.admit(record);
+    LaneSink::start("sqs", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
+}

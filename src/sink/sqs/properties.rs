@@ -1,0 +1,252 @@
+//! An SQS destination's address and properties, as users write them.
+//!
+//! In: `sqs://region`, `sqs+http://id:secret@host:port/region`, and `-X` properties. Out: [`Settings`]. Contacts nobody; where the
+//! region is not said, it is the environment's, as for AWS's own tools. No error here shows a secret.
+
+use super::message::{Form, MOST_ATTRIBUTES, is_attribute};
+use super::settings::{Endpoint, GivenKeys, Service, Settings};
+use crate::given::{Given, SettingError};
+use crate::route::{Rule, TopicFault};
+use crate::secret::Secret;
+use crate::sink::aws::Surroundings;
+use crate::sink::lanes::address::{Address, needs, secret, tls};
+use crate::sink::lanes::socket::Tls;
+
+/// Every property.
+pub(super) const PROPERTIES: [&str; 6] =
+    ["endpoint-url", "access-key-id", "secret-access-key", "attributes", "body", "tls.ca"];
+
+/// What stands before `://`: AWS, and a server of one's own without encryption.
+pub(super) const SCHEMES: [&str; 2] = ["sqs", "sqs+http"];
+
+/// An address as an example.
+pub(super) const EXAMPLE: &str = "sqs://REGION";
+
+/// What is asked of the address of a server of one's own, for messages.
+const LOCAL: &str = "HOST:PORT/REGION, with ID:SECRET@ in front";
+
+/// What makes a queue one that keeps its messages in order.
+pub(super) const FIFO: &str = ".fifo";
+
+/// The longest name of a queue.
+const LONGEST_NAME: usize = 80;
+
+/// A queue's name, or its URL.
+pub(super) static QUEUES: Rule = Rule {
+    expected: "a queue's name (letters, digits, '-' and '_', 80 at most, .fifo at its end where it has one), or its URL",
+    made_of: "a queue's name or URL (letters, digits, '-' and '_' are)",
+    allows: |character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':' | '/'),
+    longest_bytes: 1024,
+    also: queue_fault,
+};
+
+fn queue_fault(queue: &str) -> Option<TopicFault> {
+    if is_url(queue) {
+        return None;
+    }
+    let name = queue.strip_suffix(FIFO).unwrap_or(queue);
+    let other = name.chars().find(|character| matches!(character, '.' | ':' | '/'));
+    match other {
+        Some(character) => Some(TopicFault::Character(character, "a queue's name")),
+        None if name.is_empty() => Some(TopicFault::Empty),
+        None => (queue.len() > LONGEST_NAME).then_some(TopicFault::TooLong(queue.len(), LONGEST_NAME)),
+    }
+}
+
+/// Whether an address is a queue's URL; else it is its name.
+pub(super) fn is_url(queue: &str) -> bool {
+    queue.starts_with("https://") || queue.starts_with("http://")
+}
+
+impl Settings {
+    /// Understands `address`, what stands behind `scheme://`, and the properties. `max_in_flight`: bytes.
+    ///
+    /// # Errors
+    /// The first that is not valid.
+    pub fn read<'a>(
+        scheme: &str,
+        address: &Given,
+        property: impl Fn(&str) -> Option<&'a Given>,
+        max_in_flight: usize,
+    ) -> Result<Self, SettingError> {
+        let service = Service::Sqs;
+        let (region, local, in_address) =
+            if scheme.ends_with("+http") { of_local(address)? } else { (region(address)?, None, None) };
+        let region = region.or_else(|| Surroundings::of_process().region()).ok_or_else(|| SettingError::Usage {
+            message: "the region is missing".to_owned(),
+            hint: format!("--to {EXAMPLE}, or AWS_REGION"),
+        })?;
+        let tls = tls(&property)?;
+        let endpoint = match (property("endpoint-url"), local) {
+            (Some(given), _) => endpoint(given, tls)?,
+            (None, Some(local)) => local,
+            (None, None) => Endpoint { host: host(service, &region), port: 443, tls: Some(tls) },
+        };
+        Ok(Self {
+            service,
+            endpoint,
+            region,
+            keys: keys(&property)?.or(in_address),
+            form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(&property)? },
+            max_in_flight,
+        })
+    }
+}
+
+/// The host of a service of AWS in a region.
+fn host(service: Service, region: &str) -> String {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    format!("{}.{region}.{domain}", service.name())
+}
+
+fn is_region(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// `None`: it is not said.
+fn region(address: &Given) -> Result<Option<String>, SettingError> {
+    match address.text.as_str() {
+        "" => Ok(None),
+        text if is_region(text) => Ok(Some(text.to_owned())),
+        // What stands before an @ may be a secret.
+        text => {
+            let shown = text.rsplit('@').next().unwrap_or_default().to_owned();
+            let given = Given { text: shown, origin: address.origin.clone() };
+            Err(given.invalid("a region, such as eu-central-1", None))
+        }
+    }
+}
+
+type Local = (Option<String>, Option<Endpoint>, Option<GivenKeys>);
+
+fn of_local(given: &Given) -> Result<Local, SettingError> {
+    let Address { user, password, mut hosts, path } = Address::of(given, 80, LOCAL)?;
+    let wrong = |shown: &str| Given { text: shown.to_owned(), origin: given.origin.clone() }.invalid(LOCAL, None);
+    let region = path.map(|path| if is_region(&path) { Ok(path) } else { Err(wrong(&path)) }).transpose()?;
+    let endpoint = match (hosts.pop(), hosts.as_slice()) {
+        (Some((host, port)), []) => Endpoint { host, port, tls: None },
+        (_, others) => return Err(wrong(&others.iter().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(","))),
+    };
+    let keys = match (user, password) {
+        (Some(id), Some(password)) => Some(GivenKeys { id, secret: Secret::Text(password.into()) }),
+        (None, None) => None,
+        (_, _) => return Err(wrong(&endpoint.authority())),
+    };
+    Ok((region, Some(endpoint), keys))
+}
+
+/// `https://host:port` or `http://host:port`.
+fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
+    let wrong = || given.invalid("https://HOST or http://HOST:PORT", None);
+    let url = given.text.as_str();
+    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let (port, tls) = match scheme {
+        "https" => (443, Some(tls)),
+        "http" => (80, None),
+        _ => return Err(wrong()),
+    };
+    let rest = Given { text: rest.to_owned(), origin: given.origin.clone() };
+    let Address { user: None, password: None, mut hosts, path: None } =
+        Address::of(&rest, port, "https://HOST or http://HOST:PORT")?
+    else {
+        return Err(wrong());
+    };
+    match (hosts.pop(), hosts.is_empty()) {
+        (Some((host, port)), true) => Ok(Endpoint { host, port, tls }),
+        (_, _) => Err(wrong()),
+    }
+}
+
+fn keys<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<GivenKeys>, SettingError> {
+    match (property("access-key-id"), property("secret-access-key")) {
+        (Some(id), Some(given)) => Ok(Some(GivenKeys { id: id.text.clone(), secret: secret(given) })),
+        (None, None) => Ok(None),
+        (Some(id), None) => Err(needs(Some(id), "secret-access-key")),
+        (None, Some(secret)) => Err(needs(Some(secret), "access-key-id")),
+    }
+}
+
+/// Names, separated by commas.
+fn attributes(given: &Given) -> Result<Vec<String>, SettingError> {
+    let names: Vec<String> =
+        given.text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if names.len() > MOST_ATTRIBUTES || names.iter().any(|name| !is_attribute(name)) {
+        return Err(given.invalid("names of at most 10 headers, separated by commas", None));
+    }
+    Ok(names)
+}
+
+fn base64<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, SettingError> {
+    match property("body").map(|given| (given, given.text.as_str())) {
+        None | Some((_, "text")) => Ok(false),
+        Some((_, "base64")) => Ok(true),
+        Some((given, _)) => Err(given.invalid("text or base64", None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::Origin;
+
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
+        let properties: Vec<(&str, Given)> = properties.iter().map(|(name, text)| (*name, given(text))).collect();
+        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
+        Settings::read(scheme, &given(address), property, 1 << 20)
+    }
+
+    #[test]
+    fn an_address_is_a_region_or_a_server_of_ones_own() {
+        let aws = read("sqs", "eu-central-1", &[]).unwrap();
+        assert_eq!(aws.endpoint.authority(), "sqs.eu-central-1.amazonaws.com");
+        assert_eq!((aws.region.as_str(), aws.endpoint.tls.is_some(), aws.keys.is_none()), ("eu-central-1", true, true));
+        let china = read("sqs", "cn-north-1", &[]).unwrap();
+        assert_eq!(china.endpoint.host, "sqs.cn-north-1.amazonaws.com.cn");
+        let local = read("sqs+http", "id:hush@[::1]:9324/elasticmq", &[("body", "base64")]).unwrap();
+        assert_eq!((local.endpoint.authority().as_str(), local.region.as_str()), ("[::1]:9324", "elasticmq"));
+        assert!(local.endpoint.tls.is_none() && local.form.base64 && !format!("{local:?}").contains("hush"));
+        assert_eq!(local.keys.unwrap().id, "id");
+        let own = [("endpoint-url", "https://sqs.example.com"), ("tls.ca", "/ca.pem"), ("attributes", "a, b.c")];
+        let own = read("sqs", "r-1", &own).unwrap();
+        assert_eq!((own.endpoint.authority().as_str(), own.region.as_str()), ("sqs.example.com", "r-1"));
+        assert!(own.endpoint.tls.unwrap().authorities.is_some());
+        assert_eq!(own.form.attributes, Some(vec!["a".to_owned(), "b.c".to_owned()]));
+        let plain = read("sqs", "r-1", &[("endpoint-url", "http://h:80")]).unwrap();
+        assert_eq!((plain.endpoint.authority().as_str(), plain.endpoint.tls), ("h", None));
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused_and_no_secret_shown() {
+        for (scheme, address, properties) in [
+            ("sqs", "h:80", vec![]),
+            ("sqs", "id:hush@r", vec![]),
+            ("sqs+http", "id:hush@h:x/r", vec![]),
+            ("sqs+http", "id@h/r", vec![]),
+            ("sqs+http", "a,b/r", vec![]),
+            ("sqs+http", "id:hush@h/R 1", vec![]),
+            ("sqs", "r", vec![("endpoint-url", "h:80")]),
+            ("sqs", "r", vec![("endpoint-url", "ftp://h")]),
+            ("sqs", "r", vec![("endpoint-url", "http://h/path")]),
+            ("sqs", "r", vec![("access-key-id", "id")]),
+            ("sqs", "r", vec![("secret-access-key", "hush")]),
+            ("sqs", "r", vec![("attributes", "a,aws.b")]),
+            ("sqs", "r", vec![("attributes", "a,b,c,d,e,f,g,h,i,j,k")]),
+            ("sqs", "r", vec![("body", "hex")]),
+        ] {
+            let error = read(scheme, address, &properties).unwrap_err().to_string();
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_a_name_or_a_url() {
+        for queue in ["orders", "Orders_1-b.fifo", "https://sqs.eu-central-1.amazonaws.com/123456789012/orders.fifo"] {
+            assert_eq!(QUEUES.check(queue), Ok(()), "{queue}");
+        }
+        let long = ["x"; LONGEST_NAME + 1].concat();
+        for queue in ["", ".fifo", "a.b", "orders.fifo.fifo", "a:b", "a/b", "a b", "ä", &long] {
+            assert!(QUEUES.check(queue).is_err(), "{queue}");
+        }
+    }
+}

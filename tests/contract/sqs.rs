@@ -1,0 +1,84 @@
+//! FIFO queues of SQS, on ElasticMQ behind a gate that refuses and throttles in the service's words.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use walrelay::given::{Given, Origin};
+use walrelay::sink::Sink;
+use walrelay::sink::sqs::{self, Settings};
+use walrelay_dev::brokers::{Broker, Kind, shared};
+use walrelay_dev::gate::Gate;
+use walrelay_dev::postgres::unique_name;
+
+use crate::script::Ground;
+
+/// What the script sends to.
+const ADDRESSES: [&str; 12] =
+    ["taken", "other", "full", "large", "blocked", "refused", "free", "dead", "held", "restart", "order0", "order1"];
+
+/// A server, a gate of one's own before it, and a queue for each address.
+struct Queued {
+    broker: &'static Broker,
+    gate: Gate,
+    name: String,
+    /// What was taken out of each queue.
+    taken: Mutex<BTreeMap<String, Vec<String>>>,
+}
+
+impl Queued {
+    fn new() -> Self {
+        let broker = shared(Kind::ElasticMq).unwrap();
+        let (name, gate) = (unique_name("contract"), Gate::start(broker.port()).unwrap());
+        let ground = Self { broker, gate, name, taken: Mutex::default() };
+        for address in ADDRESSES {
+            broker.queues().create(&ground.queue(address), &[]).unwrap();
+        }
+        ground
+    }
+
+    fn queue(&self, address: &str) -> String {
+        format!("{}-{address}.fifo", self.name)
+    }
+}
+
+impl Ground for Queued {
+    fn address(&self, address: &str) -> String {
+        self.queue(address)
+    }
+
+    fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
+        let address = given(&format!("test:test@127.0.0.1:{}/elasticmq", self.gate.port()));
+        Box::new(sqs::open(Settings::read("sqs+http", &address, |_| None, max_in_flight).unwrap()).unwrap())
+    }
+
+    fn stored(&self, address: &str) -> Vec<String> {
+        let messages = self.broker.queues().drain(&self.queue(address)).unwrap();
+        let mut taken = self.taken.lock().unwrap();
+        let of_address = taken.entry(address.to_owned()).or_default();
+        of_address.extend(messages.into_iter().map(|message| message.body));
+        of_address.clone()
+    }
+
+    fn refuse(&self, address: &str) {
+        self.gate.refuse(&self.queue(address), "com.amazon.coral.service#AccessDeniedException");
+    }
+
+    fn allow(&self, address: &str) {
+        self.gate.allow(&self.queue(address));
+    }
+
+    fn fill(&self) {
+        self.gate.throttle(Some((400, "ThrottlingException")));
+    }
+
+    fn make_room(&self) {
+        self.gate.throttle(None);
+    }
+
+    fn cut(&self) {
+        self.gate.cut();
+    }
+}
+
+crate::contract!(Queued);
