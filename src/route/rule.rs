@@ -85,6 +85,9 @@ pub enum TopicFault {
     /// Nothing stands before, between or behind dots.
     #[error("a part between its dots is empty")]
     EmptyPart,
+    /// It is not of this shape.
+    #[error("it is not {0}")]
+    Shape(&'static str),
     /// It begins with what the server keeps for itself.
     #[error("names that begin with {0} are the server's own")]
     Reserved(&'static str),

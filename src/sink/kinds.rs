@@ -17,6 +17,8 @@ pub const KINDS: &[&Kind] = &[
     &super::redis::KIND,
     #[cfg(feature = "sqs")]
     &super::sqs::KIND,
+    #[cfg(feature = "sqs")]
+    &super::sqs::TOPICS_KIND,
     &stdout::KIND,
 ];
 

@@ -14,6 +14,8 @@ mod rabbitmq;
 mod redis;
 mod script;
 #[cfg(feature = "sqs")]
+mod sns;
+#[cfg(feature = "sqs")]
 mod sqs;
 
 /// One test for each promise.

@@ -56,6 +56,8 @@ mod signals;
 mod silent;
 mod slots;
 #[cfg(feature = "sqs")]
+mod sns;
+#[cfg(feature = "sqs")]
 mod sqs;
 mod standby;
 mod stops;

@@ -37,6 +37,17 @@ pub struct SqsMessage {
 }
 
 impl SqsMessage {
+    /// What an entry of a batch is once it is kept.
+    pub(crate) fn of_entry(entry: &Value) -> Self {
+        let text = |name: &str| field(entry, name).as_str().unwrap_or_default().to_owned();
+        Self {
+            body: text("MessageBody"),
+            attributes: attributes(field(entry, "MessageAttributes")),
+            group: text("MessageGroupId"),
+            deduplication_id: text("MessageDeduplicationId"),
+        }
+    }
+
     /// An attribute's value; `none` where there is none.
     pub fn attribute(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("none", String::as_str)
@@ -139,16 +150,19 @@ pub(crate) fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
 
 fn message(message: &Value) -> SqsMessage {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut attributes = BTreeMap::new();
-    for (name, value) in field(message, "MessageAttributes").as_object().into_iter().flatten() {
-        let bytes = field(value, "BinaryValue").as_str().map(|bytes| BASE64_STANDARD.decode(bytes).unwrap_or_default());
-        let found = bytes
-            .map_or_else(|| text(field(value, "StringValue")), |bytes| String::from_utf8_lossy(&bytes).into_owned());
-        attributes.insert(name.clone(), found);
-    }
     let own = field(message, "Attributes");
     let (group, deduplication_id) = (text(field(own, "MessageGroupId")), text(field(own, "MessageDeduplicationId")));
+    let attributes = attributes(field(message, "MessageAttributes"));
     SqsMessage { body: text(field(message, "Body")), attributes, group, deduplication_id }
+}
+
+fn attributes(all: &Value) -> BTreeMap<String, String> {
+    let value = |value: &Value| {
+        let text = field(value, "StringValue").as_str().unwrap_or_default().to_owned();
+        let bytes = field(value, "BinaryValue").as_str().map(|bytes| BASE64_STANDARD.decode(bytes).unwrap_or_default());
+        bytes.map_or(text, |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    all.as_object().into_iter().flatten().map(|(name, found)| (name.clone(), value(found))).collect()
 }
 
 /// Sends one request to 127.0.0.1, on a connection of its own: its status and body.

@@ -378,7 +378,7 @@ fn of_token_service(answer: &Answer, service: &str) -> Result<Keys, AwsError> {
 }
 
 /// The text of the first XML element of that name. Keys and codes have nothing in them that XML would escape.
-fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     rest.split_once(&format!("</{name}>")).map(|(text, _)| text)
 }

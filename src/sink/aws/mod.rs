@@ -16,8 +16,10 @@ mod sign;
 
 use super::time;
 
+#[cfg(feature = "sqs")]
+pub(crate) use chain::element;
 pub(crate) use chain::{AwsError, Surroundings};
 #[cfg(feature = "kafka")]
 pub(crate) use sign::Presigned;
 #[cfg(feature = "sqs")]
-pub(crate) use sign::{Keys, Signed, hex};
+pub(crate) use sign::{Keys, Signed, encoded, hex};

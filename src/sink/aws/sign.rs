@@ -120,7 +120,7 @@ pub(super) fn joined(query: &[(&str, &str)]) -> String {
 }
 
 /// RFC 3986: everything but unreserved characters as `%XX`.
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(char::from(byte));

@@ -7,7 +7,7 @@
 
 use super::http::{Answer, Link, WITHIN};
 use super::judge::{CONNECTION, Fault, Refusal, broken, passing};
-use super::settings::{GivenKeys, Settings};
+use super::settings::{GivenKeys, Service, Settings};
 use crate::sink::Failure;
 use crate::sink::aws::{AwsError, Keys, Signed, Surroundings};
 use crate::sink::lanes::LOG_IN_LABEL;
@@ -67,7 +67,7 @@ impl Caller {
         Self { settings, keys: Mutex::new(None) }
     }
 
-    /// Asks for `action`, on `link` where that is still open.
+    /// Asks for `action`, whose `body` is in the service's protocol, on `link` where that is still open.
     ///
     /// # Errors
     /// The service refuses, or is not reached. The link is gone where it broke.
@@ -99,7 +99,7 @@ impl Caller {
             Err(failure) => Err(Unserved::Failed { failure, is_stale }),
             Ok(Answer { status: 200, body, .. }) => Ok(body),
             Ok(Answer { status, body, .. }) => {
-                let refusal = Refusal::of(status, &body);
+                let refusal = self.settings.service.refusal(status, &body);
                 if refusal.fault().0 == Fault::LogIn {
                     *self.keys.lock().await = None;
                 }
@@ -116,14 +116,11 @@ impl Caller {
     fn request(&self, keys: &Keys, action: &str, body: &[u8]) -> Vec<u8> {
         let Settings { service, region, endpoint, .. } = &self.settings;
         let (host, target) = (endpoint.authority(), format!("AmazonSQS.{action}"));
-        let signed = Signed {
-            host: &host,
-            region,
-            service: service.name(),
-            content_type: "application/x-amz-json-1.0",
-            target: Some(&target),
-            body,
+        let (content_type, target) = match service {
+            Service::Sqs => ("application/x-amz-json-1.0", Some(target.as_str())),
+            Service::Sns => ("application/x-www-form-urlencoded; charset=utf-8", None),
         };
+        let signed = Signed { host: &host, region, service: service.name(), content_type, target, body };
         let headers = signed.headers(keys, SystemTime::now());
         let agent = concat!("walrelay/", env!("CARGO_PKG_VERSION"));
         let length = body.len();

@@ -1,15 +1,15 @@
-//! What `walrelay check` looks at: the service, our keys, and the queues of the latest rows.
+//! What `walrelay check` looks at: the service, our keys, and the queues or topics of the latest rows.
 //!
 //! In: facts, gathered without changing anything (the right to send by a batch without messages). Out: findings. Judging is pure.
 
-use super::batch::text;
 use super::call::{Caller, Unserved};
-use super::destination::KIND;
 use super::http::Link;
+use super::json::text;
 use super::judge::{self, Fault, Refusal};
 use super::message::LARGEST;
 use super::properties::{FIFO, is_url};
-use super::settings::Settings;
+use super::query;
+use super::settings::{Service, Settings};
 use super::worker::url_of;
 use crate::finding::{Finding, Side};
 use crate::sink::destination::Wanted;
@@ -22,9 +22,10 @@ use std::time::Duration;
 /// Messages that nobody has read after less than this may be gone before somebody looks.
 const SHORT: Duration = Duration::from_hours(24);
 
-/// What is known of a queue.
+/// What is known of a queue or topic.
 #[derive(Debug)]
 struct Queue {
+    service: Service,
     name: String,
     found: Found,
 }
@@ -42,68 +43,79 @@ enum Found {
     },
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Destination(KIND.name), check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Destination(KIND.name), check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Destination(KIND.name), check, finding)
-}
-
 /// Looks at the service, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     let queues = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
+    let Settings { service, .. } = settings;
+    let side = Side::Destination(service.name());
     match block_on(gather(settings, queues)) {
         Ok(queues) => {
-            let reached = ok("connection", format!("{} at {} answers", settings.service.title(), settings.address()));
-            let of_queue = |queue: &Queue| findings(queue, wanted);
-            [reached].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
+            let text = format!("{} at {} answers", service.title(), settings.address());
+            let of_queue = |queue: &Queue| queue.findings(wanted);
+            [Finding::ok(side, "connection", text)].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
         }
-        Err(failure) => vec![unreachable(&failure)],
+        Err(failure) => vec![unreachable(side, &failure)],
     }
 }
 
 async fn gather<'a>(settings: &Settings, queues: impl Iterator<Item = &'a str>) -> Result<Vec<Queue>, Failure> {
     let caller = Caller::new(settings.clone());
-    let mut link = None;
-    answered(settings, caller.call(&mut link, "ListQueues", b"{\"MaxResults\":1}").await)?.ok();
+    let (service, mut link) = (settings.service, None);
+    let (action, body) = service.look();
+    answered(settings, caller.call(&mut link, action, &body).await)?.ok();
     let mut gathered = Vec::new();
     for name in queues {
-        let url = if is_url(name) { Ok(name.to_owned()) } else { url_of(&caller, &mut link, name).await };
-        let found = match answered(settings, url)? {
-            Err(refusal) => Found::Refused(refusal),
-            Ok(url) => of_queue(&caller, &mut link, &url).await?,
+        let found = match service {
+            Service::Sqs => of_queue(&caller, &mut link, name).await?,
+            Service::Sns => of_topic(&caller, &mut link, name).await?,
         };
-        gathered.push(Queue { name: name.to_owned(), found });
+        gathered.push(Queue { service, name: name.to_owned(), found });
     }
     Ok(gathered)
 }
 
-async fn of_queue(caller: &Caller, link: &mut Option<Link>, url: &str) -> Result<Found, Failure> {
+async fn of_queue(caller: &Caller, link: &mut Option<Link>, name: &str) -> Result<Found, Failure> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Written {
         attributes: BTreeMap<String, String>,
     }
-    let body = |more: &[u8]| {
-        let mut body = b"{\"QueueUrl\":".to_vec();
-        text(&mut body, url);
-        body.extend_from_slice(more);
-        body
+    let url = if is_url(name) { Ok(name.to_owned()) } else { url_of(caller, link, name).await };
+    let url = match answered(&caller.settings, url)? {
+        Err(refusal) => return Ok(Found::Refused(refusal)),
+        Ok(url) => url,
     };
-    let asked = caller.call(link, "GetQueueAttributes", &body(b",\"AttributeNames\":[\"All\"]}")).await;
-    let asked = match answered(&caller.settings, asked)? {
+    let mut body = b"{\"QueueUrl\":".to_vec();
+    text(&mut body, &url);
+    body.extend_from_slice(b",\"AttributeNames\":[\"All\"]}");
+    let asked = caller.call(link, "GetQueueAttributes", &body).await;
+    let read =
+        |answer: &[u8]| serde_json::from_slice(answer).map(|Written { attributes }| attributes).unwrap_or_default();
+    there(caller, link, &url, asked, read).await
+}
+
+async fn of_topic(caller: &Caller, link: &mut Option<Link>, arn: &str) -> Result<Found, Failure> {
+    let body = query::request("GetTopicAttributes", &[("TopicArn", arn)], b"");
+    let asked = caller.call(link, "GetTopicAttributes", &body).await;
+    there(caller, link, arn, asked, |answer| query::attributes(answer).into_iter().collect()).await
+}
+
+/// What the attributes say, and whether messages may be sent there.
+async fn there(
+    caller: &Caller,
+    link: &mut Option<Link>,
+    place: &str,
+    asked: Result<Vec<u8>, Unserved>,
+    read: impl FnOnce(&[u8]) -> BTreeMap<String, String>,
+) -> Result<Found, Failure> {
+    let attributes = match answered(&caller.settings, asked)? {
         Err(refusal) if refusal.fault() == (Fault::Topic, judge::QUEUE) => return Ok(Found::Refused(refusal)),
-        asked => asked,
+        Err(_not_permitted) => BTreeMap::new(),
+        Ok(answer) => read(&answer),
     };
-    let written = asked.ok().and_then(|answer| serde_json::from_slice(&answer).ok());
-    let attributes = written.map(|Written { attributes }| attributes).unwrap_or_default();
     // Rights are looked at before what a request holds: this one holds nothing.
-    let sent = caller.call(link, "SendMessageBatch", &body(b",\"Entries\":[]}")).await;
+    let (action, body) = caller.settings.service.batch(place, b"");
+    let sent = caller.call(link, action, &body).await;
     let refused = answered(&caller.settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
     Ok(Found::There { refused, attributes })
 }
@@ -121,114 +133,163 @@ fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result
 }
 
 /// Nobody answers, or not us.
-fn unreachable(failure: &Failure) -> Finding {
-    let found = fail("connection", failure.text.clone());
+fn unreachable(side: Side, failure: &Failure) -> Finding {
+    let found = Finding::fail(side, "connection", failure.text.clone());
     match (failure.class, judge::hint(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the service refuses the authentication").fix(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
-            .fix("--to sqs://REGION, or -X endpoint-url=https://HOST for an endpoint of one's own"),
+            .fix("--to with the region of the queues or topics, or -X endpoint-url=https://HOST for an endpoint of one's own"),
     }
 }
 
-fn findings(queue: &Queue, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let Queue { name, found } = queue;
-    let (refused, attributes) = match found {
-        Found::Refused(refusal) if refusal.fault().1 == judge::QUEUE => {
-            return vec![
-                fail("queue", format!("queue {name}: {}", refusal.text))
-                    .why("records for it wait, and so does the slot")
-                    .fix(create(name)),
-            ];
+impl Queue {
+    fn ok(&self, check: &'static str, finding: String) -> Finding {
+        Finding::ok(Side::Destination(self.service.name()), check, finding)
+    }
+
+    fn warn(&self, check: &'static str, finding: String) -> Finding {
+        Finding::warn(Side::Destination(self.service.name()), check, finding)
+    }
+
+    fn fail(&self, check: &'static str, finding: String) -> Finding {
+        Finding::fail(Side::Destination(self.service.name()), check, finding)
+    }
+
+    /// For people: `queue orders.fifo`.
+    fn shown(&self) -> String {
+        format!("{} {}", self.service.place(), self.name)
+    }
+
+    fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        let (refused, attributes) = match &self.found {
+            Found::Refused(refusal) if refusal.fault().1 == judge::QUEUE => {
+                let found = self.fail("queue", format!("{}: {}", self.shown(), refusal.text));
+                return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
+            }
+            Found::Refused(refusal) => return vec![self.not_permitted(refusal)],
+            Found::There { refused, attributes } => (refused, attributes),
+        };
+        if let Some(refusal) = refused {
+            return vec![self.not_permitted(refusal)];
         }
-        Found::Refused(refusal) => return vec![not_permitted(name, refusal)],
-        Found::There { refused, attributes } => (refused, attributes),
-    };
-    if let Some(refusal) = refused {
-        return vec![not_permitted(name, refusal)];
+        let mut found = vec![self.of_order(attributes)];
+        if attributes.is_empty() {
+            let right = match self.service {
+                Service::Sqs => "sqs:GetQueueAttributes",
+                Service::Sns => "sns:GetTopicAttributes",
+            };
+            found.push(
+                self.warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
+                    .why("limits could not be looked at")
+                    .fix(format!("allow {right} on it")),
+            );
+        }
+        found.extend(self.of_retention(attributes));
+        found.extend(self.of_subscriptions(attributes));
+        found.extend(self.of_size(attributes, wanted.largest_bytes));
+        found
     }
-    let mut found = vec![of_order(name, attributes)];
-    if attributes.is_empty() {
-        found.push(
-            warn("attributes", format!("queue {name}: its attributes cannot be seen"))
-                .why("retention and limits could not be looked at")
-                .fix("allow sqs:GetQueueAttributes on it"),
+
+    /// The command that creates it, with `more` at the end of its name.
+    fn create(&self, more: &str) -> String {
+        let name = self.name.rsplit(['/', ':']).next().unwrap_or_default();
+        let name = format!("{name}{more}");
+        let is_fifo = name.ends_with(FIFO);
+        let (command, attributes) = match self.service {
+            Service::Sqs => ("aws sqs create-queue --queue-name", " --attributes FifoQueue=true"),
+            Service::Sns => ("aws sns create-topic --name", " --attributes FifoTopic=true"),
+        };
+        format!("{command} {name}{}", if is_fifo { attributes } else { "" })
+    }
+
+    /// The command that sets an attribute to `value`.
+    fn set(&self, attribute: &str, value: &str) -> String {
+        match self.service {
+            Service::Sqs => format!("aws sqs set-queue-attributes --queue-url URL --attributes {attribute}={value}"),
+            Service::Sns => format!(
+                "aws sns set-topic-attributes --topic-arn {} --attribute-name {attribute} --attribute-value {value}",
+                self.name
+            ),
+        }
+    }
+
+    fn not_permitted(&self, refusal: &Refusal) -> Finding {
+        let rights = match self.service {
+            Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
+            Service::Sns => "sns:Publish",
+        };
+        self.fail("queue", format!("{}: {}", self.shown(), refusal.text))
+            .why("records for it are refused")
+            .fix(format!("allow {rights} on it, and kms:GenerateDataKey and kms:Decrypt on its key"))
+    }
+
+    fn of_order(&self, attributes: &BTreeMap<String, String>) -> Finding {
+        let place = self.service.place();
+        if !self.name.ends_with(FIFO) {
+            return self
+                .warn("order", format!("{} is a standard {place}", self.shown()))
+                .why("it keeps no order, and may deliver a message twice")
+                .fix(format!("{}, and its name in --topic, if rows of a key must stay in order", self.create(FIFO)));
+        }
+        let text = format!(
+            "{} is a FIFO {place}: rows of a key stay in order, repeats within 5 minutes are dropped",
+            self.shown()
         );
+        let found = self.ok("order", text);
+        if attributes.get("ContentBasedDeduplication").is_some_and(|value| value == "true") {
+            let why =
+                "content-based deduplication is on, and has no effect: walrelay sends the row's id with each message";
+            return found.why(why);
+        }
+        found
     }
-    found.extend(of_retention(name, attributes));
-    found.extend(of_size(name, attributes, wanted.largest_bytes));
-    found
-}
 
-fn create(name: &str) -> String {
-    let fifo = if name.ends_with(FIFO) { " --attributes FifoQueue=true" } else { "" };
-    let name = name.rsplit('/').next().unwrap_or(name);
-    format!("aws sqs create-queue --queue-name {name}{fifo}")
-}
+    fn of_retention(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+        let seconds = number(attributes, "MessageRetentionPeriod")?;
+        let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
+        Some(if Duration::from_secs(seconds) < SHORT {
+            self.warn("retention", text)
+                .why("the service deletes messages that nobody has read by then")
+                .fix(self.set("MessageRetentionPeriod", "1209600"))
+        } else {
+            self.ok("retention", text)
+        })
+    }
 
-fn not_permitted(name: &str, refusal: &Refusal) -> Finding {
-    fail("queue", format!("queue {name}: {}", refusal.text))
-        .why("records for it are refused")
-        .fix("allow sqs:SendMessage and sqs:GetQueueUrl on it, and kms:GenerateDataKey and kms:Decrypt on its key")
+    /// A topic keeps nothing for later.
+    fn of_subscriptions(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+        let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
+        let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
+        Some(if subscriptions > 0 {
+            self.ok("subscriptions", text)
+        } else {
+            self.warn("subscriptions", text)
+                .why("SNS keeps no message: what is published while nobody is subscribed is lost")
+                .fix(format!(
+                    "aws sns subscribe --topic-arn {} --protocol sqs --notification-endpoint QUEUE-ARN",
+                    self.name
+                ))
+        })
+    }
+
+    fn of_size(&self, attributes: &BTreeMap<String, String>, largest_bytes: usize) -> Option<Finding> {
+        let limit = number(attributes, "MaximumMessageSize")?;
+        let text = format!("{} takes messages of {limit} bytes, the largest row has {largest_bytes}", self.shown());
+        if u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit) {
+            return Some(self.ok("size", text));
+        }
+        let found = self.fail("size", text).why("such a row is a bad row");
+        Some(if limit < LARGEST as u64 {
+            found.fix(self.set("MaximumMessageSize", &LARGEST.to_string()))
+        } else {
+            found.fix("--on-bad-row dead-letter, or smaller rows")
+        })
+    }
 }
 
 fn number(attributes: &BTreeMap<String, String>, name: &str) -> Option<u64> {
     attributes.get(name)?.parse().ok()
-}
-
-fn is_true(attributes: &BTreeMap<String, String>, name: &str) -> bool {
-    attributes.get(name).is_some_and(|value| value == "true")
-}
-
-fn of_order(name: &str, attributes: &BTreeMap<String, String>) -> Finding {
-    if !name.ends_with(FIFO) {
-        return warn("order", format!("queue {name} is a standard queue"))
-            .why("it keeps no order, and may deliver a message twice")
-            .fix(format!(
-                "{}, and the name {}{FIFO} in --topic, if rows of a key must stay in order",
-                create(&format!("{name}{FIFO}")),
-                name
-            ));
-    }
-    let found = ok(
-        "order",
-        format!("queue {name} is a FIFO queue: rows of a key stay in order, repeats within 5 minutes are dropped"),
-    );
-    if is_true(attributes, "ContentBasedDeduplication") {
-        return found.why(
-            "content-based deduplication is on, and has no effect: walrelay sends the row's id with each message",
-        );
-    }
-    found
-}
-
-fn of_retention(name: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
-    let seconds = number(attributes, "MessageRetentionPeriod")?;
-    let text = format!("queue {name} keeps messages for {} hours", seconds / 3600);
-    Some(if Duration::from_secs(seconds) < SHORT {
-        let fix = format!(
-            "aws sqs set-queue-attributes --queue-url URL-OF-{name} --attributes MessageRetentionPeriod=1209600"
-        );
-        warn("retention", text).why("the service deletes messages that nobody has read by then").fix(fix)
-    } else {
-        ok("retention", text)
-    })
-}
-
-fn of_size(name: &str, attributes: &BTreeMap<String, String>, largest_bytes: usize) -> Option<Finding> {
-    let limit = number(attributes, "MaximumMessageSize")?;
-    let text = format!("queue {name} takes messages of {limit} bytes, the largest row has {largest_bytes}");
-    if u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit) {
-        return Some(ok("size", text));
-    }
-    let found = fail("size", text).why("such a row is a bad row");
-    Some(if limit < LARGEST as u64 {
-        found.fix(format!(
-            "aws sqs set-queue-attributes --queue-url URL-OF-{name} --attributes MaximumMessageSize={LARGEST}"
-        ))
-    } else {
-        found.fix("--on-bad-row dead-letter, or smaller rows")
-    })
 }
 
 #[cfg(test)]
@@ -248,7 +309,8 @@ mod tests {
             without_key: false,
             exactly_once: None,
         };
-        let found = findings(&Queue { name: name.to_owned(), found }, &wanted);
+        let service = if name.contains(':') { Service::Sns } else { Service::Sqs };
+        let found = Queue { service, name: name.to_owned(), found }.findings(&wanted);
         found.into_iter().map(|found| (found.level, found.finding, found.fix.unwrap_or_default())).collect()
     }
 
@@ -289,5 +351,16 @@ mod tests {
         let denied = Some(refusal("AccessDenied"));
         let forbidden = judged("orders", Found::There { refused: denied, attributes: BTreeMap::new() }, 1);
         assert!(forbidden.len() == 1 && forbidden[0].0 == Level::Fail && forbidden[0].2.contains("sqs:SendMessage"));
+    }
+
+    #[test]
+    fn a_topic_without_subscriptions_keeps_nothing() {
+        let topic = "arn:aws:sns:r:1:orders.fifo";
+        let found = judged(topic, there(&[("SubscriptionsConfirmed", "0")]), 1);
+        assert!(found[1].0 == Level::Warn && found[1].2.starts_with("aws sns subscribe"), "{found:?}");
+        let found = judged(topic, there(&[("SubscriptionsConfirmed", "2")]), 1);
+        assert!(found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
+        let missing = judged(topic, Found::Refused(refusal("NotFound")), 1);
+        assert_eq!(missing[0].2, "aws sns create-topic --name orders.fifo --attributes FifoTopic=true");
     }
 }

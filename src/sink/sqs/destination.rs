@@ -1,11 +1,11 @@
-//! SQS as settings name it.
+//! SQS and SNS as settings name them.
 //!
-//! In: `--to sqs://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a queue for measurements.
+//! In: `--to sqs://…`, `--to sns://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a queue or topic for measurements.
 
-use super::batch::text;
 use super::call::{Caller, Unserved};
-use super::properties::{EXAMPLE, FIFO, PROPERTIES, QUEUES, SCHEMES};
-use super::settings::Settings;
+use super::json::text;
+use super::properties::{EXAMPLE, FIFO, PROPERTIES, QUEUES, SCHEMES, TOPIC_EXAMPLE, TOPIC_SCHEMES, TOPICS};
+use super::settings::{Service, Settings};
 use super::worker::url_of;
 use super::{check, judge};
 use crate::finding::Finding;
@@ -32,10 +32,21 @@ pub const KIND: Kind = Kind {
     hint: judge::hint,
 };
 
+/// Amazon SNS.
+pub const TOPICS_KIND: Kind = Kind {
+    name: "sns",
+    title: "SNS",
+    schemes: &TOPIC_SCHEMES,
+    example: TOPIC_EXAMPLE,
+    topics: &TOPICS,
+    hint: judge::hint_of_topics,
+    ..KIND
+};
+
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let Some(address) = asked.addresses.first() else {
         let message = format!("--to {}:// names no region", asked.scheme);
-        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
+        return Err(SettingError::Usage { message, hint: format!("--to {}://REGION", asked.scheme) });
     };
     let property = |name: &str| -> Option<&Given> { asked.property(name) };
     Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
@@ -43,7 +54,10 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 
 impl Destination for Settings {
     fn kind(&self) -> &'static Kind {
-        &KIND
+        match self.service {
+            Service::Sqs => &KIND,
+            Service::Sns => &TOPICS_KIND,
+        }
     }
 
     fn address(&self) -> String {
@@ -61,6 +75,10 @@ impl Destination for Settings {
 
     fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let failed = |reason: String| ScratchError { what: "create queue", topic: topic.to_owned(), reason };
+        if self.service == Service::Sns {
+            // Its ARN has an account in it, and nobody would be subscribed.
+            return Err(failed("bench cannot create topics of SNS".to_owned()));
+        }
         let caller = Caller::new(self.clone());
         let created = block_on(async {
             if url_of(&caller, &mut None, topic).await.is_ok() {

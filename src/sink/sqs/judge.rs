@@ -7,7 +7,6 @@ use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::settings::Settings;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
-use serde::Deserialize;
 
 /// What an error says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +50,12 @@ pub(super) struct Refusal {
 /// What is done about an error with this code; `status`: of the answer. Where nobody knows the code, `by_sender` decides.
 pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'static str) {
     match plain(code) {
-        "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" => (Fault::Topic, QUEUE),
-        "AccessDenied" | "KmsAccessDenied" | "KmsDisabled" | "KmsInvalidKeyUsage" | "KmsInvalidState"
-        | "KmsNotFound" | "KmsOptInRequired" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
+        "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" | "NotFound" => {
+            (Fault::Topic, QUEUE)
+        }
+        "AccessDenied" | "AuthorizationError" | "KmsAccessDenied" | "KMSAccessDenied" | "KMSDisabled"
+        | "KMSInvalidState" | "KMSNotFound" | "KMSOptInRequired" | "KmsDisabled" | "KmsInvalidKeyUsage"
+        | "KmsInvalidState" | "KmsNotFound" | "KmsOptInRequired" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
         "RequestThrottled"
         | "Throttling"
         | "ThrottledException"
@@ -95,25 +97,14 @@ fn plain(code: &str) -> &str {
     code.strip_suffix("Exception").unwrap_or(code)
 }
 
-#[derive(Deserialize)]
-struct Written {
-    #[serde(rename = "__type")]
-    code: Option<String>,
-    #[serde(alias = "Message")]
-    message: Option<String>,
-}
-
 impl Refusal {
-    /// Of an answer that is not 200.
-    pub(super) fn of(status: u16, body: &[u8]) -> Self {
-        let written: Option<Written> = serde_json::from_slice(body).ok();
-        let (code, message) = written.map_or((None, None), |written| (written.code, written.message));
-        let text = match (&code, message) {
-            (Some(code), Some(message)) => format!("{}: {message}", plain(code)),
-            (Some(code), None) => plain(code).to_owned(),
-            (None, _) => format!("HTTP {status}"),
+    /// Of an answer that is not 200. `said`: its code and message, where it has them.
+    pub(super) fn of(status: u16, said: Option<(String, String)>) -> Self {
+        let Some((code, message)) = said else {
+            return Self { status, code: String::new(), text: format!("HTTP {status}") };
         };
-        Self { status, code: code.unwrap_or_default(), text }
+        let text = if message.is_empty() { plain(&code).to_owned() } else { format!("{}: {message}", plain(&code)) };
+        Self { status, code, text }
     }
 
     /// What is done about it.
@@ -130,7 +121,8 @@ pub(super) fn refused(settings: &Settings, queue: &str, (fault, reason): (Fault,
         Fault::Later => FailureClass::Environment,
         Fault::LogIn => FailureClass::LogIn,
     };
-    let text = format!("{} refuses a record for queue {queue}: {said}", settings.service.title());
+    let text =
+        format!("{} refuses a record for {} {queue}: {said}", settings.service.title(), settings.service.place());
     Failure { class, reason, text }
 }
 
@@ -144,6 +136,18 @@ pub(super) fn passing(settings: &Settings, (fault, reason): (Fault, &'static str
 pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
     let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// What fixes a failure of SNS for which an operator must act.
+pub(super) fn hint_of_topics(failure: &Failure) -> Option<String> {
+    let hint = match failure.reason {
+        QUEUE => {
+            "aws sns create-topic --name NAME.fifo --attributes FifoTopic=true (without .fifo and FifoTopic for one without order), or another --topic"
+        }
+        NOT_PERMITTED => "allow sns:Publish on the topic, and kms:GenerateDataKey and kms:Decrypt on its key",
+        _ => return hint(failure),
+    };
+    Some(hint.to_owned())
 }
 
 /// What fixes a failure for which an operator must act.
@@ -196,10 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_read_from_json_or_from_its_status() {
-        let refusal = Refusal::of(400, br#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"no"}"#);
+    fn a_refusal_has_its_code_and_message_or_its_status() {
+        let said = |code: &str, message: &str| Some((code.to_owned(), message.to_owned()));
+        let refusal = Refusal::of(400, said("com.amazonaws.sqs#QueueDoesNotExist", "no"));
         assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", Fault::Topic));
-        assert_eq!(Refusal::of(400, br#"{"__type":"X","Message":"no"}"#).text, "X: no");
-        assert_eq!(Refusal::of(502, b"<html>").text, "HTTP 502");
+        assert_eq!(Refusal::of(400, said("X", "")).text, "X");
+        assert_eq!(Refusal::of(502, None).text, "HTTP 502");
     }
 }

@@ -1,6 +1,6 @@
-//! An SQS destination's address and properties, as users write them.
+//! An SQS or SNS destination's address and properties, as users write them.
 //!
-//! In: `sqs://region`, `sqs+http://id:secret@host:port/region`, and `-X` properties. Out: [`Settings`]. Contacts nobody; where the
+//! In: `sqs://region`, `sns://region`, `sqs+http://id:secret@host:port/region`, and `-X` properties. Out: [`Settings`]. Contacts nobody; where the
 //! region is not said, it is the environment's, as for AWS's own tools. No error here shows a secret.
 
 use super::message::{Form, MOST_ATTRIBUTES, is_attribute};
@@ -19,8 +19,14 @@ pub(super) const PROPERTIES: [&str; 6] =
 /// What stands before `://`: AWS, and a server of one's own without encryption.
 pub(super) const SCHEMES: [&str; 2] = ["sqs", "sqs+http"];
 
+/// The same for SNS.
+pub(super) const TOPIC_SCHEMES: [&str; 2] = ["sns", "sns+http"];
+
 /// An address as an example.
 pub(super) const EXAMPLE: &str = "sqs://REGION";
+
+/// The same for SNS.
+pub(super) const TOPIC_EXAMPLE: &str = "sns://REGION";
 
 /// What is asked of the address of a server of one's own, for messages.
 const LOCAL: &str = "HOST:PORT/REGION, with ID:SECRET@ in front";
@@ -39,6 +45,30 @@ pub(super) static QUEUES: Rule = Rule {
     longest_bytes: 1024,
     also: queue_fault,
 };
+
+/// A topic's ARN.
+pub(super) static TOPICS: Rule = Rule {
+    expected: "a topic's ARN, such as arn:aws:sns:eu-central-1:123456789012:orders.fifo",
+    made_of: "a topic's ARN (letters, digits, '-', '_', '.' and ':' are)",
+    allows: |character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':'),
+    longest_bytes: 1024,
+    also: topic_fault,
+};
+
+/// `arn:PARTITION:sns:REGION:ACCOUNT:NAME`.
+fn topic_fault(topic: &str) -> Option<TopicFault> {
+    let parts: Vec<&str> = topic.split(':').collect();
+    match parts.as_slice() {
+        ["arn", _, "sns", region, account, name] => {
+            let name = name.strip_suffix(FIFO).unwrap_or(*name);
+            if name.contains('.') {
+                return Some(TopicFault::Character('.', "a topic's name"));
+            }
+            [region, account, &name].iter().any(|part| part.is_empty()).then_some(TopicFault::EmptyPart)
+        }
+        _ => Some(TopicFault::Shape("an ARN, arn:aws:sns:REGION:ACCOUNT:NAME")),
+    }
+}
 
 fn queue_fault(queue: &str) -> Option<TopicFault> {
     if is_url(queue) {
@@ -69,12 +99,13 @@ impl Settings {
         property: impl Fn(&str) -> Option<&'a Given>,
         max_in_flight: usize,
     ) -> Result<Self, SettingError> {
-        let service = Service::Sqs;
+        let (service, example) =
+            if scheme.starts_with("sns") { (Service::Sns, TOPIC_EXAMPLE) } else { (Service::Sqs, EXAMPLE) };
         let (region, local, in_address) =
             if scheme.ends_with("+http") { of_local(address)? } else { (region(address)?, None, None) };
         let region = region.or_else(|| Surroundings::of_process().region()).ok_or_else(|| SettingError::Usage {
             message: "the region is missing".to_owned(),
-            hint: format!("--to {EXAMPLE}, or AWS_REGION"),
+            hint: format!("--to {example}, or AWS_REGION"),
         })?;
         let tls = tls(&property)?;
         let endpoint = match (property("endpoint-url"), local) {
@@ -247,6 +278,26 @@ mod tests {
         let long = ["x"; LONGEST_NAME + 1].concat();
         for queue in ["", ".fifo", "a.b", "orders.fifo.fifo", "a:b", "a/b", "a b", "ä", &long] {
             assert!(QUEUES.check(queue).is_err(), "{queue}");
+        }
+    }
+
+    #[test]
+    fn a_topic_is_an_arn() {
+        let sns = read("sns", "eu-central-1", &[]).unwrap();
+        assert_eq!((sns.service, sns.endpoint.authority().as_str()), (Service::Sns, "sns.eu-central-1.amazonaws.com"));
+        for topic in ["arn:aws:sns:eu-central-1:123456789012:orders.fifo", "arn:aws-cn:sns:cn-north-1:1:a_b-C"] {
+            assert_eq!(TOPICS.check(topic), Ok(()), "{topic}");
+        }
+        for topic in [
+            "",
+            "orders.fifo",
+            "arn:aws:sqs:r:1:a",
+            "arn:aws:sns:r:1:",
+            "arn:aws:sns::1:a",
+            "arn:aws:sns:r:1:a.b",
+            "arn:aws:sns:r:1:a:b",
+        ] {
+            assert!(TOPICS.check(topic).is_err(), "{topic}");
         }
     }
 }

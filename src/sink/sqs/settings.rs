@@ -2,7 +2,7 @@
 //!
 //! Contacts nobody. A secret key that stands in a file is read again whenever keys are needed anew, so that the file can change.
 
-use super::message::Form;
+use super::message::{Form, LARGEST};
 use crate::secret::Secret;
 use crate::sink::lanes::socket::Tls;
 
@@ -11,6 +11,8 @@ use crate::sink::lanes::socket::Tls;
 pub(super) enum Service {
     /// Simple Queue Service.
     Sqs,
+    /// Simple Notification Service.
+    Sns,
 }
 
 impl Service {
@@ -18,6 +20,7 @@ impl Service {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Sqs => "sqs",
+            Self::Sns => "sns",
         }
     }
 
@@ -25,6 +28,24 @@ impl Service {
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Sqs => "SQS",
+            Self::Sns => "SNS",
+        }
+    }
+
+    /// What a record's topic is there, for people.
+    pub(super) const fn place(self) -> &'static str {
+        match self {
+            Self::Sqs => "queue",
+            Self::Sns => "topic",
+        }
+    }
+
+    /// What all messages of a batch may have together unless they are one, in bytes. A topic of SNS takes less than a queue, unless its
+    /// attributes say otherwise.
+    pub(super) const fn batch_bytes(self) -> usize {
+        match self {
+            Self::Sqs => LARGEST,
+            Self::Sns => 256 << 10,
         }
     }
 }

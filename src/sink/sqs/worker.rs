@@ -11,14 +11,15 @@
 //! known, no later one is in. The status 200 is no message's success. Nothing is sent a second time by itself: what fails goes back
 //! to its lane.
 
-use super::batch::{self, MOST_MESSAGES, Said};
 use super::call::{Caller, Unserved};
 use super::http::Link;
+use super::json;
 use super::judge::{self, Fault, Refusal};
-use super::message::{Form, LARGEST};
+use super::message::Form;
 use super::pace::Pace;
 use super::properties::{FIFO, is_url};
-use super::settings::Settings;
+use super::protocol::{MOST_MESSAGES, Said};
+use super::settings::{Service, Settings};
 use crate::sink::lanes::{Event, Fit, Lane, Outcome, Place, Receiver, Stored, Taken};
 use crate::sink::{Failure, FailureClass, Header, Record};
 use serde::Deserialize;
@@ -89,6 +90,7 @@ struct Request {
 struct Room<'a> {
     form: &'a Form,
     most: usize,
+    most_bytes: usize,
     queue: Box<str>,
     is_fifo: bool,
     messages: usize,
@@ -107,7 +109,7 @@ impl Room<'_> {
             return Fit::NotThis;
         }
         let bytes = self.form.most_bytes(record.held_bytes(), record.value().map_or(0, <[u8]>::len));
-        if self.messages == self.most || (self.messages > 0 && self.bytes + bytes > LARGEST) {
+        if self.messages == self.most || (self.messages > 0 && self.bytes + bytes > self.most_bytes) {
             return Fit::Full;
         }
         (self.messages, self.bytes, self.last) = (self.messages + 1, self.bytes + bytes, Some(lane));
@@ -163,16 +165,27 @@ impl Worker {
         let caller = Arc::clone(&self.caller);
         let (generation, mut link) = (self.generation, self.links.pop());
         self.requests.spawn(async move {
-            let answered = caller.call(&mut link, "ListQueues", b"{\"MaxResults\":1}").await;
+            let (action, body) = caller.settings.service.look();
+            let answered = caller.call(&mut link, action, &body).await;
             Request { generation, link, queue: "".into(), url: None, taken: Vec::new(), answered }
         });
     }
 
     /// Whether there was anything.
     fn send(&mut self, receiver: &mut Receiver) -> bool {
-        let form = &self.caller.settings.form;
+        let Settings { form, service, .. } = &self.caller.settings;
+        let service = *service;
         let most = if self.alone > 0 { 1 } else { MOST_MESSAGES };
-        let mut room = Room { form, most, queue: "".into(), is_fifo: false, messages: 0, bytes: 0, last: None };
+        let mut room = Room {
+            form,
+            most,
+            most_bytes: service.batch_bytes(),
+            queue: "".into(),
+            is_fifo: false,
+            messages: 0,
+            bytes: 0,
+            last: None,
+        };
         let mut taken = Vec::with_capacity(MOST_MESSAGES);
         receiver.take(&mut taken, u32::MAX, |record| room.fit(record));
         let Room { queue, is_fifo, bytes, .. } = room;
@@ -186,11 +199,15 @@ impl Worker {
             headers.clear();
             headers.extend(stored.headers());
             let record = borrowed(stored, &headers);
-            batch::entry(&mut entries, number, &record, stored.tag().origin, form, is_fifo);
+            service.entry(&mut entries, number, &record, stored.tag().origin, form, is_fifo);
         }
         self.tell(&queue, is_fifo);
         let (caller, generation, mut link) = (Arc::clone(&self.caller), self.generation, self.links.pop());
-        let mut url = if is_url(&queue) { Some(Arc::from(&*queue)) } else { self.queues.get(&queue).cloned() };
+        let mut url = if service == Service::Sns || is_url(&queue) {
+            Some(Arc::from(&*queue))
+        } else {
+            self.queues.get(&queue).cloned()
+        };
         self.requests.spawn(async move {
             let answered = send_to(&caller, &mut link, &queue, &mut url, &entries).await;
             Request { generation, link, queue, url, taken, answered }
@@ -203,8 +220,8 @@ impl Worker {
         if !is_fifo && !self.told.contains(queue) {
             self.told.insert(queue.into());
             tracing::warn!(
-                queue,
-                "a standard queue keeps no order and may repeat messages; one whose name ends with .fifo does not"
+                name = queue,
+                "standard queues and topics keep no order and may repeat messages; those whose name ends with .fifo do not"
             );
         }
     }
@@ -222,7 +239,8 @@ impl Worker {
     fn settle(&mut self, request: Request, receiver: &mut Receiver) {
         let Request { generation, link, queue, url, taken, answered } = request;
         self.links.extend(link);
-        if let Some(url) = url.filter(|_| !is_url(&queue)) {
+        let service = self.caller.settings.service;
+        if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
         }
         if queue.is_empty() {
@@ -290,7 +308,7 @@ impl Worker {
     /// The status was 200: that says nothing of any message.
     fn of_results(&self, queue: &str, body: &[u8], messages: usize) -> Judged {
         let settings = &self.caller.settings;
-        let Some(results) = batch::results(body, messages) else {
+        let Some(results) = settings.service.results(body, messages) else {
             let failure = judge::broken(settings, "its answer does not fit what was sent");
             return Judged { outcomes: Vec::new(), trouble: Some((failure, false)) };
         };
@@ -374,7 +392,8 @@ async fn send_to(
         *url = Some(Arc::clone(&found));
         found
     };
-    caller.call(link, "SendMessageBatch", &batch::request(&known, entries)).await
+    let (action, body) = caller.settings.service.batch(&known, entries);
+    caller.call(link, action, &body).await
 }
 
 /// The URL of a queue with this name.
@@ -385,7 +404,7 @@ pub(super) async fn url_of(caller: &Caller, link: &mut Option<Link>, queue: &str
         queue_url: String,
     }
     let mut body = b"{\"QueueName\":".to_vec();
-    batch::text(&mut body, queue);
+    json::text(&mut body, queue);
     body.push(b'}');
     let answer = caller.call(link, "GetQueueUrl", &body).await?;
     serde_json::from_slice(&answer).map(|Found { queue_url }| queue_url).map_err(|_| Unserved::Failed {

@@ -1,9 +1,11 @@
-//! A proxy in front of a server of SQS' protocol that refuses, throttles, and lets batches fail in part.
+//! A proxy in front of a server of SQS' protocol that refuses, throttles, and lets batches fail in part. By itself, topics of SNS.
 //!
 //! In: a port, what is to be refused. Out: a loopback port that forwards each request, or answers it in the service's place as the real
 //! one does. It knows what is under way at each moment, and tells when two messages of a group are.
 //!
-//! Specification: Amazon SQS API Reference, "SendMessageBatch"; Smithy, "AWS JSON 1.0 protocol".
+//! Specification: Amazon SQS API Reference, "SendMessageBatch"; Smithy, "AWS JSON 1.0 protocol"; for SNS see `topics`.
+
+mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write as _};
@@ -15,7 +17,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::brokers::{field, post};
+use crate::brokers::{SqsMessage, field, post};
+use topics::Topics;
+
+/// What a request is refused with whose keys nobody knows.
+const UNKNOWN_KEYS: &str = "com.amazon.coral.service#UnrecognizedClientException";
 
 /// The largest request, in bytes.
 const LARGEST: usize = 8 << 20;
@@ -42,7 +48,9 @@ pub struct Gate {
 
 #[derive(Debug, Default)]
 struct Shared {
-    target: u16,
+    /// The server's port; `None`: there is none, and topics are its own.
+    target: Option<u16>,
+    topics: Mutex<Topics>,
     state: Mutex<State>,
 }
 
@@ -73,9 +81,21 @@ impl Gate {
     /// # Errors
     /// No port can be opened.
     pub fn start(target: u16) -> Result<Self> {
+        Self::before(Some(target))
+    }
+
+    /// Topics of SNS on a free loopback port.
+    ///
+    /// # Errors
+    /// No port can be opened.
+    pub fn of_topics() -> Result<Self> {
+        Self::before(None)
+    }
+
+    fn before(target: Option<u16>) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared { target, state: Mutex::default() });
+        let shared = Arc::new(Shared { target, topics: Mutex::default(), state: Mutex::default() });
         let its = Arc::clone(&shared);
         thread::spawn(move || accept(&listener, &its));
         Ok(Self { port, shared })
@@ -88,7 +108,18 @@ impl Gate {
 
     /// What `--to` takes for it.
     pub fn url(&self) -> String {
-        format!("sqs+http://test:test@127.0.0.1:{}/elasticmq", self.port)
+        let (service, region) = if self.shared.target.is_some() { ("sqs", "elasticmq") } else { ("sns", "region-1") };
+        format!("{service}+http://test:test@127.0.0.1:{}/{region}", self.port)
+    }
+
+    /// Creates a topic with this ARN.
+    pub fn create_topic(&self, arn: &str) {
+        self.shared.topics().create(arn);
+    }
+
+    /// What a topic took, in its order.
+    pub fn published(&self, arn: &str) -> Vec<SqsMessage> {
+        self.shared.topics().messages(arn)
     }
 
     /// From now on messages for the queue are refused with this code.
@@ -165,6 +196,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 /// A request: what it asks for, and its body.
 struct Request {
+    /// Empty: the body says it.
     target: String,
     body: Vec<u8>,
 }
@@ -204,11 +236,15 @@ impl Shared {
         let mut reader = BufReader::new(client);
         let mut writer = client;
         while let Some(request) = read(&mut reader)? {
-            let keys_refused = self.state().keys_refused;
-            let (status, body) = match request.target.as_str() {
-                _ if keys_refused => refusal(403, "com.amazon.coral.service#UnrecognizedClientException"),
-                "AmazonSQS.SendMessageBatch" => self.batch(&request)?,
-                _ => post(self.target, &request.target, &request.body)?,
+            let (status, body) = match (request.target.as_str(), self.target) {
+                (_, Some(_)) if self.state().keys_refused => refusal(403, UNKNOWN_KEYS),
+                ("AmazonSQS.SendMessageBatch", Some(port)) => {
+                    let batch = serde_json::from_slice(&request.body)?;
+                    let forward = |batch: &Value| post(port, &request.target, batch.to_string().as_bytes());
+                    self.batch(batch, forward)?
+                }
+                (target, Some(port)) => post(port, target, &request.body)?,
+                (_, None) => self.query(&request.body)?,
             };
             let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
             writer.write_all(&[head.as_bytes(), &body].concat())?;
@@ -216,34 +252,62 @@ impl Shared {
         Ok(())
     }
 
-    fn batch(&self, request: &Request) -> Result<(u16, Vec<u8>)> {
-        let batch: Value = serde_json::from_slice(&request.body)?;
-        let queue =
-            field(&batch, "QueueUrl").as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default().to_owned();
-        let groups = self.state().begin(&queue, &batch);
+    /// One of SNS' requests.
+    fn query(&self, body: &[u8]) -> Result<(u16, Vec<u8>)> {
+        let form = topics::form(body)?;
+        let of_form = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
+        if self.state().keys_refused {
+            return Ok((403, topics::refusal("InvalidClientTokenId")));
+        }
+        Ok(match of_form("Action") {
+            "PublishBatch" => {
+                let publish = |batch: &Value| {
+                    let (status, answer) = self.topics().publish(batch);
+                    Ok((status, answer.to_string().into_bytes()))
+                };
+                let (status, answer) = self.batch(topics::batch(&form), publish)?;
+                (status, topics::xml(status, &serde_json::from_slice(&answer)?))
+            }
+            "GetTopicAttributes" => self.topics().attributes(of_form("TopicArn")),
+            "ListTopics" => (200, b"<ListTopicsResponse></ListTopicsResponse>".to_vec()),
+            _ => (400, topics::refusal("InvalidAction")),
+        })
+    }
+
+    fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn batch(&self, batch: Value, forward: impl Fn(&Value) -> Result<(u16, Vec<u8>)>) -> Result<(u16, Vec<u8>)> {
+        let place = field(&batch, "QueueUrl").as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
+        let place = place.to_owned();
+        let groups = self.state().begin(&place, &batch);
         let delay = self.state().delay;
         thread::sleep(delay);
-        let answered = self.answer(&queue, batch, request);
+        let answered = self.answer(&place, batch, forward);
         self.state().end(groups);
         answered
     }
 
-    fn answer(&self, queue: &str, mut batch: Value, request: &Request) -> Result<(u16, Vec<u8>)> {
+    fn answer(
+        &self,
+        place: &str,
+        mut batch: Value,
+        forward: impl Fn(&Value) -> Result<(u16, Vec<u8>)>,
+    ) -> Result<(u16, Vec<u8>)> {
         let refused = {
             let state = self.state();
-            state.throttled.or_else(|| state.refused.get(queue).map(|code| (400, *code)))
+            state.throttled.or_else(|| state.refused.get(place).map(|code| (400, *code)))
         };
         if let Some((status, code)) = refused {
             return Ok(refusal(status, code));
         }
         let failed = self.state().fail(&mut batch);
-        if failed.is_empty() {
-            return post(self.target, &request.target, &request.body);
-        }
+        let is_empty = field(&batch, "Entries").as_array().is_none_or(Vec::is_empty);
         let mut answer = json!({"Successful": []});
-        if field(&batch, "Entries").as_array().is_some_and(|entries| !entries.is_empty()) {
-            let (status, body) = post(self.target, &request.target, batch.to_string().as_bytes())?;
-            if status != 200 {
+        if failed.is_empty() || !is_empty {
+            let (status, body) = forward(&batch)?;
+            if status != 200 || failed.is_empty() {
                 return Ok((status, body));
             }
             answer = serde_json::from_slice(&body)?;

@@ -6,14 +6,12 @@
 //! Specification: Amazon SQS API Reference, "SendMessageBatch", "SendMessageBatchResultEntry", "BatchResultErrorEntry".
 
 use super::message::{Form, Value, deduplication_id, group};
+use super::protocol::Said;
 use crate::sink::{Origin, Record};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use std::io::Write as _;
-
-/// Messages in a batch.
-pub(super) const MOST_MESSAGES: usize = 10;
 
 /// Adds a record as the batch's next entry. `is_fifo`: of the queue.
 pub(super) fn entry(out: &mut Vec<u8>, number: usize, record: &Record<'_>, origin: Origin, form: &Form, is_fifo: bool) {
@@ -66,24 +64,6 @@ pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     drop(serde_json::to_writer(out, text));
 }
 
-/// What an answer says of one message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
-    /// The queue has it.
-    Kept,
-    /// The queue does not.
-    Failed {
-        /// The error's code.
-        code: String,
-        /// Whether the message is at fault, and not the service.
-        by_sender: bool,
-        /// For people.
-        text: String,
-    },
-    /// Nothing.
-    Nothing,
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Written {
@@ -120,6 +100,19 @@ pub(super) fn results(body: &[u8], messages: usize) -> Option<Vec<Said>> {
         *said.get_mut(place(&id)?)? = Said::Failed { code, by_sender: sender_fault, text };
     }
     Some(said)
+}
+
+/// Code and message of an answer that is no success.
+pub(super) fn error(body: &[u8]) -> Option<(String, String)> {
+    #[derive(Deserialize)]
+    struct Written {
+        #[serde(rename = "__type")]
+        code: String,
+        #[serde(alias = "Message")]
+        message: Option<String>,
+    }
+    let Written { code, message } = serde_json::from_slice(body).ok()?;
+    Some((code, message.unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -171,5 +164,16 @@ mod tests {
         for body in ["", "[]x", r#"{"Successful":[{"Id":"7"}]}"#, r#"{"Successful":[{"Id":"x"}]}"#] {
             assert_eq!(results(body.as_bytes(), 2), None, "{body}");
         }
+    }
+
+    #[test]
+    fn an_error_has_a_code_and_mostly_a_message() {
+        let code = "com.amazonaws.sqs#QueueDoesNotExist";
+        for member in ["message", "Message"] {
+            let body = format!(r#"{{"__type":"{code}","{member}":"no"}}"#);
+            assert_eq!(error(body.as_bytes()), Some((code.to_owned(), "no".to_owned())));
+        }
+        assert_eq!(error(br#"{"__type":"X"}"#), Some(("X".to_owned(), String::new())));
+        assert_eq!(error(b"<html>"), None);
     }
 }
