@@ -14,7 +14,7 @@ use crate::pg::marker;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, catalog, server};
 use crate::supervise::{RunError, agrees, check_slot};
-use relay::RelayReport;
+pub(super) use relay::{RelayReport, status as of_relay};
 use report::{Rate, Report, SlotReport};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -58,7 +58,9 @@ pub fn status(
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     match request.watch {
-        Some(pause) => Watch { request, terminal, connection: None, last: None }.run(pause, out, stop),
+        Some(pause) => {
+            Watch { request, terminal, connection: None, last: None, last_records: None }.run(pause, out, stop)
+        }
         None if request.all => all::status(request, out),
         None => once(request, out),
     }
@@ -150,7 +152,7 @@ fn judge(request: &Request, found: Found) -> (Report, Result<(), RunError>) {
 }
 
 fn relay_report(request: &Request) -> Option<RelayReport> {
-    relay::status(request.http.as_deref()?, &request.slot)
+    of_relay(request.http.as_deref()?, &request.slot)
 }
 
 /// A watch: keeps its connection, and opens another when that broke.
@@ -160,6 +162,8 @@ struct Watch<'a> {
     connection: Option<Connection>,
     /// The last position, and when it was read.
     last: Option<(u64, Instant)>,
+    /// The relay's last count of records, and when it was read.
+    last_records: Option<(u64, Instant)>,
 }
 
 impl Watch<'_> {
@@ -194,6 +198,7 @@ impl Watch<'_> {
         };
         report.rate = self.rate(&report);
         report.relay = relay_report(self.request);
+        report.records_rate = self.records_rate(&report);
         report.failed(&outcome);
         Ok(report)
     }
@@ -213,6 +218,14 @@ impl Watch<'_> {
         let position = report.slot_row.as_ref()?.confirmed?.bytes();
         let (before, then) = self.last.replace((position, now))?;
         Some(Rate::new(position.saturating_sub(before), now - then))
+    }
+
+    /// `None` as well for a relay that was started since: its count begins anew.
+    fn records_rate(&mut self, report: &Report) -> Option<Rate> {
+        let now = Instant::now();
+        let records = report.relay.as_ref()?.events_total;
+        let (before, then) = self.last_records.replace((records, now))?;
+        Some(Rate::new(records.checked_sub(before)?, now - then))
     }
 
     fn show(&self, report: &Report, out: &mut dyn Write) -> Result<(), CommandError> {

@@ -25,15 +25,19 @@ pub(super) struct Answer {
 
 /// What a relay says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RelayReport {
+pub(in crate::commands) struct RelayReport {
     #[serde(skip_serializing)]
     slot: String,
-    pub(super) state: String,
+    pub(in crate::commands) state: String,
     #[serde(default)]
     in_flight_records: u64,
     #[serde(default)]
-    events_total: u64,
-    last_error: Option<String>,
+    pub(super) events_total: u64,
+    /// With the hint in it.
+    pub(in crate::commands) last_error: Option<String>,
+    /// What fixes it; a relay of before 0.2.0 does not say.
+    #[serde(default, skip_serializing)]
+    pub(in crate::commands) hint: Option<String>,
     #[serde(default)]
     version: String,
 }
@@ -56,7 +60,7 @@ impl RelayReport {
 }
 
 /// What the relay at `address` says, if it reads `slot`.
-pub(super) fn status(address: &str, slot: &str) -> Option<RelayReport> {
+pub(in crate::commands) fn status(address: &str, slot: &str) -> Option<RelayReport> {
     let answer = get(address, "/status").ok()?;
     serde_json::from_str::<RelayReport>(&answer.body).ok().filter(|report| report.slot == slot)
 }

@@ -5,7 +5,7 @@
 
 use super::Request;
 use super::relay::RelayReport;
-use crate::commands::output::{bytes, session};
+use crate::commands::output::{bytes, number, session};
 use crate::lsn::Lsn;
 use crate::pg::catalog::Session;
 use crate::pg::server::Slot;
@@ -28,6 +28,9 @@ pub(super) struct Report {
     /// Bytes of WAL confirmed in a second; only in a watch, from the second look on.
     #[serde(rename = "confirmed_bytes_per_second")]
     pub(super) rate: Option<Rate>,
+    /// Records acknowledged in a second, by the relay on this machine; likewise.
+    #[serde(rename = "records_per_second")]
+    pub(super) records_rate: Option<Rate>,
     pub(super) relay: Option<RelayReport>,
     /// Why no relay can read the slot.
     error: Option<String>,
@@ -56,15 +59,15 @@ pub(super) struct SlotReport {
     reader: Option<String>,
 }
 
-/// Bytes in a second.
+/// Bytes, or records, in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Rate(u64);
 
 impl Rate {
-    pub(super) fn new(bytes: u64, time: Duration) -> Self {
+    pub(super) fn new(count: u64, time: Duration) -> Self {
         let millis = time.as_millis().max(1);
-        Self(u64::try_from(u128::from(bytes) * 1000 / millis).unwrap_or(u64::MAX))
+        Self(u64::try_from(u128::from(count) * 1000 / millis).unwrap_or(u64::MAX))
     }
 }
 
@@ -124,6 +127,7 @@ impl Report {
             publication_exists: None,
             tables: Vec::new(),
             rate: None,
+            records_rate: None,
             relay: None,
             error: None,
             hint: None,
@@ -150,7 +154,7 @@ impl Report {
     pub(super) fn table(&self) -> String {
         let mut rows = vec![("slot", self.slot_line())];
         rows.extend(self.slot_row.iter().flat_map(slot_rows));
-        rows.extend(self.rate.map(|rate| ("rate", format!("{}/s of WAL confirmed", bytes(rate.0)))));
+        rows.extend(self.rate_line().map(|line| ("rate", line)));
         rows.extend(self.publication_line().map(|line| ("publication", line)));
         rows.extend(self.relay.iter().flat_map(RelayReport::rows));
         rows.extend(self.error.as_ref().map(|error| ("trouble", error.clone())));
@@ -164,6 +168,13 @@ impl Report {
             Some(database) => format!("{} ({plugin}, database {database})", self.slot),
             None => format!("{} ({plugin})", self.slot),
         }
+    }
+
+    fn rate_line(&self) -> Option<String> {
+        let records = self.records_rate.map(|rate| format!("{} records/s published", number(rate.0)));
+        let wal = self.rate.map(|rate| format!("{}/s of WAL confirmed", bytes(rate.0)));
+        let known: Vec<String> = records.into_iter().chain(wal).collect();
+        (!known.is_empty()).then(|| known.join(", "))
     }
 
     fn publication_line(&self) -> Option<String> {
@@ -187,7 +198,8 @@ impl Report {
             format!("retained={}", size(row.retained_wal_bytes)),
             format!("wal_status={}", text(row.wal_status)),
         ];
-        line.extend(self.rate.map(|rate| format!("rate={}/s", size(Some(rate.0)))));
+        line.extend(self.rate.map(|rate| format!("confirmed_wal={}/s", size(Some(rate.0)))));
+        line.extend(self.records_rate.map(|rate| format!("records={}/s", rate.0)));
         line.extend(self.relay.as_ref().map(|relay| format!("relay={}", relay.state)));
         line.extend(self.error.as_ref().map(|error| format!("trouble={error:?}")));
         line.join(" ")
@@ -229,6 +241,7 @@ mod tests {
             publication_exists: Some(true),
             tables: vec!["public.outbox".to_owned()],
             rate: None,
+            records_rate: None,
             relay: None,
             error: None,
             hint: None,
@@ -243,7 +256,7 @@ mod tests {
     #[test]
     fn the_same_keys_are_there_with_and_without_a_slot() {
         assert_eq!(keys(&report(Some(&slot()))), keys(&report(None)));
-        assert_eq!(keys(&report(None)).len(), 20);
+        assert_eq!(keys(&report(None)).len(), 21);
     }
 
     #[test]
@@ -281,10 +294,12 @@ mod tests {
     fn a_line_has_no_blanks_inside_its_values() {
         let mut report = report(Some(&slot()));
         report.rate = Some(Rate::new(4096, Duration::from_secs(2)));
+        report.records_rate = Some(Rate::new(2468, Duration::from_secs(2)));
         assert_eq!(
             report.line(),
-            "slot=orders active=yes confirmed=0/20 lag=1.2MiB retained=16.0MiB wal_status=reserved rate=2.0KiB/s"
+            "slot=orders active=yes confirmed=0/20 lag=1.2MiB retained=16.0MiB wal_status=reserved confirmed_wal=2.0KiB/s records=1234/s"
         );
+        assert!(report.table().contains("rate         1,234 records/s published, 2.0 KiB/s of WAL confirmed\n"));
     }
 
     #[test]
