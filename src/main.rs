@@ -8,7 +8,7 @@ use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::run::Error as RunError;
 use walrelay::commands::setup::Held;
 use walrelay::commands::{
-    self, CommandError, backfill, check, dead_letters, prune, republish, setup, status, teardown,
+    self, CommandError, TypedFlags, backfill, check, dead_letters, prune, republish, setup, status, teardown,
 };
 use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::pg::source::Environment;
@@ -37,19 +37,20 @@ fn begin() -> u8 {
 
 fn perform(invocation: Invocation) -> u8 {
     let typed = invocation.typed;
-    let hint = |hint: Option<String>| hint.map(|hint| typed.complete(&hint));
+    let complete = |text: &str| typed.complete(text);
+    let hint = |hint: Option<String>| hint.map(|hint| complete(&hint));
     let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
         Ok(stop) => stop.unwrap_or_default(),
         Err(error) => return fail(&error, error.hint(), error.exit_code()),
     };
     let stop = || stop.load(Ordering::Relaxed);
     let ended = match invocation.task {
-        Task::Run(request) => match commands::run::run(*request) {
+        Task::Run(request) => match commands::run::run(*request, &typed) {
             Ok(()) => return 0,
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
-        Task::Check(request) => check::check(&request, &mut io::stdout(), &|fix| typed.complete(fix)),
+        Task::Check(request) => check::check(&request, &mut io::stdout(), &complete),
         Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
         Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
         Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
@@ -60,11 +61,11 @@ fn perform(invocation: Invocation) -> u8 {
         // A signal ends the process, and with its connection whatever was being waited for.
         Task::Setup(request) => {
             match (setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false), request.backfill) {
-                (Ok(held), Some(request)) => return fill(*request, held, &hint),
+                (Ok(held), Some(request)) => return fill(*request, held, &typed),
                 (ended, _) => ended.map(drop),
             }
         }
-        Task::Backfill(request) => return fill(*request, None, &hint),
+        Task::Backfill(request) => return fill(*request, None, &typed),
         Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
         Task::Ready(address) => status::ready(&address, &mut io::stdout()),
         Task::Teardown(request) => tear_down(&request),
@@ -86,12 +87,12 @@ fn perform(invocation: Invocation) -> u8 {
 }
 
 /// Publishes existing rows; `held`: the snapshot that a new slot came with.
-fn fill(request: backfill::Request, held: Option<Held>, hint: &dyn Fn(Option<String>) -> Option<String>) -> u8 {
-    match backfill::backfill(request, held, &mut io::stdout()) {
+fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u8 {
+    match backfill::backfill(request, held, &mut io::stdout(), typed) {
         Ok(()) => 0,
         // Whoever stopped it knows what for.
         Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_code()),
-        Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
+        Err(error) => fail(&error, error.hint().map(|hint| typed.complete(&hint)), error.exit_code()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! What may be typed of `dead-letters`.
 
 use super::CommonArgs;
-use crate::commands::TypedFlags;
 use clap::Args;
 
 pub(super) const HELP: &str = "\
@@ -74,11 +73,4 @@ pub struct DeadLettersArgs {
     /// Settings that every command has.
     #[command(flatten)]
     pub common: CommonArgs,
-}
-
-impl DeadLettersArgs {
-    /// What was typed of the flags that say where it is pointed at.
-    pub(super) fn place(&self) -> TypedFlags {
-        TypedFlags::new(self.common.config.as_ref(), None, None, self.slot.as_ref())
-    }
 }

@@ -7,16 +7,19 @@
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 
 mod brief;
+mod completions;
+mod flags;
 mod parse;
 
-pub use parse::{Refused, actions, completions, parse, setting_of_alias, settings, write_manual};
+#[cfg(test)]
+pub(crate) use completions::VALUES;
+pub use completions::completions;
+pub use parse::{Refused, actions, parse, setting_of_alias, settings, write_manual};
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-
-use crate::commands::TypedFlags;
 
 mod dead_letters;
 mod registry;
@@ -337,7 +340,7 @@ pub struct RowArgs {
     #[arg(long, value_name = "COLUMN")]
     pub headers_column: Option<String>,
 
-    /// Integer column of the record's partition [default: by the key, as Java clients choose]
+    /// Integer column of the record's partition, empty for none [default: by the key, as Java clients choose]
     #[arg(long, value_name = "COLUMN")]
     pub partition_column: Option<String>,
 
@@ -548,27 +551,6 @@ pub struct TeardownArgs {
     /// Settings that every command has.
     #[command(flatten)]
     pub common: CommonArgs,
-}
-
-impl Typed {
-    /// What was typed of the flags that say where a command is pointed at.
-    pub fn place(&self) -> TypedFlags {
-        let (common, source) = match self {
-            Self::Run(args) => (&args.common, &args.source),
-            Self::Check(args) => (&args.run.common, &args.run.source),
-            Self::Setup(args) => (&args.common, &args.source),
-            Self::Status(args) => (&args.common, &args.source),
-            Self::Teardown(args) => (&args.common, &args.source),
-            Self::DeadLetters(args) => return args.place(),
-            Self::Bench(args) => return TypedFlags::new(args.common.config.as_ref(), args.source.as_ref(), None, None),
-            Self::Completions { .. } | Self::Man { .. } => return TypedFlags::default(),
-            Self::Republish(args) => (&args.common, &args.source),
-            Self::Prune(args) => (&args.common, &args.source),
-            Self::Backfill(args) => (&args.run.common, &args.run.source),
-        };
-        let SourceArgs { source, publication, slot, .. } = source;
-        TypedFlags::new(common.config.as_ref(), source.as_ref(), publication.as_ref(), slot.as_ref())
-    }
 }
 
 /// What `bench` takes.

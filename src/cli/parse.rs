@@ -2,11 +2,11 @@
 //!
 //! Invariant: no message quotes an argument that may hold a password.
 
-use super::{Cli, Typed, brief};
+use super::{Cli, Typed, brief, flags};
+use crate::commands::TypedFlags;
 use crate::given::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser as _};
-use clap_complete::Shell;
+use clap::{CommandFactory, FromArgMatches as _};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -24,13 +24,16 @@ pub enum Refused {
     },
 }
 
-/// Reads the arguments, the program's name first.
+/// Reads the arguments, the program's name first: the command, and which of its flags were typed.
 ///
 /// # Errors
 /// Help or version was asked for, or the arguments are wrong.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Typed, Refused> {
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Typed, TypedFlags), Refused> {
     let arguments = arguments.into_iter().collect::<Vec<_>>();
-    let parsed = Cli::try_parse_from(&arguments).map(|cli| cli.command);
+    let parsed = Cli::command().try_get_matches_from(&arguments).and_then(|matches| {
+        let flags = flags::typed(&Cli::command(), &matches);
+        Cli::from_arg_matches(&matches).map(|cli| (cli.command, flags))
+    });
     parsed.map_err(|error| {
         let is_brief = error.kind() == ErrorKind::DisplayHelp && arguments.iter().any(|argument| argument == "-h");
         let brief = is_brief.then(|| brief::brief(Cli::command()).try_get_matches_from(&arguments).err()).flatten();
@@ -42,13 +45,6 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Typed, Ref
 fn command_in(arguments: &[OsString]) -> Option<String> {
     let typed = arguments.get(1)?.to_str()?;
     command_names().into_iter().find(|name| name == typed)
-}
-
-/// A shell's completions.
-pub fn completions(shell: Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
-    script
 }
 
 /// Writes the pages of the manual, one for each command, into a folder.

@@ -29,7 +29,7 @@ pub use output::shown_source;
 pub use shards::ShardError;
 pub use signals::{end, stop_on_signal};
 pub use target::OutboxPlace;
-pub use typed::TypedFlags;
+pub use typed::{CommandFlags, Flag, TypedFlag, TypedFlags};
 
 /// Columns that say how old a row is, in the order in which they are tried.
 const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurred_at"];

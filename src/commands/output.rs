@@ -2,6 +2,7 @@
 //!
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
+pub(super) use crate::given::shell_quoted;
 pub(super) use crate::given::units::bytes;
 use crate::outbox::TableName;
 use crate::pg::catalog::Session;
@@ -84,19 +85,30 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
 
 /// A table as `--table` takes it: as SQL, which folds what is not quoted to lower case.
 pub(super) fn typed(table: &TableName) -> String {
-    let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    let part = |name: &str| if plain(name) { name.to_owned() } else { identifier(name) };
-    format!("{}.{}", part(&table.schema), part(&table.name))
+    table.as_typed()
 }
 
-/// As one word for a POSIX shell.
-pub(super) fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@=,%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
+/// A connection string without secrets as another role's; `None`: it cannot be told how.
+pub(super) fn as_role(source: &str, role: &str) -> Option<String> {
+    let Some((scheme, rest)) = source.split_once("://") else {
+        let others = source.split_whitespace().filter(|pair| !pair.starts_with("user="));
+        let is_simple =
+            !source.contains(['\'', '\\', '…']) && role.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let user = format!("user={role}");
+        return is_simple.then(|| others.chain([user.as_str()]).collect::<Vec<_>>().join(" "));
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
+    Some(format!("{scheme}://{}@{hosts}{path}", percent_encoded(role)))
+}
+
+/// As a part of a URI.
+fn percent_encoded(text: &str) -> String {
+    let encoded = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encoded).collect()
 }
 
 /// A connection string without its password. One that holds a secret in another form is not shown at all.
@@ -174,6 +186,19 @@ mod tests {
         ] {
             assert_eq!(shown_source(text), shown);
         }
+    }
+
+    #[test]
+    fn a_connection_string_becomes_another_roles() {
+        for (text, shown) in [
+            ("postgres://postgres@h:5432/d?sslmode=require", Some("postgres://my%20role@h:5432/d?sslmode=require")),
+            ("postgres://h/d", Some("postgres://my%20role@h/d")),
+            ("postgres:///d?host=/tmp", Some("postgres://my%20role@/d?host=/tmp")),
+            ("host=h user=u dbname=d", None),
+        ] {
+            assert_eq!(as_role(text, "my role").as_deref(), shown, "{text}");
+        }
+        assert_eq!(as_role("host=h user=u dbname=d", "relay").as_deref(), Some("host=h dbname=d user=relay"));
     }
 
     #[test]

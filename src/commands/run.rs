@@ -14,12 +14,12 @@ mod request;
 pub use request::{Limits, OnStop, Request};
 
 use super::notify::Notifier;
-use super::{CommandError, setup};
+use super::{CommandError, TypedFlags, setup};
 use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
 use crate::lsn::Lsn;
-use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
+use crate::metrics::{Hint, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
@@ -140,11 +140,11 @@ impl Error {
     }
 }
 
-/// Runs until a signal or an error ends it.
+/// Runs until a signal or an error ends it. `typed`: what the commands of a hint repeat.
 ///
 /// # Errors
 /// See [`Error`]; its exit code is the process's.
-pub fn run(config: Request) -> Result<(), Error> {
+pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
     let outbox =
         Outbox::new(config.mapping.clone(), config.tables.clone())?.with_patterns(config.table_patterns.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -157,7 +157,7 @@ pub fn run(config: Request) -> Result<(), Error> {
         Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
         sink => Ok(sink?),
     };
-    runtime.block_on(control.serve(sink))
+    runtime.block_on(control.serve(sink, typed))
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
@@ -216,9 +216,10 @@ pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
 }
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
-fn hold(error: &Error, metrics: &Metrics) {
-    let (text, hint) = (chain(error), error.hint());
+fn hold(error: &Error, typed: &TypedFlags, metrics: &Metrics) {
+    let (text, hint) = (chain(error), error.hint().map(|hint| typed.complete(&hint)));
     tracing::error!(error = text, hint, "stopped: operator action required, see hint; SIGTERM exits");
+    let hint = hint.map(|text| Hint { commands: typed.commands(&text), text });
     metrics.stopped(text, hint);
 }
 
@@ -258,7 +259,7 @@ impl Control {
         open(config, &format!("walrelay/{}", config.slot), config.delivery)
     }
 
-    async fn serve(self, sink: Result<Box<dyn Sink + Send>, Error>) -> Result<(), Error> {
+    async fn serve(self, sink: Result<Box<dyn Sink + Send>, Error>, typed: &TypedFlags) -> Result<(), Error> {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
             Err(Error::Bind(error)) if self.config.dry_run => {
@@ -297,7 +298,7 @@ impl Control {
             tokio::select! {
                 ended = &mut outcome => match ended.map_err(|_| Error::Vanished)? {
                     Err(error) if on_stop == OnStop::Hold && error.exit_code() == EXIT_OPERATOR => {
-                        hold(&error, &metrics);
+                        hold(&error, typed, &metrics);
                         tokio::select! {
                             _ = signals.next() => {}
                             () = &mut http => {}

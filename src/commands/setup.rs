@@ -16,7 +16,7 @@ mod slot;
 
 use super::backfill;
 use super::error::CommandError;
-use super::output::{Told, bytes, command, number};
+use super::output::{Told, as_role, bytes, command, number};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
@@ -74,6 +74,16 @@ impl Request {
         let source = self.typed_source.as_deref();
         Told { source, publication: &self.publication, slot: &self.slot, tables: &[] }
     }
+
+    /// What to do then: run, as the role that it is for.
+    fn next(&self) -> String {
+        let run = |source: Option<&str>| command("run", &Told { source, tables: &self.tables, ..self.told() });
+        let Some(role) = &self.role else { return run(self.typed_source.as_deref()) };
+        match self.typed_source.as_deref().and_then(|source| as_role(source, role)) {
+            Some(source) => run(Some(&source)),
+            None => format!("{}, where the connection string, or PGUSER, names the role {role}", run(None)),
+        }
+    }
 }
 
 /// Prints or does what the database still needs. `notes`: what is waited for. `stop`: whether to give up waiting. The snapshot that
@@ -111,7 +121,7 @@ pub fn setup(
     };
     let connection = begin(connection, &mut voice)?;
     let held = apply(connection, request, &mut voice)?;
-    writeln!(out, "next: {}", command("run", &Told { tables: &request.tables, ..request.told() }))?;
+    writeln!(out, "next: {}", request.next())?;
     Ok(held)
 }
 

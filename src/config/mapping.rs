@@ -58,7 +58,7 @@ impl Reader<'_> {
             type_column: self.optional_name("type-column", args.type_column.as_deref())?,
             route_column: self.name("route-column", args.route_column.as_deref())?,
             headers_column: self.optional_name("headers-column", args.headers_column.as_deref())?,
-            partition_column: self.name("partition-column", args.partition_column.as_deref())?,
+            partition_column: self.optional_name("partition-column", args.partition_column.as_deref())?,
             ..mapping
         })
     }

@@ -48,7 +48,7 @@ pub struct Invocation {
     pub log: LogConfig,
     /// To be logged once logging works.
     pub warnings: Vec<String>,
-    /// What was typed of the flags that say where a command is pointed at: hints repeat them.
+    /// Which flags were typed: hints repeat them.
     pub typed: TypedFlags,
 }
 
@@ -118,8 +118,7 @@ pub enum LogFormat {
 /// Help or version was asked for, or a setting is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
     let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read_with(common, &[], environment, task);
-    let typed = cli::parse(arguments)?;
-    let place = typed.place();
+    let (typed, flags) = cli::parse(arguments)?;
     let invocation = match typed {
         Typed::Run(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
             Ok(Task::Run(reader.run(&args)?.into()))
@@ -147,7 +146,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         }
         Typed::Prune(args) => read(&args.common, &|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
     };
-    invocation.map(|invocation| Invocation { typed: place, ..invocation })
+    invocation.map(|invocation| Invocation { typed: flags, ..invocation })
 }
 
 /// A task without settings.

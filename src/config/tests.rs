@@ -719,3 +719,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn every_value_that_a_shell_offers_is_one() {
+    for (flag, values) in crate::cli::VALUES {
+        let of_bench = ["payload-type", "sink"].contains(&flag);
+        for value in values {
+            let (flag, command) = (format!("--{flag}"), if of_bench { "bench" } else { "run" });
+            let more = if flag == "--cloudevents" { &["--cloudevents-source", "/shop"][..] } else { &[] };
+            let arguments = [&[command, &flag, value], more].concat();
+            let parsed = parse_in(&environment(&[]), &arguments);
+            assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn every_flag_that_is_typed_is_repeated_by_hints_where_the_command_takes_it() {
+    let typed = [
+        "run",
+        "-d",
+        "postgres://u:hunter2@h/d",
+        "--setup",
+        "-t",
+        "outbox",
+        "--topic=x.{route}",
+        "-X",
+        "linger.ms=5",
+        "-X",
+        "sasl.password=hunter2",
+        "--dry-run=false",
+        "--on-bad-row",
+        "skip",
+    ];
+    let typed = parse_in(&environment(&[]), &typed).unwrap().typed;
+    assert_eq!(
+        typed.complete("walrelay run --key-column k; walrelay setup --apply; walrelay teardown --yes"),
+        "walrelay run --key-column k --source postgres://u@h/d --setup --table outbox --dry-run=false -X linger.ms=5 \
+         -X 'sasl.password=…' --topic 'x.{route}' --on-bad-row skip; walrelay setup --apply --source postgres://u@h/d \
+         --table outbox; walrelay teardown --yes --source postgres://u@h/d"
+    );
+}

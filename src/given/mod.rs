@@ -1,14 +1,16 @@
 //! A setting before it means anything: its text, and where its user gave it.
 //!
-//! In: texts. Out: [`Given`], the error that names its [`Origin`], durations and sizes, the nearest known word. Knows no setting,
-//! no command and no destination; those who do say what is valid.
+//! In: texts. Out: [`Given`], the error that names its [`Origin`], durations and sizes, the nearest known word, words of a shell. Knows
+//! no setting, no command and no destination; those who do say what is valid.
 
 mod error;
 mod nearest;
+mod shell;
 pub mod units;
 
 pub use error::SettingError;
 pub use nearest::nearest;
+pub use shell::shell_quoted;
 
 use std::fmt;
 use std::path::PathBuf;

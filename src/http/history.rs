@@ -84,6 +84,8 @@ pub(super) struct Point {
     pub(super) rate: f64,
     /// The 99th percentile of what was delivered; `None` when nothing was.
     pub(super) latency: Option<Duration>,
+    /// It is larger than that, and no more is known.
+    pub(super) latency_is_larger: bool,
     /// The largest seen.
     pub(super) lag: Duration,
     /// The largest seen, in records.
@@ -112,6 +114,8 @@ pub(super) struct Trouble {
     pub(super) text: String,
     /// What the relay did about it.
     pub(super) state: State,
+    /// It is about rows that were not published, while the others were.
+    pub(super) is_of_rows: bool,
 }
 
 /// The last 15 minutes.
@@ -123,10 +127,14 @@ pub(super) struct History {
     last: Option<Look>,
     /// Oldest first, [`POINT_EVERY`] apart.
     topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
+    /// Of the last look, where that is no point.
+    last_topics: Option<(Instant, BTreeMap<String, u64>)>,
     /// Each text once, the one noticed last at the end.
     troubles: VecDeque<Trouble>,
     /// The text that the last look found.
     standing: Option<String>,
+    /// Rows that the last look found not published.
+    bad_rows: u64,
 }
 
 impl History {
@@ -145,6 +153,21 @@ impl History {
         // A destination that only falls silent names no trouble.
         let silent = || (state == State::Blocked).then(|| SILENT.to_owned());
         self.notice(metrics.trouble().or_else(silent), state, now.instant);
+        self.count_bad_rows(&metrics.bad_row_totals(), state, now.instant);
+    }
+
+    /// Rows that are put aside or left out stop nothing: they are told by how many they are.
+    fn count_bad_rows(&mut self, totals: &BTreeMap<String, u64>, state: State, now: Instant) {
+        let all = totals.values().sum();
+        if std::mem::replace(&mut self.bad_rows, all) >= all {
+            return;
+        }
+        let reasons: Vec<String> =
+            totals.iter().filter(|(_, count)| **count > 0).map(|(reason, count)| format!("{reason} {count}")).collect();
+        let rows = if all == 1 { "row was" } else { "rows were" };
+        let text = format!("{all} {rows} not published since the start: {}", reasons.join(", "));
+        self.troubles.retain(|trouble| !trouble.is_of_rows);
+        push_bounded(&mut self.troubles, Trouble { at: now, text, state, is_of_rows: true }, TROUBLES);
     }
 
     fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
@@ -155,10 +178,10 @@ impl History {
         }
         let due = self.points.back().is_none_or(|point| look.at.saturating_duration_since(point.at) >= POINT_EVERY);
         if !due {
-            self.last = Some(look);
+            (self.last, self.last_topics) = (Some(look), Some((look.at, topics())));
             return;
         }
-        self.last = None;
+        (self.last, self.last_topics) = (None, None);
         push_bounded(&mut self.points, look, POINTS);
         push_bounded(&mut self.topics, (look.at, topics()), TOPIC_LOOKS);
     }
@@ -166,8 +189,12 @@ impl History {
     fn notice(&mut self, text: Option<String>, state: State, now: Instant) {
         if let Some(text) = text.clone().filter(|_| text != self.standing) {
             self.troubles.retain(|trouble| trouble.text != text);
-            push_bounded(&mut self.troubles, Trouble { at: now, text, state }, TROUBLES);
-        } else if let Some(trouble) = self.troubles.back_mut().filter(|_| text.is_some() && state != State::Streaming) {
+            let trouble = Trouble { at: now, text, state, is_of_rows: false };
+            push_bounded(&mut self.troubles, trouble, TROUBLES);
+        } else if text.is_some()
+            && state != State::Streaming
+            && let Some(trouble) = self.troubles.iter_mut().rfind(|trouble| !trouble.is_of_rows)
+        {
             // What it does about the trouble may show a moment later than the trouble.
             trouble.state = state;
         }
@@ -191,13 +218,16 @@ impl History {
         Some((from, to))
     }
 
-    /// The chart's points, oldest first.
+    /// The chart's points, oldest first; the last one is still to be filled.
     pub(super) fn points(&self, now: Instant) -> impl Iterator<Item = Point> {
-        self.points.iter().zip(self.points.iter().skip(1)).filter_map(move |(from, to)| {
+        let ends = self.points.iter().skip(1).chain(&self.last);
+        self.points.iter().zip(ends).filter_map(move |(from, to)| {
+            let latencies = to.latencies.since(from.latencies);
             Some(Point {
                 age: now.saturating_duration_since(to.at),
                 rate: per_second(from.events, to.events, from.at, to.at)?,
-                latency: to.latencies.since(from.latencies).quantile(0.99),
+                latency: latencies.quantile(0.99),
+                latency_is_larger: latencies.is_above_bounds(0.99),
                 lag: to.lag,
                 in_flight: to.in_flight,
                 mood: to.mood,
@@ -207,9 +237,9 @@ impl History {
 
     /// Every topic, the busiest of the last minute first.
     pub(super) fn topics(&self) -> Vec<Topic> {
-        let Some(((from, before), (to, totals))) = self.topics.front().zip(self.topics.back()) else {
-            return Vec::new();
-        };
+        let Some((to, totals)) = self.last_topics.as_ref().or_else(|| self.topics.back()) else { return Vec::new() };
+        let is_of_the_minute = |(at, _): &&(Instant, _)| to.saturating_duration_since(*at) <= WINDOW;
+        let Some((from, before)) = self.topics.iter().find(is_of_the_minute) else { return Vec::new() };
         let mut topics: Vec<Topic> = totals
             .iter()
             .map(|(name, &total)| {
@@ -336,6 +366,39 @@ mod tests {
             _ => {}
         });
         assert_eq!(history.troubles().next().unwrap().state, State::Connecting);
+    }
+
+    #[test]
+    fn rows_that_are_put_aside_are_a_trouble_that_is_told_once_with_their_number() {
+        let (history, now) = watched(30, |metrics, second| match second {
+            3 => metrics.bad_row("invalid_topic"),
+            10 => metrics.last_error(Some("refused".to_owned())),
+            20 => (0..2).for_each(|_| metrics.bad_row("null_route")),
+            _ => {}
+        });
+        let found: Vec<(u64, &str, bool)> = history
+            .troubles()
+            .map(|trouble| ((now - trouble.at).as_secs(), trouble.text.as_str(), trouble.is_of_rows))
+            .collect();
+        let rows = "3 rows were not published since the start: invalid_topic 1, null_route 2";
+        assert_eq!(found, [(10, rows, true), (20, "refused", false)]);
+    }
+
+    #[test]
+    fn figures_of_now_are_within_the_chart_and_topics_add_up_to_the_rate() {
+        for seconds in 1..20 {
+            let (history, now) = watched(seconds, |metrics, second| {
+                acknowledge(metrics, "a", 100 * second);
+                acknowledge(metrics, "b", 7);
+                metrics.in_flight(second, 0);
+            });
+            let points: Vec<Point> = history.points(now).collect();
+            let rate = history.rate().unwrap();
+            assert!(points.iter().any(|point| point.rate >= rate), "{seconds}: {rate} {points:?}");
+            assert_eq!(points.last().map(|point| (point.age, point.in_flight)), Some((Duration::ZERO, seconds)));
+            let of_topics: f64 = history.topics().iter().map(|topic| topic.rate).sum();
+            assert!((of_topics - rate).abs() < 0.001, "{seconds}: {of_topics} {rate}");
+        }
     }
 
     #[test]

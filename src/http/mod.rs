@@ -237,7 +237,9 @@ impl Site {
         }
     }
 
+    /// All of its figures are of one look, so that none exceeds its own chart.
     fn page(&self, now: Moment) -> Response<Full<Bytes>> {
+        self.look(now);
         let text = page::render(&self.metrics, &self.history(), now);
         let mut page = response(StatusCode::OK, "text/html; charset=utf-8", text);
         if let Some(policy) = &self.policy {

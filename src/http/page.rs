@@ -9,7 +9,7 @@ mod chart;
 mod words;
 
 use super::history::{History, Mood, Point, Topic, Trouble};
-use crate::metrics::{Metrics, Moment, State, Status};
+use crate::metrics::{Hint, Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 use words::{Age, Count, PerSecond, Size, Text};
@@ -51,7 +51,7 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
          <header><span><strong>walrelay</strong> slot <strong>{slot}</strong>, publication {publication}</span>\
          <nav aria-label=\"For programs\"><a href=\"metrics\">metrics</a> <a href=\"status\">status</a> \
          <a href=\"readyz\">ready?</a> <a href=\"livez\">live?</a></nav></header>\n\
-         <p id=\"stale\" role=\"alert\"></p><p id=\"said\" class=\"unseen\" role=\"status\"></p>\n\
+         <p id=\"stale\" role=\"alert\"></p><p id=\"paused\" role=\"status\"></p><p id=\"said\" class=\"unseen\" role=\"status\"></p>\n\
          <main>\n{main}</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
         icon = view.icon(),
         state = status.state,
@@ -119,14 +119,21 @@ impl View<'_> {
 
     fn trouble_item(&self, trouble: &Trouble) -> String {
         let age = Age(self.now.instant.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-        format!("<li><span class=\"quiet\">{age} ago</span>{}</li>\n", self.told(&trouble.text, trouble.state))
+        let told = if trouble.is_of_rows {
+            format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&trouble.text))
+        } else {
+            self.told(&trouble.text, trouble.state)
+        };
+        format!("<li><span class=\"quiet\">{age} ago</span>{told}</li>\n")
     }
 
     /// A trouble, and what to do about it: the hint of a relay that stopped for it, or what its state wants; HTML.
     fn told(&self, trouble: &str, state: State) -> String {
-        let hint = self.metrics.hint().filter(|_| state == State::Stopped).map(|hint| Text(&hint).to_string());
-        let hint = hint.unwrap_or_else(|| advice(state, self.metrics.destination()));
-        format!("<p>{}</p>\n<p class=\"quiet\">{hint}</p>\n", Text(trouble))
+        let hint = match self.metrics.hint().filter(|_| state == State::Stopped) {
+            Some(hint) => hint_with_commands(&hint),
+            None => format!("<p class=\"quiet\">{}</p>\n", advice(state, self.metrics.destination())),
+        };
+        format!("<p>{}</p>\n{hint}", Text(trouble))
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -154,19 +161,24 @@ impl View<'_> {
 
     fn latency(&self, points: &[Point]) -> String {
         let latencies = self.history.latencies();
-        let quantile = |share| latencies.quantile(share).map(|latency| Age(latency.as_secs_f64()).to_string());
+        let quantile =
+            |share| latencies.quantile(share).map(|latency| at_least(latency, latencies.is_above_bounds(share)));
         let more = match quantile(0.99) {
+            Some(p99) if latencies.is_above_bounds(0.99) => {
+                format!("median, commit to acknowledgement; more than 1 % took {p99}")
+            }
             Some(p99) => format!("median, commit to acknowledgement; 99 % in {p99}"),
             None => "commit to acknowledgement: none in the last minute".to_owned(),
         };
         let values: Vec<_> =
             points.iter().map(|point| (point.age, point.latency.map(|latency| latency.as_secs_f64()))).collect();
-        let highest = values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+        let highest = points.iter().filter_map(|point| Some((point.latency?, point.latency_is_larger))).max();
+        let (highest, is_larger) = highest.unwrap_or_default();
         Tile {
             name: "Latency",
             figure: quantile(0.5).unwrap_or_else(|| NOTHING.to_owned()),
             more,
-            highest: Age(highest).to_string(),
+            highest: at_least(highest, is_larger),
         }
         .render(&values, 0.01)
     }
@@ -176,10 +188,12 @@ impl View<'_> {
             Some(bytes) => format!("{} of log not confirmed", Size(bytes)),
             None => "age of the oldest transaction that is not delivered".to_owned(),
         };
-        let values: Vec<_> = points.iter().map(|point| (point.age, Some(point.lag.as_secs_f64()))).collect();
+        let now = self.metrics.lag(self.now).as_secs_f64();
+        let before = points.iter().map(|point| (point.age, Some(point.lag.as_secs_f64())));
+        let values: Vec<_> = before.chain([(Duration::ZERO, Some(now))]).collect();
         Tile {
             name: "Lag",
-            figure: Age(self.metrics.lag(self.now).as_secs_f64()).to_string(),
+            figure: Age(now).to_string(),
             more: behind,
             highest: Age(values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max)).to_string(),
         }
@@ -188,8 +202,10 @@ impl View<'_> {
 
     #[allow(clippy::cast_precision_loss, reason = "drawn")]
     fn in_flight(&self, points: &[Point]) -> String {
-        let values: Vec<_> = points.iter().map(|point| (point.age, Some(point.in_flight as f64))).collect();
-        let highest = points.iter().map(|point| point.in_flight).max().unwrap_or_default();
+        let now = self.status.in_flight_records;
+        let before = points.iter().map(|point| (point.age, Some(point.in_flight as f64)));
+        let values: Vec<_> = before.chain([(Duration::ZERO, Some(now as f64))]).collect();
+        let highest = points.iter().map(|point| point.in_flight).chain([now]).max().unwrap_or_default();
         Tile {
             name: "In flight",
             figure: Count(self.status.in_flight_records).to_string(),
@@ -302,6 +318,34 @@ fn topic_row(topic: &Topic, top: f64) -> String {
     )
 }
 
+/// A latency, of which may be known only that it is larger.
+fn at_least(latency: Duration, is_larger: bool) -> String {
+    let age = Age(latency.as_secs_f64());
+    if is_larger { format!("more than {age}") } else { age.to_string() }
+}
+
+/// A hint; each command in it on a line of its own, with a button that the script fills with life.
+fn hint_with_commands(hint: &Hint) -> String {
+    let mut html = String::new();
+    let mut rest = hint.text.as_str();
+    let words = |text: &str| match text.trim() {
+        "" => String::new(),
+        text => format!("<p class=\"quiet\">{}</p>\n", Text(text)),
+    };
+    for command in &hint.commands {
+        let Some((before, after)) = rest.split_once(command.as_str()) else { continue };
+        let button = "<button type=\"button\" class=\"copy\" hidden>Copy</button>";
+        html.extend([&words(before), "<div class=\"command\"><code tabindex=\"0\">"]);
+        html.extend([&Text(command).to_string(), "</code>", button, "</div>\n"]);
+        rest = after;
+    }
+    html + &words(rest)
+}
+
+/// What to do about rows that were not published.
+const ROWS_ADVICE: &str = "The log names each of them. <code>walrelay dead-letters</code> lists those that are in the dead-letter topic, \
+                           and with <code>--replay</code> publishes them once the cause is fixed.";
+
 /// What to do about a trouble with which the relay is in this state; HTML.
 fn advice(state: State, destination: &str) -> String {
     let text = match state {
@@ -374,10 +418,67 @@ mod tests {
     #[test]
     fn a_hint_stands_apart_from_what_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
-        metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".to_owned()));
+        let hint = Hint { text: "skip <it>".to_owned(), commands: Vec::new() };
+        metrics.stopped("a row cannot be published".to_owned(), Some(hint));
         let page = page(&metrics);
         let both = "<p>a row cannot be published</p>\n<p class=\"quiet\">skip &lt;it&gt;</p>";
         assert_eq!(page.matches(both).count(), 2, "{page}");
+    }
+
+    #[test]
+    fn each_command_of_a_hint_has_a_line_and_a_button() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        let (run, skip) = ("walrelay run --topic 'a<b>'", "walrelay run --bad-row-at 0/1:0=skip");
+        let text = format!("row 7 stays: {run}, or {skip}; then start walrelay again");
+        let commands = vec![run.to_owned(), skip.to_owned()];
+        metrics.stopped("a row cannot be published".to_owned(), Some(Hint { text, commands }));
+        let page = page(&metrics);
+        let button = "</code><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n";
+        for part in [
+            "<p class=\"quiet\">row 7 stays:</p>\n<div class=\"command\"><code tabindex=\"0\">walrelay run --topic &#39;a&lt;b&gt;&#39;",
+            &format!("{skip}{button}<p class=\"quiet\">; then start walrelay again</p>"),
+        ] {
+            assert!(page.contains(part), "no {part} in {page}");
+        }
+    }
+
+    #[test]
+    fn a_latency_above_what_is_told_apart_says_so() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        let mut history = History::default();
+        let first = Moment::now();
+        history.look(&metrics, first);
+        (0..3).for_each(|_| metrics.transaction_delivered(Duration::from_secs(90)));
+        let now = Moment { instant: first.instant + Duration::from_secs(6), ..first };
+        history.look(&metrics, now);
+        let page = render(&metrics, &history, now);
+        assert!(page.contains("<p class=\"figure\">more than 60 s</p>"), "{page}");
+        assert!(
+            page.contains("more than 1 % took more than 60 s") && page.contains("highest more than 60 s"),
+            "{page}"
+        );
+        assert!(!page.contains("99 % in"), "{page}");
+    }
+
+    #[test]
+    fn no_figure_exceeds_its_own_charts_highest() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        let mut history = History::default();
+        let now = Moment::now();
+        history.look(&metrics, now);
+        metrics.in_flight(1_900, 1);
+        let page = render(&metrics, &history, now);
+        assert!(page.contains("<p class=\"figure\">1,900</p>") && page.contains("highest 1,900<"), "{page}");
+    }
+
+    #[test]
+    fn rows_in_the_dead_letter_topic_are_among_the_troubles_of_a_relay_that_streams() {
+        let metrics = Metrics::new("orders", "p", Instant::now());
+        metrics.set_state(State::Streaming);
+        metrics.bad_row("invalid_topic");
+        let page = page(&metrics);
+        assert!(page.contains("1 row was not published since the start: invalid_topic 1"), "{page}");
+        assert!(page.contains("<code>walrelay dead-letters</code> lists"), "{page}");
     }
 
     #[test]

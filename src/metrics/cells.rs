@@ -192,6 +192,13 @@ impl Latencies {
         Self(counts)
     }
 
+    /// Whether the latency that `share` (0 to 1) of them did not exceed is above the largest bound, so that no more is known of it.
+    #[allow(clippy::cast_precision_loss, reason = "as in the estimate")]
+    pub fn is_above_bounds(self, share: f64) -> bool {
+        let [.., within, all] = self.0;
+        all > 0 && (within as f64) < share * all as f64
+    }
+
     /// The latency that `share` (0 to 1) of them did not exceed, as Prometheus' `histogram_quantile` estimates it: evenly
     /// spread in their bucket, and the largest bound for what is above it. `None` when there are none.
     #[allow(clippy::cast_precision_loss, reason = "an estimate, for people")]
@@ -223,6 +230,15 @@ mod tests {
         assert_eq!(tally.counts().len(), MAX_LABELS + 1);
         assert_eq!(tally.counts()["other"], 6);
         assert_eq!(tally.counts()["0"], 2);
+    }
+
+    #[test]
+    fn what_is_above_the_largest_bound_is_known_to_be() {
+        let latency = Latency::default();
+        assert!(!latency.now().is_above_bounds(0.99));
+        (0..99).for_each(|_| latency.observe(Duration::from_mins(1)));
+        latency.observe(Duration::from_millis(60_001));
+        assert_eq!([0.5, 0.99, 0.995].map(|share| latency.now().is_above_bounds(share)), [false, false, true]);
     }
 
     #[test]

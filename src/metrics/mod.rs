@@ -86,6 +86,15 @@ impl State {
     }
 }
 
+/// What fixes a trouble.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint {
+    /// For people.
+    pub text: String,
+    /// What of it can be pasted as it is, in its order.
+    pub commands: Vec<String>,
+}
+
 /// The other end of a connection that was lost and made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
@@ -145,7 +154,7 @@ pub struct Metrics {
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     /// What fixes that, once the relay has stopped for it.
-    hint: Mutex<Option<String>>,
+    hint: Mutex<Option<Hint>>,
     blocked_on: Mutex<Option<String>>,
     /// All that is wrong is that nothing is acknowledged.
     only_silent: AtomicBool,
@@ -336,7 +345,7 @@ impl Metrics {
     }
 
     /// Why the relay has stopped for good, for people, and what fixes it.
-    pub fn stopped(&self, text: String, hint: Option<String>) {
+    pub fn stopped(&self, text: String, hint: Option<Hint>) {
         self.last_error(Some(text));
         *lock(&self.hint) = hint;
         self.blocked_on(None);
@@ -344,7 +353,7 @@ impl Metrics {
     }
 
     /// What fixes the trouble for which the relay has stopped.
-    pub fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<Hint> {
         lock(&self.hint).clone()
     }
 
@@ -436,7 +445,7 @@ impl Metrics {
     /// The same in one text with what fixes it, where that is known.
     pub fn trouble_with_hint(&self) -> Option<String> {
         let text = self.trouble()?;
-        Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}")))
+        Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {}", hint.text)))
     }
 }
 

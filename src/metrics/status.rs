@@ -32,8 +32,10 @@ pub struct Status {
     pub events_total: u64,
     /// Seconds since the last acknowledgement; `None` when there was none.
     pub last_ack_seconds: Option<f64>,
-    /// The obstacle or the last trouble, for people.
+    /// The obstacle or the last trouble, for people, with what fixes it.
     pub last_error: Option<String>,
+    /// What fixes it by itself; `None` when that is not known.
+    pub hint: Option<String>,
     /// Seconds since the start.
     pub uptime_seconds: f64,
     /// walrelay's version.
@@ -56,6 +58,7 @@ impl Metrics {
             events_total: self.events_total(),
             last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
             last_error: self.trouble_with_hint(),
+            hint: self.hint().map(|hint| hint.text),
             uptime_seconds: seconds(self.since_start(now)),
             version: env!("CARGO_PKG_VERSION"),
         }
@@ -92,7 +95,7 @@ mod tests {
         let expected = json!({
             "slot": "orders", "publication": "outbox_pub", "state": "connecting", "confirmed_lsn": "0/0",
             "received_lsn": "0/0", "lag_bytes": null, "in_flight_records": 0, "in_flight_bytes": 0, "events_total": 0,
-            "last_ack_seconds": null, "last_error": null, "uptime_seconds": 0.0, "version": env!("CARGO_PKG_VERSION"),
+            "last_ack_seconds": null, "last_error": null, "hint": null, "uptime_seconds": 0.0, "version": env!("CARGO_PKG_VERSION"),
         });
         assert_eq!(parsed(&metrics, start), expected);
     }

@@ -8,7 +8,7 @@ use super::connect::Details;
 use super::fault::{BadReason, shown};
 use super::json::{self, Member};
 use super::kind::Kind;
-use super::plan::{self, Connected, Plan, PlanColumn, PlanError, Role};
+use super::plan::{self, Connected, Lack, Plan, PlanColumn, PlanError, Role};
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
 use crate::route::Topic;
@@ -88,13 +88,19 @@ pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<Strin
 
 fn missing(error: PlanError) -> BadReason {
     match error {
-        PlanError::NoColumnForRole { role, tried, .. } => missing_role(role, tried.join(", ")),
+        PlanError::Lacks { lacks, .. } => match lacks.into_iter().next() {
+            Some(Lack::Role { role, tried, .. }) => missing_role(role, tried.join(", ")),
+            Some(Lack::Named { flag, column, .. }) => missing_named(flag, column),
+            None => missing_role(Role::Route, String::new()),
+        },
         PlanError::NotAsDebezium { column, why, .. } => BadReason::Unwritable { column, value: why.to_owned() },
-        PlanError::NoSuchColumn { flag, column, .. } | PlanError::WrongType { flag, column, .. } => {
-            let roles = [Role::Id, Role::Payload];
-            missing_role(roles.into_iter().find(|role| role.flag() == flag).unwrap_or(Role::Route), column)
-        }
+        PlanError::WrongType { flag, column, .. } => missing_named(flag, column),
     }
+}
+
+fn missing_named(flag: &str, column: String) -> BadReason {
+    let roles = [Role::Id, Role::Payload];
+    missing_role(roles.into_iter().find(|role| role.flag() == flag).unwrap_or(Role::Route), column)
 }
 
 fn missing_role(role: Role, column: String) -> BadReason {

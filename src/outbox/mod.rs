@@ -38,7 +38,7 @@ pub(crate) use json::push_base64;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 use plan::Connected;
-pub use plan::{Plan, PlanError, Role};
+pub use plan::{Lack, Plan, PlanError, Role};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
@@ -67,7 +67,20 @@ pub struct Outbox {
     details: Details,
     /// Types that it did not know even when asked for them.
     unknown_types: Vec<u32>,
+    /// See [`Outbox::readings`].
+    readings: Vec<Reading>,
     scratch: record::Scratch,
+}
+
+/// How a table is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// `schema.table`.
+    pub table: String,
+    /// Role and column: see [`Plan::roles`].
+    pub columns: Vec<(String, String)>,
+    /// Its records have no key, and nobody said that none is meant.
+    pub lacks_key: bool,
 }
 
 #[derive(Debug)]
@@ -160,7 +173,8 @@ impl Outbox {
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
         let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
-        Ok(Self { mapping, topic, tables, unmappable, relations, text_only, details, unknown_types, scratch })
+        let readings = Vec::new();
+        Ok(Self { mapping, topic, tables, unmappable, relations, text_only, details, unknown_types, readings, scratch })
     }
 
     /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
@@ -201,12 +215,24 @@ impl Outbox {
         self.relations.clear();
         self.unmappable = None;
         self.tables.published(tables);
-        let plans: Vec<Plan> = tables
-            .iter()
-            .filter(|table| self.tables.covers(table))
-            .map(|table| self.catalogued(&table.relation))
-            .collect::<Result<_, _>>()?;
+        self.readings.clear();
+        let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
+        let plans: Vec<Plan> =
+            covered.iter().map(|table| self.catalogued(&table.relation)).collect::<Result<_, _>>()?;
+        self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
+        self.readings.dedup();
         Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+    }
+
+    /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are told by their table.
+    pub fn readings(&self) -> &[Reading] {
+        &self.readings
+    }
+
+    fn reading(&self, table: &PublishedTable, plan: &Plan) -> Reading {
+        let (schema, name) = table.ancestors.last().cloned().unwrap_or_else(|| table.relation.full_name());
+        let lacks_key = plan.column(Role::Key).is_none() && self.mapping.key_column.as_deref() != Some("");
+        Reading { table: format!("{schema}.{name}"), columns: plan.roles(), lacks_key }
     }
 
     /// The catalogue has a table that cannot be mapped, and had it at `position`. What was committed before that comes with the
@@ -325,6 +351,22 @@ impl Outbox {
         let mut topic = String::new();
         self.topic.render(|at| names.get(at).map_or("", String::as_str), &mut topic);
         topic
+    }
+
+    /// Whether a table with these columns could be an outbox, as the settings are.
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub fn could_read(&self, relation: &Relation) -> Result<(), PlanError> {
+        Plan::new(relation, &self.mapping, &self.topic).map(drop)
+    }
+
+    /// The names that a payload's column may have.
+    pub fn payload_names(&self) -> Vec<&str> {
+        match &self.mapping.payload_column {
+            Some(name) => vec![name],
+            None => Role::Payload.names().to_vec(),
+        }
     }
 
     /// Lends the record of an inserted row to `take`.

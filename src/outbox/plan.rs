@@ -8,12 +8,16 @@
 //! case and all; a name that a flag gives beats the names tried; an empty one turns an optional role off. A table that
 //! lacks what it needs is an error that says what was tried, what is there and which flag helps. Reads no row.
 
+mod error;
+
+pub use error::{Lack, PlanError};
+
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
-use crate::route::{Name, Topic};
+use crate::route::{Name, Topic, TopicSetting};
 use std::fmt;
 
 /// Which column plays which role in one table. Every index is below the number of columns.
@@ -76,7 +80,15 @@ pub enum Role {
     Headers,
 }
 
+/// What ids are called beside the names tried.
+const ID_NAMES: [&str; 5] = ["uuid", "guid", "message_id", "messageid", "outbox_id"];
+
+/// What names of columns with a kind of event have in them.
+const ROUTE_NAMES: [&str; 6] = ["type", "kind", "topic", "stream", "aggregate", "entity"];
+
 impl Role {
+    const ALL: [Self; 6] = [Self::Id, Self::Key, Self::Payload, Self::Type, Self::Route, Self::Headers];
+
     const IN_TOPICS: [(&'static str, Self); 4] =
         [("id", Self::Id), ("route", Self::Route), ("key", Self::Key), ("type", Self::Type)];
 
@@ -118,101 +130,6 @@ impl fmt::Display for Role {
     }
 }
 
-/// A table that cannot be read as an outbox. An operator must act: see [`PlanError::hint`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No column for a role that is needed.
-    #[error("table {table} has no column for the {role}: tried {}; it has {}", tried.join(", "), listed(present))]
-    NoColumnForRole {
-        /// `schema.table`.
-        table: String,
-        /// The role.
-        role: Role,
-        /// The names tried.
-        tried: Vec<String>,
-        /// The columns that are there.
-        present: Vec<String>,
-        /// The one of them that comes nearest to a name tried, if one comes near.
-        nearest: Option<String>,
-    },
-    /// A setting names a column that is not there.
-    #[error("table {table} has no column \"{column}\", which {flag} names; it has {}", listed(present))]
-    NoSuchColumn {
-        /// `schema.table`.
-        table: String,
-        /// The setting.
-        flag: &'static str,
-        /// The column that it names.
-        column: String,
-        /// The columns that are there.
-        present: Vec<String>,
-        /// The one of them that comes nearest, if one comes near.
-        nearest: Option<String>,
-    },
-    /// A column's type has no form that Debezium would give it.
-    #[error("column \"{column}\" of table {table} is {why}")]
-    NotAsDebezium {
-        /// `schema.table`.
-        table: String,
-        /// The column.
-        column: String,
-        /// What it is, and what helps.
-        why: &'static str,
-    },
-    /// A column cannot do what a setting wants of it.
-    #[error("column \"{column}\" of table {table}, which {flag} names, is {type_name}: {wanted} is wanted")]
-    WrongType {
-        /// `schema.table`.
-        table: String,
-        /// The setting.
-        flag: &'static str,
-        /// The column that it names.
-        column: String,
-        /// Its type.
-        type_name: String,
-        /// What it should be.
-        wanted: &'static str,
-    },
-}
-
-impl PlanError {
-    /// What fixes it, in one sentence.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::NoColumnForRole { role, nearest, present, .. } => {
-                let flag = role.flag();
-                let name = match nearest {
-                    Some(nearest) => nearest.clone(),
-                    None if present.is_empty() => "with a column that the publication sends".to_owned(),
-                    None => format!("with one of {}", listed(present)),
-                };
-                match role {
-                    Role::Route => format!("name it: {flag} {name}, or give a --topic without {{route}}"),
-                    Role::Id | Role::Key | Role::Payload | Role::Type | Role::Headers => {
-                        format!("name it: {flag} {name}")
-                    }
-                }
-            }
-            Self::NoSuchColumn { flag, nearest: Some(nearest), .. } => {
-                format!("did you mean \"{nearest}\"? set {flag}")
-            }
-            Self::NoSuchColumn { flag, nearest: None, .. } => {
-                format!(
-                    "set {flag} to one of the table's columns (a generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored)"
-                )
-            }
-            Self::NotAsDebezium { .. } => {
-                "the records would not be Debezium's: change what the message names in its files".to_owned()
-            }
-            Self::WrongType { flag, wanted, .. } => format!("set {flag} to a column of type {wanted}"),
-        }
-    }
-}
-
-fn listed(columns: &[String]) -> String {
-    if columns.is_empty() { "no column that is published".to_owned() } else { columns.join(", ") }
-}
-
 impl Plan {
     /// Finds each role's column. A start-up check may build the [`Relation`] from the catalogue: only names and types
     /// are looked at.
@@ -235,25 +152,39 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let captured = mapping.connect.as_ref().map(|connect| connect.captured());
         let find = Finder { table: &table, columns: &columns, mapping, captured: captured.as_ref() };
-        let envelope = find.pairs("--envelope", &mapping.envelope)?;
+        let mut found = Found::default();
+        let envelope = find.pairs("--envelope", &mapping.envelope, &mut found);
         let timestamp = match &mapping.timestamp {
             Timestamp::Commit => None,
-            Timestamp::Column(name) => Some(find.flagged("--timestamp", name)?),
+            Timestamp::Column(name) => found.take(find.flagged("--timestamp", name)),
+        };
+        let (id, key) = (found.take(find.needed(Role::Id)), found.optional(find.role(Role::Key)));
+        let payload = found.take(find.needed(Role::Payload));
+        let event_type = match mapping.cloudevents {
+            Some(_) => found.take(find.needed(Role::Type)),
+            None => found.optional(find.role(Role::Type)),
+        };
+        let headers = found.optional(find.headers());
+        let partition = found.optional(find.additional("--partition-column", mapping.partition_column.as_deref()));
+        let schema_id = mapping.schema_id.as_ref().and_then(SchemaId::column);
+        let schema_id = found.optional(find.additional("--schema-id", schema_id));
+        let names = topic.names();
+        let topic = names.into_iter().filter_map(|name| found.take(find.topic_name(name))).collect();
+        let extra_headers = find.pairs("--header", &mapping.headers, &mut found);
+        let (Some(id), Some(payload), true) = (id, payload, found.lacks.is_empty()) else {
+            return Err(find.lacking(found.lacks));
         };
         Ok(Self {
-            id: find.needed(Role::Id)?,
-            key: find.role(Role::Key)?,
-            payload: find.needed(Role::Payload)?,
-            event_type: match mapping.cloudevents {
-                Some(_) => Some(find.needed(Role::Type)?),
-                None => find.role(Role::Type)?,
-            },
-            headers: find.headers()?,
-            partition: find.additional("--partition-column", mapping.partition_column.as_deref())?,
+            id,
+            key,
+            payload,
+            event_type,
+            headers,
+            partition,
             timestamp,
-            schema_id: find.additional("--schema-id", mapping.schema_id.as_ref().and_then(SchemaId::column))?,
-            topic: topic.names().into_iter().map(|name| find.topic_name(name)).collect::<Result<_, _>>()?,
-            extra_headers: find.pairs("--header", &mapping.headers)?,
+            schema_id,
+            topic,
+            extra_headers,
             envelope_names: envelope.iter().map(|(name, _)| name.clone()).collect(),
             envelope: envelope.into_iter().map(as_json_name).collect(),
             connect: None,
@@ -411,6 +342,28 @@ impl From<&RelationColumn> for PlanColumn {
     }
 }
 
+/// What was found, and what was not.
+#[derive(Default)]
+struct Found {
+    /// Each once.
+    lacks: Vec<Lack>,
+}
+
+impl Found {
+    fn take(&mut self, found: Result<usize, Lack>) -> Option<usize> {
+        self.optional(found.map(Some))
+    }
+
+    fn optional(&mut self, found: Result<Option<usize>, Lack>) -> Option<usize> {
+        found.unwrap_or_else(|lack| {
+            if !self.lacks.contains(&lack) {
+                self.lacks.push(lack);
+            }
+            None
+        })
+    }
+}
+
 /// Finds columns by name in one table.
 struct Finder<'a> {
     table: &'a str,
@@ -429,17 +382,17 @@ impl Finder<'_> {
         self.captured.is_none_or(|captured| captured.capture_column(self.table, name))
     }
 
-    fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, PlanError> {
-        self.named(name).ok_or_else(|| PlanError::NoSuchColumn {
-            table: self.table.to_owned(),
-            flag,
-            column: name.to_owned(),
-            present: self.present(),
-            nearest: self.nearest(&[name]),
-        })
+    fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, Lack> {
+        self.valued(flag, name, str::to_owned)
     }
 
-    fn optional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, PlanError> {
+    /// As [`Finder::flagged`], where the setting's value has more in it than the column's name.
+    fn valued(&self, flag: &'static str, name: &str, value: impl FnOnce(&str) -> String) -> Result<usize, Lack> {
+        let meant = || self.nearest(&[name]).map(|nearest| value(&nearest));
+        self.named(name).ok_or_else(|| Lack::Named { flag, column: name.to_owned(), meant: meant() })
+    }
+
+    fn optional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
         name.filter(|name| !name.is_empty()).map(|name| self.flagged(flag, name)).transpose()
     }
 
@@ -456,7 +409,7 @@ impl Finder<'_> {
         setting.as_deref()
     }
 
-    fn role(&self, role: Role) -> Result<Option<usize>, PlanError> {
+    fn role(&self, role: Role) -> Result<Option<usize>, Lack> {
         match (self.setting(role), role) {
             (Some(name), _) => self.optional(role.flag(), Some(name)),
             (None, Role::Route) => self.tried(role).map_or_else(|| self.role(Role::Type), |index| Ok(Some(index))),
@@ -468,18 +421,18 @@ impl Finder<'_> {
         role.names().iter().find_map(|name| self.named(name))
     }
 
-    fn needed(&self, role: Role) -> Result<usize, PlanError> {
+    fn needed(&self, role: Role) -> Result<usize, Lack> {
         self.role(role)?.ok_or_else(|| self.no_column_for(role))
     }
 
     /// Found by name it must be able to hold a JSON object; named by the flag, [`Plan::check_types`] says so.
-    fn headers(&self) -> Result<Option<usize>, PlanError> {
+    fn headers(&self) -> Result<Option<usize>, Lack> {
         let found = self.role(Role::Headers)?;
         let by_name = self.setting(Role::Headers).is_none();
         Ok(found.filter(|&index| !by_name || self.columns.get(index).is_some_and(|column| column.kind.may_hold_json())))
     }
 
-    fn topic_name(&self, name: Name<'_>) -> Result<usize, PlanError> {
+    fn topic_name(&self, name: Name<'_>) -> Result<usize, Lack> {
         let name = match name {
             Name::Route => return self.needed(Role::Route),
             Name::ColumnOrRole(name) => name,
@@ -488,7 +441,18 @@ impl Finder<'_> {
         match (self.named(name), role) {
             (Some(index), _) => Ok(index),
             (None, Some(role)) => self.needed(role),
-            (None, None) => self.flagged("--topic", name),
+            (None, None) => self.valued("--topic", name, |meant| self.topic_with(name, meant)),
+        }
+    }
+
+    /// The topic's template with another column in a name's place.
+    fn topic_with(&self, name: &str, meant: &str) -> String {
+        match &self.mapping.topic {
+            TopicSetting::Template(template) => {
+                let filtered = template.replace(&format!("{{{name}|"), &format!("{{{meant}|"));
+                filtered.replace(&format!("{{{name}}}"), &format!("{{{meant}}}"))
+            }
+            TopicSetting::Regex { .. } => meant.to_owned(),
         }
     }
 
@@ -497,17 +461,26 @@ impl Finder<'_> {
         self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_missing) && self.named(name).is_none()
     }
 
-    fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, PlanError> {
+    fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
         self.optional(flag, name.filter(|name| !self.may_lack(name)))
     }
 
-    fn pairs(&self, flag: &'static str, pairs: &[(String, String)]) -> Result<Vec<(String, usize)>, PlanError> {
+    fn pairs(&self, flag: &'static str, pairs: &[(String, String)], found: &mut Found) -> Vec<(String, usize)> {
         let wanted = pairs.iter().filter(|(_, column)| !self.may_lack(column));
-        wanted.map(|(name, column)| Ok((name.clone(), self.flagged(flag, column)?))).collect()
+        let pair = |(name, column): &(String, String)| {
+            let index = found.take(self.valued(flag, column, |meant| format!("{name}={meant}")))?;
+            Some((name.clone(), index))
+        };
+        wanted.filter_map(pair).collect()
     }
 
     #[cold]
-    fn no_column_for(&self, role: Role) -> PlanError {
+    fn lacking(&self, lacks: Vec<Lack>) -> PlanError {
+        PlanError::Lacks { table: self.table.to_owned(), lacks, present: self.present(), widen: None }
+    }
+
+    #[cold]
+    fn no_column_for(&self, role: Role) -> Lack {
         let mut tried: Vec<&str> = role.names().to_vec();
         if role == Role::Route {
             match self.setting(Role::Type) {
@@ -515,13 +488,41 @@ impl Finder<'_> {
                 None => tried.extend(Role::Type.names()),
             }
         }
-        PlanError::NoColumnForRole {
-            table: self.table.to_owned(),
-            role,
-            nearest: self.nearest(&tried),
-            tried: tried.into_iter().map(str::to_owned).collect(),
-            present: self.present(),
-        }
+        let likely = self.nearest(&tried).or_else(|| self.only_one_for(role));
+        let topic = if role == Role::Route { self.topic_without_route() } else { None };
+        Lack::Role { role, tried: tried.into_iter().map(str::to_owned).collect(), likely, topic }
+    }
+
+    /// The topic's template with the table's name in the route's place: one topic for all of its rows.
+    fn topic_without_route(&self) -> Option<String> {
+        let TopicSetting::Template(template) = &self.mapping.topic else { return None };
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+        let name: String = self.table.rsplit('.').next()?.chars().filter(is_plain).collect();
+        let (before, after) = template.split_once("{route")?;
+        Some(format!("{before}{name}{}", after.split_once('}')?.1))
+    }
+
+    /// The one column without a role whose type, or whose name, is a role's.
+    fn only_one_for(&self, role: Role) -> Option<String> {
+        let could_be = |column: &&PlanColumn| match role {
+            Role::Id => column.kind == Kind::Uuid || ID_NAMES.contains(&column.name.as_str()),
+            Role::Payload => matches!(column.kind, Kind::Json | Kind::Jsonb | Kind::Bytea),
+            Role::Route | Role::Type => {
+                column.kind == Kind::Text && ROUTE_NAMES.iter().any(|part| column.name.contains(part))
+            }
+            Role::Key | Role::Headers => false,
+        };
+        let free = self.columns.iter().filter(|column| self.is_captured(&column.name) && !self.has_role(&column.name));
+        let mut fitting = free.filter(could_be);
+        let first = fitting.next()?;
+        fitting.next().is_none().then(|| first.name.clone())
+    }
+
+    fn has_role(&self, name: &str) -> bool {
+        Role::ALL.into_iter().any(|role| {
+            let index = self.role(role).ok().flatten();
+            index.and_then(|index| self.columns.get(index)).is_some_and(|column| column.name == name)
+        })
     }
 
     fn present(&self) -> Vec<String> {

@@ -2,6 +2,7 @@
 //!
 //! In: a text. Out: the name as Postgres stores it. Whether there is such a table is not known here.
 
+use crate::pg;
 use crate::pgoutput::{PublishedTable, Relation};
 use std::fmt;
 
@@ -38,6 +39,13 @@ impl fmt::Display for TableName {
 }
 
 impl TableName {
+    /// As [`TableName::parse`] reads it, and so as `--table` takes it.
+    pub(crate) fn as_typed(&self) -> String {
+        let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let part = |name: &str| if plain(name) { name.to_owned() } else { pg::identifier(name) };
+        format!("{}.{}", part(&self.schema), part(&self.name))
+    }
+
     /// Reads it as SQL does: what is not in double quotes is folded to lower case. `None`: it is no table's name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (first, rest) = identifier(text.trim())?;
@@ -116,6 +124,12 @@ mod tests {
         #[test]
         fn no_text_panics(text in any::<String>()) {
             let _read = TableName::parse(&text);
+        }
+
+        #[test]
+        fn a_name_as_it_is_typed_comes_back(schema in "[^\0]{1,10}", name in "[^\0]{1,10}") {
+            let table = TableName { schema, name };
+            prop_assert_eq!(TableName::parse(&table.as_typed()), Some(table));
         }
 
         #[test]

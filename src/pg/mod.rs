@@ -12,6 +12,7 @@ pub mod instance;
 pub mod kept;
 mod login;
 pub(crate) mod marker;
+pub mod names;
 mod notes;
 pub(crate) mod pooler;
 pub mod progress;

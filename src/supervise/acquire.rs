@@ -11,7 +11,7 @@ use super::lineage::Lineage;
 use super::server::{Acquired, NotAcquired};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TypeDetail};
+use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, Reading, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
@@ -41,12 +41,31 @@ pub(super) struct Known {
     slot_seen: bool,
     /// What was seen of it.
     lineage: Lineage,
+    /// How its tables are read, as it was told last.
+    readings: Vec<Reading>,
 }
 
 impl Known {
     /// A connection for questions, to the server that the replication connection reaches.
     fn beside(&self, target: &Target, purpose: Purpose) -> Result<Connection, Error> {
         server::open_beside(&target.source, purpose, &self.started_at)
+    }
+
+    /// Says which column is which, whenever that is new.
+    fn tell_readings(&mut self, readings: &[Reading]) {
+        for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
+            let columns: Vec<String> =
+                reading.columns.iter().map(|(role, column)| format!("{role}={column}")).collect();
+            tracing::info!(table = reading.table, columns = columns.join(" "), "reading table");
+            if reading.lacks_key {
+                tracing::warn!(
+                    table = reading.table,
+                    hint = "walrelay check, with the same flags, says what gives them one; --key-column '' if none is meant",
+                    "records have no key: they spread over the partitions, and consumers see them in no order"
+                );
+            }
+        }
+        self.readings = readings.to_vec();
     }
 }
 
@@ -109,6 +128,7 @@ fn take(
     }
     relay.outbox_mut().looks_at(flushed);
     let (binary, unmappable) = look_at_publication(&mut control, target, relay.outbox_mut())?;
+    known.tell_readings(relay.outbox_mut().readings());
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);

@@ -1,5 +1,6 @@
 //! Why a run ended other than on request: each case with its exit code and with what to do.
 
+use crate::given::shell_quoted;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::outbox::{BadReason, PlanError};
@@ -14,6 +15,12 @@ pub const EXIT_RESTART: u8 = 1;
 
 /// An operator must act.
 pub const EXIT_OPERATOR: u8 = 2;
+
+/// Characters of a slot's name.
+const MOST_OF_SLOT: usize = 63;
+
+/// Of these, so many at most for what is added to another one's.
+const MOST_OF_SUFFIX: usize = 30;
 
 /// Why a run ended.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +85,14 @@ pub enum RunError {
     /// A table lacks a column that is needed.
     #[error(transparent)]
     Unmappable(Box<PlanError>),
+    /// An error that the database was looked at for.
+    #[error("{}", super::chain(error))]
+    Advised {
+        /// The error.
+        error: Box<Self>,
+        /// What fixes it here.
+        hint: String,
+    },
     /// No such slot; the publication is there.
     #[error("replication slot \"{slot}\" does not exist: was it never made, or has it been lost?")]
     NoSlot {
@@ -259,6 +274,7 @@ impl RunError {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Advised { error, .. } => error.exit_code(),
             Self::Postgres(error) if error.recovery() != Recovery::Stop => EXIT_RESTART,
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } | Self::Protocol(_) => EXIT_RESTART,
             Self::Postgres(_)
@@ -298,7 +314,8 @@ impl RunError {
                 "ALTER SYSTEM SET wal_level = logical; then restart Postgres (managed services: the parameter rds.logical_replication, cloudsql.logical_decoding, …)".to_owned()
             }
             Self::NoPublication { publication, .. } => format!(
-                "walrelay setup --apply --publication {publication} --table SCHEMA.TABLE, or: CREATE PUBLICATION {} FOR TABLE … WITH (publish = 'insert');",
+                "walrelay setup --apply --publication {} --table SCHEMA.TABLE, or: CREATE PUBLICATION {} FOR TABLE … WITH (publish = 'insert');",
+                shell_quoted(publication),
                 pg::identifier(publication)
             ),
             Self::NoInserts { publication } => {
@@ -318,12 +335,17 @@ impl RunError {
                 "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
             ),
             Self::Unmappable(error) => error.hint(),
+            Self::Advised { hint, .. } => hint.clone(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
-            Self::SlotOfOtherDatabase { found, .. } => {
-                format!("connect to that database (--source …/{found}), or choose another --slot")
+            Self::SlotOfOtherDatabase { slot, found, wanted } => {
+                let own = another_slot(slot, wanted);
+                format!(
+                    "for a slot of this database: walrelay setup --apply --slot {own} && walrelay run --slot {own}; or connect to that database (--source …/{found})"
+                )
             }
-            Self::SlotOfOtherPlugin { .. } | Self::TemporarySlot { .. } | Self::TwoPhaseSlot { .. } => {
-                "choose another name: walrelay setup --apply --slot NAME".to_owned()
+            Self::SlotOfOtherPlugin { slot, .. } | Self::TemporarySlot { slot } | Self::TwoPhaseSlot { slot } => {
+                let own = another_slot(slot, "relay");
+                format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}")
             }
             Self::SlotLost { slot, .. } => format!(
                 "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; more room next time: max_slot_wal_keep_size"
@@ -345,7 +367,7 @@ impl RunError {
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(
-                "{}: make topic {topic}, give it room or the right to write it, name another with --dead-letter-topic, or pass over the row with --bad-row-at {}=skip; then start walrelay again",
+                "{}: make topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or leave the row out: walrelay run --bad-row-at {}=skip",
                 where_it_stays(row),
                 row.position
             ),
@@ -354,11 +376,24 @@ impl RunError {
             }
             Self::StrangeProgress { .. } => "another --slot, or another Kafka".to_owned(),
             Self::TransactionTooLong { .. } => {
-                "-X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it with --delivery at-least-once once, and come back".to_owned()
+                "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, and come back".to_owned()
             }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
     }
+}
+
+/// The next power of two that is large enough, as `--max-row` takes it; that takes 1 GiB at most.
+fn room_for(bytes: usize) -> String {
+    format!("{}KiB", bytes.max(1).checked_next_power_of_two().unwrap_or(bytes).clamp(1 << 10, 1 << 30) >> 10)
+}
+
+/// A name for another slot: letters, digits and underscores, 63 at most.
+fn another_slot(slot: &str, suffix: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let suffix: String = suffix.chars().map(plain).take(MOST_OF_SUFFIX).collect();
+    let slot: String = slot.chars().take(MOST_OF_SLOT - 1 - suffix.len()).collect();
+    format!("{slot}_{suffix}")
 }
 
 fn where_it_stays(row: &BadRowAt) -> String {
@@ -370,9 +405,12 @@ fn bad_row_hint(row: &BadRowAt) -> String {
     let (stays, at) = (where_it_stays(row), row.position);
     match row.row.reason {
         BadReason::TooLarge { bytes, .. } => format!(
-            "{stays}: raise --max-row above {bytes} (bytes) if a row may be so large, or pass over it with --bad-row-at {at}=skip; then start walrelay again"
+            "{stays}: walrelay run --max-row {} if a row may be so large, or pass over it: walrelay run --bad-row-at {at}=skip",
+            room_for(bytes)
         ),
-        BadReason::Updated => format!("{stays}: --on-update warn or skip; then start walrelay again"),
+        BadReason::Updated => {
+            format!("{stays}: walrelay run --on-update warn, which skips updates and logs them, or --on-update skip")
+        }
         BadReason::GoneTable => format!(
             "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has tables that are no outbox, put {} into it again, made anew if need be, and name it with --table as well); if it is no outbox, --bad-row-at {at}=skip; then start walrelay again",
             row.row.table
@@ -390,7 +428,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its fate with --bad-row-at {at}=dead-letter (walrelay dead-letters --replay publishes it once the cause is fixed) or --bad-row-at {at}=skip; then start walrelay again"
+            "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names) and start walrelay again; or put it aside: walrelay run --bad-row-at {at}=dead-letter (walrelay dead-letters --replay publishes it once the cause is fixed), or leave it out: walrelay run --bad-row-at {at}=skip"
         ),
     }
 }
@@ -411,7 +449,8 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
 fn postgres_hint(error: &pg::Error) -> Option<String> {
     if let pg::Error::Frame(FrameError::TooLarge { length, .. }) = error {
         return Some(format!(
-            "raise --max-row above {length} (bytes) if a row may be so large; the slot stays before its transaction"
+            "walrelay run --max-row {} if a row may be so large; the slot stays before its transaction",
+            room_for(*length)
         ));
     }
     if let pg::Error::Authentication { .. } = error {

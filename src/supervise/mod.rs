@@ -4,12 +4,14 @@
 //! Invariant: an outage, of either side and however long, ends nothing; only what an operator must decide does.
 
 mod acquire;
+mod advice;
 mod backoff;
 mod error;
 mod lineage;
 mod server;
 
 pub(crate) use acquire::{check_slot, look_at_tables};
+pub(crate) use advice::Surroundings;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
 pub use server::{Acquired, NotAcquired, PgServer, Server};
@@ -113,7 +115,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
         };
         self.relay.sink_mut().abandon();
-        outcome
+        outcome.map_err(|error| self.server.advised(self.relay.outbox_mut(), error))
     }
 
     /// One connection, from its beginning to its end and what follows from that; `None` to go on with the next.
@@ -427,7 +429,7 @@ mod tests {
     fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
         let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
         assert_eq!(error.exit_code(), EXIT_OPERATOR);
-        assert!(error.hint().unwrap().contains("--max-row above 2000"), "{:?}", error.hint());
+        assert!(error.hint().unwrap().contains("--max-row 2KiB"), "{:?}", error.hint());
     }
 
     #[test]

@@ -5,9 +5,11 @@
 
 use super::Target;
 use super::acquire::{self, Known};
+use super::advice;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
+use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
 use crate::pg::{Error, ReplicationStream, Upstream};
 use crate::relay::{Clock, Relay};
@@ -49,6 +51,11 @@ pub trait Server {
 
     /// What fixes this error of a server that was never reached: it would come tomorrow as well.
     fn remedy(&self, error: &Error) -> Option<&'static str>;
+
+    /// The same error that ends the run, with what the server shows to fix it.
+    fn advised(&self, _outbox: &Outbox, error: RunError) -> RunError {
+        error
+    }
 }
 
 /// A stream, and what goes with it.
@@ -126,5 +133,9 @@ impl Server for PgServer {
     fn remedy(&self, error: &Error) -> Option<&'static str> {
         let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
         Pooler::recognise(&host.to_string(), error).map(Pooler::fix)
+    }
+
+    fn advised(&self, outbox: &Outbox, error: RunError) -> RunError {
+        advice::advised(&self.target, outbox, error)
     }
 }

@@ -9,7 +9,8 @@ use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{self, Mode, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane, binary, fresh, quoted};
+use crate::hints::first_commands;
+use crate::lane::{LONG, Lane, binary, fresh, quoted, wait_log};
 use crate::own;
 
 /// Debezium's outbox table, as it should be.
@@ -62,7 +63,7 @@ fn check(lane: &Lane, more: &[&str]) -> Checked {
 }
 
 #[track_caller]
-fn checked(arguments: &[String]) -> Checked {
+pub(crate) fn checked(arguments: &[String]) -> Checked {
     checked_as(arguments, &[])
 }
 
@@ -236,7 +237,8 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
     fixed_by_sql(&lane, &[], "key", "warn", &["no column for the key"]);
     lane.sql("ALTER TABLE outbox DROP COLUMN aggregateid; ALTER TABLE outbox ADD COLUMN customer_id text");
     let fix = check(&lane, &[]).level("key", "warn", &["no column for the key"]);
-    let flags: Vec<&str> = fix.strip_prefix("walrelay run ").unwrap().split(' ').collect();
+    let command = first_commands(&fix).remove(0);
+    let flags: Vec<&str> = command[1..].iter().map(String::as_str).collect();
     check(&lane, &flags).level("columns", "ok", &[]);
     assert!(check(&lane, &flags).of("key").is_empty(), "{fix}");
     fixed_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
@@ -278,6 +280,43 @@ fn rows_from_before_the_slot_are_counted_with_the_line_that_publishes_them() {
         "WITH moved AS (DELETE FROM outbox WHERE {clause} RETURNING *) INSERT INTO outbox SELECT * FROM moved"
     ));
     check(&lane, &[]).level("before_slot", "ok", &["no row is older"]);
+}
+
+#[test]
+fn the_rows_that_came_last_are_looked_at_and_not_those_that_stand_last() {
+    let lane = good();
+    // As a table that is pruned all the time: what comes now stands where room became free.
+    lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) SELECT 'old', 'k', 't', to_json(repeat('x', 700)) FROM generate_series(1, 3000)");
+    lane.sql("DELETE FROM outbox WHERE ctid < '(200,0)'");
+    lane.sql("VACUUM outbox");
+    lane.sql(&ROW.replace("'order'", "'new'"));
+    let sample = || check(&lane, &[]).report["tables"][0]["sample_topic"].clone();
+    assert_eq!(sample(), lane.topic("new"), "by their transactions");
+    lane.sql("CREATE INDEX ON outbox (created_at)");
+    assert_eq!(sample(), lane.topic("new"), "by the index");
+}
+
+#[test]
+fn a_relay_that_is_held_at_a_bad_row_fails_the_check_with_its_own_hint() {
+    let lane = good();
+    lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('Big Order', 'k', 't', '{}')");
+    let relay = lane.relay(&["--on-stop", "hold"]);
+    wait_log(&relay, "stopped: operator action required");
+    // Whatever the table has in it now.
+    lane.sql("DELETE FROM outbox");
+    let http = format!("127.0.0.1:{}", relay.http_port());
+    let found = check(&lane, &["--http", &http]);
+    assert_eq!(found.code, 2);
+    let fix = found.level("relay", "fail", &["is stopped", "Big Order"]);
+    let commands = first_commands(&fix);
+    assert!(commands[0].iter().any(|word| word.ends_with("=dead-letter")), "{fix}");
+    assert!(commands[0].contains(&lane.topic("{route}")), "the flags that it was started with: {fix}");
+    drop(relay);
+    assert!(check(&lane, &["--http", &http]).of("relay").is_empty());
+    let flags: Vec<&str> = commands[0][1..].iter().map(String::as_str).collect();
+    let relay = lane.streaming(&flags);
+    let http = format!("127.0.0.1:{}", relay.http_port());
+    check(&lane, &["--http", &http]).level("relay", "ok", &["streaming"]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod exactly_once;
 mod failover;
 mod fates;
 mod first_batch;
+mod hints;
 mod idle;
 #[cfg(feature = "nats")]
 mod nats;

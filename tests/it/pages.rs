@@ -41,7 +41,7 @@ const DECLARED: [&str; 6] = [
     "walrelay_slot_active",
 ];
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "slot",
     "publication",
     "state",
@@ -53,6 +53,7 @@ const KEYS: [&str; 13] = [
     "events_total",
     "last_ack_seconds",
     "last_error",
+    "hint",
     "uptime_seconds",
     "version",
 ];

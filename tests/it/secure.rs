@@ -9,6 +9,7 @@ use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::secure::SecureKafka;
 
 use crate::check::checked_as;
+use crate::hints::first_commands;
 use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, ids, wait_events};
 
 pub(crate) const PASSWORD: &str = "s3cret-of-kafka";
@@ -254,8 +255,9 @@ fn a_protocol_that_the_listener_does_not_speak_is_told_by_check_with_flags_that_
         arguments.push("--json".to_owned());
         let password = [("WALRELAY_KAFKA_SASL_PASSWORD", PASSWORD)];
         let fix = checked_as(&arguments, &password).level("connection", "fail", &["Kafka at"]);
-        let flags = fix.strip_prefix("walrelay run ").unwrap_or_else(|| panic!("{properties:?}: {fix}"));
-        arguments.extend(flags.split(' ').map(str::to_owned));
+        let commands = first_commands(&fix);
+        assert_eq!(commands.len(), 1, "{properties:?}: {fix}");
+        arguments.extend_from_slice(&commands[0][1..]);
         checked_as(&arguments, &password).level("connection", "ok", &["brokers answer"]);
     }
 }

@@ -17,6 +17,7 @@ mod proof;
 mod reader;
 mod resume;
 
+use super::TypedFlags;
 use super::error::CommandError;
 use super::output::number;
 use super::run::{self, Error};
@@ -77,11 +78,12 @@ impl Request {
     }
 }
 
-/// Publishes the rows, or counts them on `out`; `held`: the snapshot that a new slot came with.
+/// Publishes the rows, or counts them on `out`; `held`: the snapshot that a new slot came with. `typed`: what hints
+/// repeat.
 ///
 /// # Errors
 /// Nothing proves which rows no slot carries; what a run would end with; stopped before all is done.
-pub fn backfill(request: Request, held: Option<Held>, out: &mut dyn Write) -> Result<(), Error> {
+pub fn backfill(request: Request, held: Option<Held>, out: &mut dyn Write, typed: &TypedFlags) -> Result<(), Error> {
     let stop = super::stop_on_signal()?;
     let stopped = || stop.load(Ordering::Relaxed);
     let held = if held.is_none() && request.run.setup && !request.run.dry_run {
@@ -96,7 +98,7 @@ pub fn backfill(request: Request, held: Option<Held>, out: &mut dyn Write) -> Re
     if !request.then_run || request.run.dry_run {
         return Ok(());
     }
-    run::run(run::Request { setup: false, ..request.run })
+    run::run(run::Request { setup: false, ..request.run }, typed)
 }
 
 /// Everything that is known before the first row is read.

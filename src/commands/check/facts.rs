@@ -5,6 +5,8 @@
 //! Specification: PostgreSQL manual, chapters 53 "System Catalogs" and 54 "System Views".
 
 use super::service::{MARKS, Service};
+use crate::commands::AGE_COLUMNS;
+use crate::outbox::{Outbox, TableName};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, Session};
 use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
@@ -12,7 +14,7 @@ use crate::pg::server::{self, Publication, Slot};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
-use crate::supervise::agrees;
+use crate::supervise::{Surroundings, agrees};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -50,6 +52,8 @@ pub(super) struct Facts {
     pub(super) holders: Vec<Session>,
     /// The same, prepared.
     pub(super) prepared: Vec<PreparedTransaction>,
+    /// What there is beside what was asked for.
+    pub(super) around: Surroundings,
 }
 
 /// The server as a whole.
@@ -179,7 +183,7 @@ pub(super) struct RowFacts {
     pub(super) count: u64,
     /// How many of them are known to be older than the slot; `None`: not known.
     pub(super) before_slot: Option<u64>,
-    /// The latest, in the order of the published columns, as text.
+    /// The latest, the last one at the end, in the order of the published columns, as text.
     pub(super) latest: Vec<Vec<Option<String>>>,
 }
 
@@ -191,13 +195,15 @@ pub(super) struct Place<'a> {
     pub(super) publication: &'a str,
     /// The slot.
     pub(super) slot: &'a str,
+    /// The tables that are asked for.
+    pub(super) tables: &'a [TableName],
 }
 
 /// Looks at everything.
 ///
 /// # Errors
 /// No connection, or it broke. A question that the server refuses leaves its answer out.
-pub(super) fn gather(place: &Place<'_>) -> Result<Facts, pg::Error> {
+pub(super) fn gather(place: &Place<'_>, outbox: &Outbox) -> Result<Facts, pg::Error> {
     let mut connection = Connection::open(place.source, Purpose::Control)?;
     let server = server_facts(&mut connection)?;
     let replication = replication(place.source);
@@ -218,8 +224,9 @@ pub(super) fn gather(place: &Place<'_>) -> Result<Facts, pg::Error> {
         .collect::<Result<_, _>>()?;
     let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
     let prepared = or_none(catalog::prepared(&mut connection))?;
+    let around = or_none(Surroundings::gather(&mut connection, &place.source.user, place.tables, outbox))?;
     let host = connection.host().to_owned();
-    Ok(Facts { host, server, replication, publication, slot, tables, holders, prepared })
+    Ok(Facts { host, server, replication, publication, slot, tables, holders, prepared, around })
 }
 
 /// A refusal by the server is no answer; anything else is the connection's end.
@@ -406,8 +413,8 @@ fn bounded_row_facts(
     since: Option<u64>,
 ) -> Result<RowFacts, pg::Error> {
     let relation = &table.published.relation;
-    let latest = latest(connection, table)?;
     let count = catalog::count_rows(connection, &relation.namespace, &relation.name, COUNT_LIMIT + 1)?;
+    let latest = latest(connection, table, count)?;
     let before_slot = match since {
         Some(xid) if count > 0 => catalog::count_older(connection, &table.sql_name(), xid, COUNT_LIMIT + 1)?,
         Some(_) => Some(0),
@@ -416,22 +423,29 @@ fn bounded_row_facts(
     Ok(RowFacts { count, before_slot, latest })
 }
 
-/// The rows that stand last in the table, which are mostly the latest.
-fn latest(connection: &mut Connection, table: &TableFacts) -> Result<Vec<Vec<Option<String>>>, pg::Error> {
+/// The rows that came last: by a column that says when they came, if an index has it; by their transactions, where there are few enough to
+/// compare; else those that stand last in the table, which are mostly the latest, as long as no room in it is used again.
+fn latest(connection: &mut Connection, table: &TableFacts, count: u64) -> Result<Vec<Vec<Option<String>>>, pg::Error> {
     let columns: Vec<String> = table.published.relation.columns.iter().map(|column| identifier(&column.name)).collect();
     let name = table.sql_name();
-    // A partitioned table has no pages of its own.
-    let last_pages = if table.partitioned {
-        String::new()
-    } else {
-        format!(
+    let by_age = AGE_COLUMNS.iter().find(|age| table.indexed.iter().any(|indexed| indexed == *age));
+    let is_ordered = by_age.is_some() || count <= COUNT_LIMIT;
+    let which = match by_age {
+        Some(age) => format!("ORDER BY {} DESC NULLS LAST", identifier(age)),
+        None if count <= COUNT_LIMIT => "ORDER BY pg_catalog.age(xmin), ctid DESC".to_owned(),
+        // A partitioned table has no pages of its own.
+        None if table.partitioned => String::new(),
+        None => format!(
             "WHERE ctid >= pg_catalog.format('(%s,0)', GREATEST(pg_catalog.pg_relation_size({}::regclass)
                            / current_setting('block_size')::bigint - {SAMPLE_PAGES}, 0))::tid",
             literal(&name)
-        )
+        ),
     };
-    let rows =
-        connection.query(&format!("SELECT {} FROM {name} {last_pages} LIMIT {SAMPLE_ROWS}", columns.join(", ")))?;
+    let rows = connection.query(&format!("SELECT {} FROM {name} {which} LIMIT {SAMPLE_ROWS}", columns.join(", ")))?;
     let values = |row: &pg::Row| (0..columns.len()).map(|at| row.text(at).map(str::to_owned)).collect();
-    Ok(rows.iter().map(values).collect())
+    let mut latest: Vec<_> = rows.iter().map(values).collect();
+    if is_ordered {
+        latest.reverse();
+    }
+    Ok(latest)
 }

@@ -12,6 +12,7 @@
 mod facts;
 mod postgres;
 mod registry;
+mod relay;
 mod report;
 mod sample;
 mod service;
@@ -109,18 +110,21 @@ fn dead_letter_topic(config: &run::Request) -> Option<&str> {
 
 /// Also the cluster's system identifier, where it can be had.
 fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, Option<String>) {
-    let place = Place { source: &config.source, publication: &config.publication, slot: &config.slot };
+    let run::Request { source, publication, slot, tables, .. } = config;
+    let place = Place { source, publication, slot, tables };
     let host = Connection::first_host(&config.source);
     let mut report = Report { postgres: format!("{host}, database {}", config.source.dbname), ..Report::default() };
-    let facts = match facts::gather(&place) {
+    let facts = match facts::gather(&place, outbox) {
         Ok(facts) => facts,
         Err(error) => {
+            report.findings.extend(relay::ask(config));
             report.findings.push(postgres::unreachable(&host, error));
             return (report, Tables::default(), None);
         }
     };
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
     let mut tables = tables::tables(config, &facts, outbox);
+    report.findings.extend(relay::ask(config));
     report.findings.extend(postgres::findings(config, &facts));
     shards::add(config, &mut report.findings);
     report.findings.append(&mut tables.findings);

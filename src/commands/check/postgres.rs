@@ -81,9 +81,9 @@ fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
 }
 
 /// As `run` says it, with its fix.
-fn as_run(check: &'static str, error: &RunError) -> Finding {
+fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
     let found = fail(check, error.to_string());
-    match error.hint() {
+    match facts.around.hint(error).or_else(|| error.hint()) {
         Some(hint) => found.fix(hint),
         None => found,
     }
@@ -169,20 +169,22 @@ fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let Some(found) = &facts.publication else {
         return vec![as_run(
             "publication",
+            facts,
             &RunError::NoPublication { publication: name, database: config.source.dbname.clone() },
         )];
     };
     if !found.row.pubinsert {
-        return vec![as_run("publication", &RunError::NoInserts { publication: name })];
+        return vec![as_run("publication", facts, &RunError::NoInserts { publication: name })];
     }
     if facts.tables.is_empty() && config.mapping.message_prefixes.is_empty() {
-        return vec![as_run("publication", &RunError::NoTables { publication: name })];
+        return vec![as_run("publication", facts, &RunError::NoTables { publication: name })];
     }
     let published: Vec<String> = facts.tables.iter().map(super::facts::TableFacts::name).collect();
     let missing = config.tables.iter().filter(|table| !facts.tables.iter().any(|have| table.covers(&have.published)));
     let missing = missing.map(|table| {
         as_run(
             "publication",
+            facts,
             &RunError::TableNotPublished {
                 table: table.clone(),
                 publication: name.clone(),
@@ -217,15 +219,15 @@ fn slot(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let Some(found) = &facts.slot else {
         let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
         let was_there = marker::is_set(comment, name);
-        return vec![as_run("slot", &RunError::NoSlot { slot: name.clone(), was_there })];
+        return vec![as_run("slot", facts, &RunError::NoSlot { slot: name.clone(), was_there })];
     };
     if let Err(error) = check_slot(name, &config.source.dbname, &found.slot) {
-        return vec![as_run("slot", &error)];
+        return vec![as_run("slot", facts, &error)];
     }
     let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
     let agreement = found.sighting.as_ref().map_or(Ok(()), |now| agrees(&config.publication, name, comment, now));
     if let Err(error) = agreement {
-        return vec![as_run("slot", &error)];
+        return vec![as_run("slot", facts, &error)];
     }
     let mut findings = vec![reader(name, found), behind(config, facts, found)];
     findings.extend(failover(name, facts, found));

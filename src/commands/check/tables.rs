@@ -11,7 +11,7 @@ use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
-use crate::pg::{catalog, identifier, marker};
+use crate::pg::{catalog, identifier, marker, names};
 use crate::relay::Fate;
 use crate::route::TopicSetting;
 use std::collections::BTreeSet;
@@ -244,12 +244,14 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
 fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
     let mut whole = table.published.clone();
     whole.relation.columns = table.columns.iter().map(|have| have.column.clone()).collect();
-    if table.column_list && outbox.published(&[whole]).is_ok() {
-        return fail("columns", format!("the publication's column list hides what is needed: {error}"))
+    let of_all = if table.column_list { outbox.published(&[whole]) } else { Err(error.clone()) };
+    match of_all {
+        Ok(_) => fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why("the server does not send the column")
-            .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint()));
+            .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint())),
+        // What was meant may be among the columns that are hidden.
+        Err(of_all) => fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint()),
     }
-    fail("columns", error.to_string()).why("the relay ends before its first row").fix(error.hint())
 }
 
 /// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
@@ -261,13 +263,7 @@ fn in_publication(config: &run::Request, table: &TableFacts, columns: bool, filt
 
 /// The same with these columns; none: all.
 fn with_columns(config: &run::Request, table: &TableFacts, columns: &[&str], filter: Option<&str>) -> Option<String> {
-    let (publication, name) = (identifier(&config.publication), table.member.as_deref()?);
-    let columns: Vec<String> = columns.iter().map(|column| identifier(column)).collect();
-    let list = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
-    let filter = filter.map_or_else(String::new, |filter| format!(" WHERE ({filter})"));
-    Some(format!(
-        "BEGIN; ALTER PUBLICATION {publication} DROP TABLE {name}; ALTER PUBLICATION {publication} ADD TABLE {name}{list}{filter}; COMMIT;"
-    ))
+    Some(names::with_columns(&config.publication, table.member.as_deref()?, columns, filter))
 }
 
 /// How the publication has it.

@@ -397,6 +397,7 @@ fn warnings(request: &Request, facts: &Facts) -> Vec<String> {
     [
         found.and_then(|slot| older_than_publication(request, facts, slot)),
         found.and_then(|slot| no_failover(request, slot)),
+        no_password(request, facts),
         lost_before(request, facts),
         created_again(request, facts),
         cannot_mark(request, facts),
@@ -432,6 +433,12 @@ fn no_failover(request: &Request, slot: &Slot) -> Option<String> {
             identifier(&request.slot)
         )
     })
+}
+
+/// A role that is made has none, and most servers ask for one.
+fn no_password(request: &Request, facts: &Facts) -> Option<String> {
+    let role = request.role.as_ref().filter(|_| facts.role.is_none())?;
+    Some(format!("role \"{role}\" has no password yet: in psql, \\password {}", identifier(role)))
 }
 
 fn lost_before(request: &Request, facts: &Facts) -> Option<String> {
@@ -490,8 +497,7 @@ pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[Stri
     for line in rows.iter().chain(&plan.warnings) {
         text.push_str(&comment_lines(line));
     }
-    let next = command("run", &Told { tables: &request.tables, ..request.told() });
-    text.push_str(&comment_lines(&format!("next: {next}")));
+    text.push_str(&comment_lines(&format!("next: {}", request.next())));
     text
 }
 

@@ -103,7 +103,7 @@ fn names_are_compared_with_their_case() {
         &texts("Id type payload"),
         &Mapping::default(),
         "table shop.outbox has no column for the id: tried id, event_id; it has Id, type, payload",
-        "name it: --id-column Id",
+        "walrelay run --id-column Id",
     );
 }
 
@@ -153,21 +153,59 @@ fn a_missing_column_is_named_with_what_was_tried_what_is_there_and_the_flag() {
         &texts("id type paylod"),
         &defaults,
         "table shop.outbox has no column for the payload: tried payload, event_data, data; it has id, type, paylod",
-        "name it: --payload-column paylod",
+        "walrelay run --payload-column paylod",
     );
     refused(
         &texts("id payload"),
         &defaults,
         "table shop.outbox has no column for the route: tried aggregatetype, aggregate_type, type, event_type, \
          task_type; it has id, payload",
-        "name it: --route-column with one of id, payload, or give a --topic without {route}",
+        "walrelay run --topic outbox.event.outbox",
     );
+}
+
+#[test]
+fn all_columns_that_are_missing_are_named_at_once() {
+    let columns = relation(&[("uuid", 2950), ("body", JSONB), ("customer_id", TEXT)]);
     refused(
-        &texts(""),
-        &defaults,
-        "table shop.outbox has no column for the id: tried id, event_id; it has no column that is published",
-        "name it: --id-column with a column that the publication sends",
+        &columns,
+        &Mapping { key_column: Some("customerid".into()), ..Mapping::default() },
+        "table shop.outbox has no column for the id: tried id, event_id, none \"customerid\", which --key-column names, \
+         none for the payload: tried payload, event_data, data, none for the route: tried aggregatetype, aggregate_type, \
+         type, event_type, task_type; it has uuid, body, customer_id",
+        "walrelay run --id-column uuid --key-column customer_id --payload-column body --topic outbox.event.outbox",
     );
+}
+
+#[test]
+fn a_column_that_could_be_one_of_several_is_left_to_the_user() {
+    let hint = |columns: &[(&str, u32)]| planned(&relation(columns), &Mapping::default()).unwrap_err().hint();
+    let two = hint(&[("id", TEXT), ("type", TEXT), ("body", JSONB), ("context", JSONB)]);
+    assert!(two.starts_with("walrelay run --payload-column COLUMN, where COLUMN is one of: id, type, body"), "{two}");
+    // A column with a role is not another one's.
+    let headers = hint(&[("id", TEXT), ("type", TEXT), ("headers", JSONB), ("body", JSONB)]);
+    assert_eq!(headers, "walrelay run --payload-column body");
+    let none = hint(&[]);
+    assert!(none.contains("one of: no column that is published"), "{none}");
+}
+
+#[test]
+fn a_column_that_only_the_publication_hides_is_brought_in_by_sql() {
+    let error = planned(&texts("id type"), &Mapping::default()).unwrap_err().widened_by("ALTER x;".to_owned());
+    assert!(error.to_string().starts_with("the publication's column list hides what is needed: table shop.outbox"));
+    assert_eq!(error.hint(), "ALTER x;");
+}
+
+#[test]
+fn a_setting_of_several_parts_is_repeated_with_the_column_that_was_meant() {
+    let names = "id aggregatetype aggregateid type payload";
+    let hint = |mapping: &Mapping| planned(&texts(names), mapping).unwrap_err().hint();
+    assert_eq!(
+        hint(&with_topic("a.{agregatetype|kebab}.{agregatetype}")),
+        "walrelay run --topic 'a.{aggregatetype|kebab}.{aggregatetype}'"
+    );
+    let pairs = vec![("x".to_owned(), "typ".to_owned())];
+    assert_eq!(hint(&Mapping { headers: pairs, ..Mapping::default() }), "walrelay run --header x=type");
 }
 
 #[test]
@@ -179,10 +217,13 @@ fn a_setting_that_names_no_column_is_refused_with_the_nearest() {
         &key,
         "table shop.outbox has no column \"agregateid\", which --key-column names; it has id, aggregatetype, \
          aggregateid, type, payload",
-        "did you mean \"aggregateid\"? set --key-column",
+        "walrelay run --key-column aggregateid",
     );
     let flag = |mapping: Mapping| match planned(&texts(names), &mapping) {
-        Err(PlanError::NoSuchColumn { flag, .. }) => flag,
+        Err(PlanError::Lacks { lacks, .. }) => match &lacks[..] {
+            [Lack::Named { flag, .. }] => *flag,
+            other => panic!("{other:?}"),
+        },
         other => panic!("{other:?}"),
     };
     let pair = || vec![("a".to_owned(), "zzz".to_owned())];

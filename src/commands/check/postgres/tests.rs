@@ -7,6 +7,7 @@ use crate::pg::ServerError;
 use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::source::Environment;
+use crate::supervise::Surroundings;
 use serde_json::json;
 
 fn config(more: &[&str]) -> run::Request {
@@ -62,6 +63,7 @@ fn facts() -> Facts {
         tables: Vec::new(),
         holders: Vec::new(),
         prepared: Vec::new(),
+        around: Surroundings::default(),
     }
 }
 

@@ -294,8 +294,15 @@ fn a_script_is_sql_and_comments_and_says_what_comes_next() {
     assert!(text.contains("\nALTER SYSTEM SET wal_level = logical;\n"));
     assert!(
         text.ends_with(
-            "-- public.outbox holds\n-- 2 rows\n-- next: walrelay run --slot orders --table public.outbox\n"
-        )
+            "-- public.outbox holds\n-- 2 rows\n-- role \"relay\" has no password yet: in psql, \\password \"relay\"\n-- next: walrelay run \
+             --slot orders --table public.outbox, where the connection string, or PGUSER, names the role relay\n"
+        ),
+        "{text}"
+    );
+    request.typed_source = Some("postgres://admin@db/shop".to_owned());
+    let text = script(&request, &facts, &plan, &[]);
+    assert!(
+        text.ends_with("-- next: walrelay run --source postgres://relay@db/shop --slot orders --table public.outbox\n")
     );
     let sql: String = text.lines().filter(|line| !line.starts_with("--") && !line.starts_with('\\')).collect();
     assert!(sql.starts_with("ALTER SYSTEM") && sql.contains("walrelay slot: orders"));

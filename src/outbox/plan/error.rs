@@ -1,0 +1,159 @@
+//! Why a table cannot be read as an outbox, and the command or SQL that fixes it.
+//!
+//! In: all that a table lacks, at once. Out: one error, and a hint that can be followed as it is. Pure.
+
+use super::Role;
+use crate::given::shell_quoted;
+use std::fmt;
+
+/// A table that cannot be read as an outbox. An operator must act: see [`PlanError::hint`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Columns are not there: all that are missing.
+    #[error("{}table {table} has no column {}; it has {}", hidden(widen.as_deref()), joined(lacks), listed(present))]
+    Lacks {
+        /// `schema.table`.
+        table: String,
+        /// What is missing; at least one.
+        lacks: Vec<Lack>,
+        /// The columns that are there.
+        present: Vec<String>,
+        /// SQL that brings the columns in, where only the publication's column list hides them.
+        widen: Option<String>,
+    },
+    /// A column's type has no form that Debezium would give it.
+    #[error("column \"{column}\" of table {table} is {why}")]
+    NotAsDebezium {
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// What it is, and what helps.
+        why: &'static str,
+    },
+    /// A column cannot do what a setting wants of it.
+    #[error("column \"{column}\" of table {table}, which {flag} names, is {type_name}: {wanted} is wanted")]
+    WrongType {
+        /// `schema.table`.
+        table: String,
+        /// The setting.
+        flag: &'static str,
+        /// The column that it names.
+        column: String,
+        /// Its type.
+        type_name: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+}
+
+/// A column that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lack {
+    /// None for a role that is needed.
+    Role {
+        /// The role.
+        role: Role,
+        /// The names tried.
+        tried: Vec<String>,
+        /// The column that looks like the one, if one does.
+        likely: Option<String>,
+        /// For the route: the topic that does without.
+        topic: Option<String>,
+    },
+    /// A setting names it.
+    Named {
+        /// The setting.
+        flag: &'static str,
+        /// The column that it names.
+        column: String,
+        /// The setting's value with the column that was meant, if one comes near.
+        meant: Option<String>,
+    },
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Role { role, tried, .. } => write!(f, "for the {role}: tried {}", tried.join(", ")),
+            Self::Named { flag, column, .. } => write!(f, "\"{column}\", which {flag} names"),
+        }
+    }
+}
+
+impl Lack {
+    /// The flag that brings it, with its value; `None`: which column is meant cannot be told.
+    fn flag(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Role { likely: None, topic: Some(topic), .. } => ("--topic", Some(topic)),
+            Self::Role { role, likely, .. } => (role.flag(), likely.as_deref()),
+            Self::Named { flag, meant, .. } => (flag, meant.as_deref()),
+        }
+    }
+}
+
+impl PlanError {
+    /// What fixes it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Lacks { widen: Some(sql), .. } => sql.clone(),
+            Self::Lacks { lacks, present, .. } => lacks_hint(lacks, present),
+            Self::NotAsDebezium { .. } => {
+                "the records would not be Debezium's: change what the message names in its files".to_owned()
+            }
+            Self::WrongType { flag, wanted, .. } => match without(flag) {
+                Some(value) => {
+                    format!(
+                        "walrelay run {flag} {value}, which does without; or set {flag} to a column of type {wanted}"
+                    )
+                }
+                None => format!("set {flag} to a column of type {wanted}"),
+            },
+        }
+    }
+
+    /// The same, where `sql` brings the columns in.
+    #[must_use]
+    pub(crate) fn widened_by(mut self, sql: String) -> Self {
+        if let Self::Lacks { widen, .. } = &mut self {
+            *widen = Some(sql);
+        }
+        self
+    }
+}
+
+/// The value with which a setting asks for no column.
+fn without(flag: &str) -> Option<&'static str> {
+    match flag {
+        "--timestamp" => Some("commit"),
+        "--headers-column" | "--partition-column" => Some("''"),
+        _ => None,
+    }
+}
+
+/// One command with all flags.
+fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
+    let mut command = "walrelay run".to_owned();
+    let mut is_open = false;
+    for (flag, value) in lacks.iter().map(Lack::flag) {
+        is_open |= value.is_none();
+        command.extend([" ", flag, " ", &value.map_or_else(|| "COLUMN".to_owned(), shell_quoted)]);
+    }
+    if !is_open {
+        return command;
+    }
+    let generated = "(a generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored)";
+    format!("{command}, where COLUMN is one of: {} {generated}", listed(present))
+}
+
+fn joined(lacks: &[Lack]) -> String {
+    lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", none ")
+}
+
+fn hidden(widen: Option<&str>) -> &'static str {
+    if widen.is_some() { "the publication's column list hides what is needed: " } else { "" }
+}
+
+fn listed(columns: &[String]) -> String {
+    if columns.is_empty() { "no column that is published".to_owned() } else { columns.join(", ") }
+}

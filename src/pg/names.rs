@@ -1,0 +1,148 @@
+//! What a database has beside what was asked for: names that may have been meant, columns that a publication hides.
+//!
+//! In: a control connection. Out: names, and the SQL that lists a table anew. Reads only.
+//! Specification: PostgreSQL manual, chapter 53 "System Catalogs"; ALTER PUBLICATION.
+
+use super::connection::Connection;
+use super::error::Error;
+use super::{identifier, literal, server};
+use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
+
+/// Column lists and row filters came with this version.
+const LISTS_SINCE: u32 = 150_000;
+
+/// More candidates than this help nobody.
+const MOST: u32 = 100;
+
+/// The publications of the connection's database, by name.
+///
+/// # Errors
+/// The connection broke.
+pub fn publications(connection: &mut Connection) -> Result<Vec<String>, Error> {
+    names(connection, "SELECT pubname FROM pg_catalog.pg_publication ORDER BY 1")
+}
+
+/// The slots that a relay on the connection's database could read, by name.
+///
+/// # Errors
+/// The connection broke.
+pub fn slots(connection: &mut Connection) -> Result<Vec<String>, Error> {
+    names(
+        connection,
+        "SELECT slot_name FROM pg_catalog.pg_replication_slots
+          WHERE plugin = 'pgoutput' AND database = current_database() AND NOT temporary ORDER BY 1",
+    )
+}
+
+fn names(connection: &mut Connection, sql: &str) -> Result<Vec<String>, Error> {
+    let rows = connection.query(&format!("{sql} LIMIT {MOST}"))?;
+    Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+}
+
+/// Whether there is such a table.
+///
+/// # Errors
+/// The connection broke.
+pub fn is_table(connection: &mut Connection, schema: &str, name: &str) -> Result<bool, Error> {
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE c.relkind IN ('r', 'p') AND n.nspname = {} AND c.relname = {}",
+        literal(schema),
+        literal(name)
+    ))?;
+    Ok(!rows.is_empty())
+}
+
+/// Tables that have a column of one of these names, with all their columns; no partitions.
+///
+/// # Errors
+/// The connection broke.
+pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<PublishedTable>, Error> {
+    let columns: Vec<String> = columns.iter().map(|name| literal(name)).collect();
+    let rows = connection.query(&format!(
+        "SELECT c.oid, n.nspname, c.relname, a.attname, a.atttypid, a.atttypmod
+           FROM (SELECT c.* FROM pg_catalog.pg_class AS c
+                  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+                    AND EXISTS (SELECT FROM pg_catalog.pg_attribute AS p
+                                 WHERE p.attrelid = c.oid AND p.attname IN ({}) AND NOT p.attisdropped)
+                  ORDER BY c.oid LIMIT {MOST}) AS c
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+          WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+          ORDER BY 2, 3, a.attnum",
+        columns.join(", ")
+    ))?;
+    let mut tables: Vec<PublishedTable> = Vec::new();
+    for row in &rows {
+        let id = row.parse(0).unwrap_or_default();
+        let text = |at| row.text(at).unwrap_or_default().to_owned();
+        if tables.last().is_none_or(|table| table.relation.id != id) {
+            let relation =
+                Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
+            tables.push(PublishedTable { relation, ancestors: Vec::new() });
+        }
+        let column = || Some(RelationColumn { name: text(3), type_id: row.parse(4)?, type_modifier: row.parse(5)? });
+        if let Some(table) = tables.last_mut() {
+            table.relation.columns.extend(column());
+        }
+    }
+    Ok(tables)
+}
+
+/// How a publication lists a table's columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// All columns of the table that are not generated.
+    pub columns: Vec<RelationColumn>,
+    /// SQL that lists the table with all of them, and with the row filter that it has.
+    pub widened: String,
+}
+
+/// The table's column list in the publication; `None`: it has none.
+///
+/// # Errors
+/// The connection broke.
+pub fn listed(connection: &mut Connection, publication: &str, oid: u32) -> Result<Option<Listed>, Error> {
+    let version = server::setting(connection, "server_version_num")?.and_then(|text| text.parse().ok());
+    if version < Some(LISTS_SINCE) {
+        return Ok(None);
+    }
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_get_expr(m.prqual, m.prrelid)
+           FROM pg_catalog.pg_publication_rel AS m
+           JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid AND p.pubname = {}
+           JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE m.prrelid = {oid} AND m.prattrs IS NOT NULL",
+        literal(publication)
+    ))?;
+    let Some((row, name)) = rows.first().and_then(|row| Some((row, row.text(0)?))) else { return Ok(None) };
+    Ok(Some(Listed { columns: columns(connection, oid)?, widened: with_columns(publication, name, &[], row.text(1)) }))
+}
+
+/// All columns of a table that are not generated.
+///
+/// # Errors
+/// The connection broke.
+pub fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<RelationColumn>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
+          WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
+    ))?;
+    let column = |row: &super::Row| {
+        Some(RelationColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, type_modifier: row.parse(2)? })
+    };
+    Ok(rows.iter().filter_map(column).collect())
+}
+
+/// SQL that puts a table, as SQL names it, into the publication anew: with these columns, or all if there are none, and with this row
+/// filter.
+pub fn with_columns(publication: &str, table: &str, columns: &[&str], filter: Option<&str>) -> String {
+    let publication = identifier(publication);
+    let columns: Vec<String> = columns.iter().map(|column| identifier(column)).collect();
+    let list = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
+    let filter = filter.map_or_else(String::new, |filter| format!(" WHERE ({filter})"));
+    format!(
+        "BEGIN; ALTER PUBLICATION {publication} DROP TABLE {table}; ALTER PUBLICATION {publication} ADD TABLE {table}{list}{filter}; COMMIT;"
+    )
+}

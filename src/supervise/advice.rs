@@ -1,0 +1,323 @@
+//! What fixes an error, where the database has to be looked at to know: the name that was meant, the table that could be the outbox,
+//! the role, the column that only the publication hides.
+//!
+//! In: an error that ends a run, and what was asked for. Out: the same error, with a hint that can be followed as it is. Reads only;
+//! where nobody can be asked, the error's own hint stands.
+
+use super::Target;
+use super::error::RunError;
+use crate::given::{nearest, shell_quoted};
+use crate::outbox::{Outbox, PlanError, TableName};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, names, server, sqlstate};
+use std::fmt::Write as _;
+
+/// What the database has beside what was asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    /// Whom we connect as.
+    pub(crate) user: String,
+    /// The server gives REPLICATION by membership in `rds_replication`.
+    pub(crate) grants_by_role: bool,
+    /// `--table`.
+    pub(crate) tables: Vec<TableName>,
+    /// Of these, which there are not.
+    pub(crate) absent: Vec<TableName>,
+    /// The publications of the database.
+    pub(crate) publications: Vec<String>,
+    /// The slots that could be read from it.
+    pub(crate) slots: Vec<String>,
+    /// The tables that could be an outbox.
+    pub(crate) outboxes: Vec<TableName>,
+}
+
+impl Surroundings {
+    /// Looks.
+    ///
+    /// # Errors
+    /// The connection broke, or the server refuses.
+    pub(crate) fn gather(
+        connection: &mut Connection,
+        user: &str,
+        tables: &[TableName],
+        outbox: &Outbox,
+    ) -> Result<Self, pg::Error> {
+        let mut absent = Vec::new();
+        for table in tables {
+            if !names::is_table(connection, &table.schema, &table.name)? {
+                absent.push(table.clone());
+            }
+        }
+        let found = names::tables_with(connection, &outbox.payload_names())?;
+        let outboxes = found.into_iter().filter(|table| outbox.could_read(&table.relation).is_ok()).map(|table| {
+            let (schema, name) = table.relation.full_name();
+            TableName { schema, name }
+        });
+        Ok(Self {
+            user: user.to_owned(),
+            grants_by_role: catalog::grants_replication_by_role(connection)?,
+            tables: tables.to_vec(),
+            absent,
+            publications: names::publications(connection)?,
+            slots: names::slots(connection)?,
+            outboxes: outboxes.collect(),
+        })
+    }
+
+    /// What fixes an error here; `None`: nothing that its own hint does not say.
+    pub(crate) fn hint(&self, error: &RunError) -> Option<String> {
+        if let RunError::NoPublication { publication, .. } = error {
+            return Some(self.no_publication(publication));
+        }
+        if let RunError::NoTables { publication } = error {
+            let add = |table| format!("ALTER PUBLICATION {} ADD TABLE {};", identifier(publication), sql_name(table));
+            return self.outbox().map(add);
+        }
+        if let RunError::NoSlot { slot, was_there: false } = error {
+            return self.other_slot(slot);
+        }
+        if let RunError::TableNotPublished { table, published, .. } = error {
+            return self.table_meant(table, published);
+        }
+        may_not(error).then(|| self.replication())
+    }
+
+    fn replication(&self) -> String {
+        let user = identifier(&self.user);
+        if self.grants_by_role {
+            format!("GRANT rds_replication TO {user};")
+        } else {
+            format!("ALTER ROLE {user} REPLICATION;")
+        }
+    }
+
+    /// The one table that could be meant.
+    fn outbox(&self) -> Option<&TableName> {
+        match (&self.tables[..], &self.outboxes[..]) {
+            ([table], _) if self.absent.is_empty() => Some(table),
+            ([], [table]) => Some(table),
+            _ => None,
+        }
+    }
+
+    fn no_publication(&self, publication: &str) -> String {
+        let others = self.publications.iter().map(String::as_str);
+        if let Some(meant) = nearest(publication, others) {
+            return format!(
+                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}",
+                shell_quoted(meant),
+                self.setup(publication)
+            );
+        }
+        let table = self.outbox().map_or_else(|| "…".to_owned(), sql_name);
+        format!(
+            "{}, or: CREATE PUBLICATION {} FOR TABLE {table} WITH (publish = 'insert');",
+            self.setup(publication),
+            identifier(publication)
+        )
+    }
+
+    fn setup(&self, publication: &str) -> String {
+        let command = format!("walrelay setup --apply --publication {}", shell_quoted(publication));
+        match (self.outbox(), &self.outboxes[..]) {
+            (Some(table), _) => format!("{command} --table {}", shell_quoted(&table.as_typed())),
+            (None, []) => format!("{command} --table SCHEMA.TABLE"),
+            (None, several) => {
+                let names: Vec<String> = several.iter().map(TableName::as_typed).collect();
+                format!("{command} --table SCHEMA.TABLE (one of {})", names.join(", "))
+            }
+        }
+    }
+
+    fn other_slot(&self, slot: &str) -> Option<String> {
+        let meant = nearest(slot, self.slots.iter().map(String::as_str))?;
+        Some(format!(
+            "did you mean \"{meant}\"? walrelay run --slot {meant}; if \"{slot}\" is to be another one: walrelay setup --apply --slot {slot}"
+        ))
+    }
+
+    /// A table that is not there is not one to be added.
+    fn table_meant(&self, table: &TableName, published: &[String]) -> Option<String> {
+        if !self.absent.contains(table) {
+            return None;
+        }
+        let known = published.iter().cloned().chain(self.outboxes.iter().map(ToString::to_string));
+        let known: Vec<String> = known.collect();
+        let text = table.to_string();
+        let Some(meant) = nearest(&text, known.iter().map(String::as_str)) else {
+            return Some(format!(
+                "there is no table {table}; without --table every table of the publication is read: {}",
+                published.join(", ")
+            ));
+        };
+        let mut command = format!("there is no table {table}: walrelay run");
+        for asked in &self.tables {
+            let name = if asked == table { of_text(meant) } else { Some(asked.clone()) };
+            let name = name.map_or_else(|| meant.to_owned(), |name| name.as_typed());
+            let _infallible = write!(command, " --table {}", shell_quoted(&name));
+        }
+        Some(command)
+    }
+}
+
+/// `schema.table`, as messages have it.
+fn of_text(text: &str) -> Option<TableName> {
+    let (schema, name) = text.split_once('.')?;
+    Some(TableName { schema: schema.to_owned(), name: name.to_owned() })
+}
+
+/// As SQL names it.
+fn sql_name(table: &TableName) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
+}
+
+/// The same error, with what the database shows to fix it.
+pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunError {
+    if !needs_a_look(&error) {
+        return error;
+    }
+    let look = |mut connection| hint(&mut connection, target, outbox, &error);
+    match Connection::open(&target.source, Purpose::Control).and_then(look) {
+        Ok(Some(Found::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
+        Ok(Some(Found::Error(error))) => RunError::Unmappable(error),
+        Ok(None) | Err(_) => error,
+    }
+}
+
+enum Found {
+    Hint(String),
+    /// The same error, knowing more.
+    Error(Box<PlanError>),
+}
+
+fn needs_a_look(error: &RunError) -> bool {
+    matches!(
+        error,
+        RunError::NoPublication { .. }
+            | RunError::NoTables { .. }
+            | RunError::NoSlot { was_there: false, .. }
+            | RunError::TableNotPublished { .. }
+            | RunError::Unmappable(_)
+    ) || may_not(error)
+}
+
+/// The role lacks the one right that a run needs.
+fn may_not(error: &RunError) -> bool {
+    matches!(error, RunError::Postgres(error) if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE))
+}
+
+fn hint(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &Outbox,
+    error: &RunError,
+) -> Result<Option<Found>, pg::Error> {
+    if let RunError::Unmappable(error) = error {
+        return Ok(widened(connection, target, outbox, error)?.map(Found::Error));
+    }
+    let around = Surroundings::gather(connection, &target.source.user, &target.tables, outbox)?;
+    Ok(around.hint(error).map(Found::Hint))
+}
+
+/// Where all columns of the table would do, the publication is to send them. Where they would not, what is meant is among all of them.
+fn widened(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &Outbox,
+    error: &PlanError,
+) -> Result<Option<Box<PlanError>>, pg::Error> {
+    let PlanError::Lacks { table, .. } = error else { return Ok(None) };
+    let tables = server::published_tables(connection, &target.publication)?;
+    let is_it = |name: (String, String)| format!("{}.{}", name.0, name.1) == *table;
+    let Some(mut found) = tables.into_iter().find(|found| is_it(found.relation.full_name())) else { return Ok(None) };
+    let Some(listed) = names::listed(connection, &target.publication, found.relation.id)? else { return Ok(None) };
+    found.relation.columns = listed.columns;
+    Ok(Some(Box::new(match outbox.could_read(&found.relation) {
+        Ok(()) => error.clone().widened_by(listed.widened),
+        Err(error) => error,
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(name: &str) -> TableName {
+        TableName::parse(name).unwrap()
+    }
+
+    fn around(tables: &[&str], absent: &[&str], outboxes: &[&str]) -> Surroundings {
+        let all = |names: &[&str]| names.iter().map(|name| table(name)).collect();
+        Surroundings {
+            user: "My role".to_owned(),
+            tables: all(tables),
+            absent: all(absent),
+            publications: vec!["outbox_events".to_owned()],
+            slots: vec!["orders".to_owned()],
+            outboxes: all(outboxes),
+            grants_by_role: false,
+        }
+    }
+
+    fn no_publication(name: &str) -> RunError {
+        RunError::NoPublication { publication: name.to_owned(), database: "shop".to_owned() }
+    }
+
+    #[test]
+    fn a_publication_that_was_meant_comes_before_one_that_is_to_be_created() {
+        let around = around(&[], &[], &["shop.\"Out Box\""]);
+        let hint = around.hint(&no_publication("outbox_event")).unwrap();
+        assert!(
+            hint.starts_with("did you mean \"outbox_events\"? walrelay run --publication outbox_events;"),
+            "{hint}"
+        );
+        assert_eq!(
+            around.hint(&no_publication("Z 1")).unwrap(),
+            "walrelay setup --apply --publication 'Z 1' --table 'shop.\"Out Box\"', or: CREATE PUBLICATION \"Z 1\" FOR \
+             TABLE \"shop\".\"Out Box\" WITH (publish = 'insert');"
+        );
+    }
+
+    #[test]
+    fn of_several_tables_that_could_be_the_outbox_the_user_chooses() {
+        let hint = around(&[], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap();
+        assert!(hint.contains("--table SCHEMA.TABLE (one of public.a, public.b)"), "{hint}");
+        let hint = around(&["b"], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap();
+        assert!(hint.contains("--table public.b, or:"), "{hint}");
+    }
+
+    #[test]
+    fn a_slot_that_was_meant_is_named_and_any_other_is_the_errors_own_affair() {
+        let around = around(&[], &[], &[]);
+        let missing = |slot: &str, was_there| RunError::NoSlot { slot: slot.to_owned(), was_there };
+        assert!(around.hint(&missing("order", false)).unwrap().contains("walrelay run --slot orders;"));
+        assert_eq!(around.hint(&missing("zzz", false)), None);
+        assert_eq!(around.hint(&missing("order", true)), None);
+    }
+
+    #[test]
+    fn a_table_that_is_not_there_is_not_added() {
+        let around = around(&["outbx", "other"], &["outbx"], &[]);
+        let missing = |name: &str| RunError::TableNotPublished {
+            table: table(name),
+            publication: "p".to_owned(),
+            published: vec!["public.outbox".to_owned(), "public.other".to_owned()],
+        };
+        assert_eq!(
+            around.hint(&missing("outbx")).unwrap(),
+            "there is no table public.outbx: walrelay run --table public.outbox --table public.other"
+        );
+        assert_eq!(around.hint(&missing("other")), None);
+    }
+
+    #[test]
+    fn a_role_that_may_not_replicate_is_named() {
+        let server =
+            pg::ServerError { code: sqlstate::INSUFFICIENT_PRIVILEGE.to_owned(), ..pg::ServerError::default() };
+        let refused =
+            || RunError::Postgres(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
+        let mut around = around(&[], &[], &[]);
+        assert_eq!(around.hint(&refused()).unwrap(), "ALTER ROLE \"My role\" REPLICATION;");
+        around.grants_by_role = true;
+        assert_eq!(around.hint(&refused()).unwrap(), "GRANT rds_replication TO \"My role\";");
+    }
+}
