@@ -19,7 +19,7 @@ const SAME_TABLES: [&str; 4] = ["run", "check", "setup", "backfill"];
 const KEYED: [&str; 4] = ["-X", "--header", "--envelope", "--bad-row-at"];
 
 /// Flags with an address that may have a password in it.
-const ADDRESSES: [&str; 2] = ["--source", "--to"];
+const ADDRESSES: [&str; 3] = ["--source", "--to", "--schema-registry"];
 
 /// A flag that a command takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,7 @@ impl TypedFlag {
     pub fn new(name: &str, value: Option<&str>) -> Self {
         let shown = |value: &str| match value.split_once('=') {
             _ if ADDRESSES.contains(&name) => shown_source(value),
+            _ if name.ends_with("-password") && !value.starts_with('@') => "…".to_owned(),
             Some((key, secret)) if name == "-X" && is_secret(key) && !secret.starts_with('@') => format!("{key}=…"),
             _ => value.to_owned(),
         };
@@ -361,6 +362,7 @@ mod tests {
             ("--source", Some("postgres://u:hunter2@h/d")),
             ("-X", Some("sasl.password=hunter2")),
             ("-X", Some("ssl.key.password=@/run/key")),
+            ("--schema-registry-password", Some("hunter2")),
         ];
         let typed = typed("run", &flags);
         let said = "walrelay run --source postgres://u@h/d -X 'sasl.password=…' -X ssl.key.password=@/run/key";
