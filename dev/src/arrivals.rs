@@ -41,7 +41,7 @@ const AT_ONCE: &str = "500";
 /// Messages of NATS that are read at once where there are some.
 const MANY: u64 = 100;
 
-/// Messages of RabbitMQ that are acknowledged together.
+/// Messages of RabbitMQ that are acknowledged together while more are there.
 const TOGETHER: usize = 200;
 
 /// Where it can be read.
@@ -411,7 +411,7 @@ impl Source for Queue {
         };
         let Some(message) = connection.delivered(limit)? else { return Ok(Vec::new()) };
         self.open += 1;
-        if self.open.is_multiple_of(TOGETHER) {
+        if self.open.is_multiple_of(TOGETHER) || connection.is_drained() {
             connection.acknowledge(&message)?;
         }
         // A stream begins with the chunk that holds what was asked for.

@@ -280,6 +280,11 @@ impl Connection {
         self.content(message).map(Some)
     }
 
+    /// Whether all that has been read was looked at.
+    pub fn is_drained(&self) -> bool {
+        self.stream.buffer().is_empty()
+    }
+
     /// Whether anything is there to be read within `limit`.
     fn comes(&mut self, limit: Duration) -> Result<bool> {
         self.stream.get_ref().set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;

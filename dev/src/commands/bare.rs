@@ -269,7 +269,8 @@ impl RabbitMq {
             (10, 11),
             &[&[0; 4], b"\x05PLAIN\x00\x00\x00\x0c\x00guest\x00guest\x05en_US".as_slice()].concat(),
         );
-        method(&mut out, 0, (10, 31), &[0, 0, 0, 2, 0, 0, 0, 0]);
+        // Sixteen channels, 128 KiB a frame, no heartbeats.
+        method(&mut out, 0, (10, 31), &[0, 16, 0, 2, 0, 0, 0, 0]);
         method(&mut out, 0, (10, 40), b"\x01/\x00\x00");
         stream.write_all(&out)?;
         // Whatever it says before it has opened is what it always says.
