@@ -438,7 +438,11 @@ fn of_rabbitmq(message: AmqpMessage, offset: i64) -> Record {
         return record("", message.text().parse().unwrap_or_default());
     }
     let mut record = record(&message.key, offset);
-    record.headers.push(header("id", message.property("message_id").as_bytes()));
+    for (name, property) in [("id", "message_id"), ("eventType", "type")] {
+        if let Some(value) = message.properties.get(property) {
+            record.headers.push(header(name, value.as_bytes()));
+        }
+    }
     for (name, value) in message.headers {
         match name.as_str() {
             "key" => record.key = value.map(String::into_bytes),

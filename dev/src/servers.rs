@@ -40,12 +40,12 @@ pub struct Other {
 
 impl Servers {
     /// Starts one that is not Kafka, prepared for what is published to `prefix.…`. `again`: what has arrived can be read while more
-    /// comes, and again. What it acknowledges survives its crash; the disk may have it a little later.
+    /// comes, and again. What it acknowledges survives its crash, unless `more` lines of configuration say otherwise.
     ///
     /// # Errors
     /// It cannot be brought, or does not start.
-    pub fn other(kind: brokers::Kind, prefix: &str, again: bool) -> Result<Self> {
-        let broker = Broker::start(kind, configuration(kind))?;
+    pub fn other(kind: brokers::Kind, prefix: &str, more: &[&str], again: bool) -> Result<Self> {
+        let broker = Broker::start(kind, &[configuration(kind), more].concat())?;
         if kind == brokers::Kind::Valkey {
             set_memory(&broker, ROOM)?;
         }
@@ -273,13 +273,13 @@ impl Servers {
     }
 }
 
-/// A disk that is busy with other things is not to set the pace.
+/// A disk that is busy with other things is not to set the pace, where a crash of the process loses nothing for it. Valkey's does:
+/// with a sync each second, it holds back what it has acknowledged while a sync is under way.
 fn configuration(kind: brokers::Kind) -> &'static [&'static str] {
     match kind {
-        brokers::Kind::Valkey => &["appendfsync everysec"],
         // Its own default for the disk: each two minutes.
         brokers::Kind::Nats => &["jetstream { store_dir: \"jetstream\", max_file_store: 4GB }"],
-        brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
+        brokers::Kind::Valkey | brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
     }
 }
 

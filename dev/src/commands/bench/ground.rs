@@ -117,7 +117,7 @@ impl Ground {
                 let options = kafka::Options { for_benchmarks: true, ..kafka::Options::default() };
                 Servers::Kafka(Cluster::start(brokers, &options)?)
             }
-            Some(kind) => Servers::other(kind, PREFIX, false)?,
+            Some(kind) => Servers::other(kind, PREFIX, faster(kind), false)?,
         };
         let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
@@ -295,6 +295,11 @@ impl Ground {
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
     }
+}
+
+/// What a server is told besides: most have Redis sync its file each second.
+fn faster(kind: brokers::Kind) -> &'static [&'static str] {
+    if kind == brokers::Kind::Valkey { &["appendfsync everysec"] } else { &[] }
 }
 
 /// How other servers than Kafka are set, in words: see [`Servers::other`].

@@ -201,7 +201,7 @@ impl World {
         let (to, its) = (settings.to, settings.clone());
         let servers = std::thread::spawn(move || match to {
             None => start_kafka(brokers).map(Servers::Kafka),
-            Some(kind) => Servers::other(kind, PREFIX, true),
+            Some(kind) => Servers::other(kind, PREFIX, &[], true),
         });
         let postgres = start_postgres(settings.major)?;
         let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
