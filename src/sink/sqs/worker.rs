@@ -68,6 +68,8 @@ struct Worker {
     told: BTreeSet<Box<str>>,
     /// Counts restarts: what was sent before the last one is of no interest.
     generation: u64,
+    /// Requests of before the last restart that are under way. Nothing is sent beside them: it could arrive first.
+    forgotten: usize,
     /// The service answered, and takes our keys.
     is_reached: bool,
     /// So many records are sent one by one: which of them is refused is to be found out.
@@ -140,6 +142,7 @@ impl Worker {
             queues: BTreeMap::new(),
             told: BTreeSet::new(),
             generation: 0,
+            forgotten: 0,
             is_reached: false,
             alone: 0,
         }
@@ -147,6 +150,9 @@ impl Worker {
 
     /// Sends what may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
+        if self.forgotten > 0 {
+            return;
+        }
         while self.requests.len() < self.pace.requests(Instant::now()) {
             if !self.is_reached {
                 if self.requests.is_empty() {
@@ -229,6 +235,7 @@ impl Worker {
     /// A restart: answers still come, and are of no interest.
     fn forget(&mut self, receiver: &Receiver) {
         self.generation += 1;
+        self.forgotten = self.requests.len();
         self.alone = 0;
         if self.is_reached {
             receiver.set_blocked(None);
@@ -239,6 +246,9 @@ impl Worker {
     fn settle(&mut self, request: Request, receiver: &mut Receiver) {
         let Request { generation, link, queue, url, taken, answered } = request;
         self.links.extend(link);
+        if generation != self.generation {
+            self.forgotten -= 1;
+        }
         let service = self.caller.settings.service;
         if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
