@@ -31,9 +31,10 @@ pub(super) fn text(expression: &str, column: Column) -> Option<String> {
     Some(if type_id == NUMERIC { scaled(&literal, scale)? } else { literal })
 }
 
-/// Whether the default is one that Debezium reads as another time than values: infinities, but for texts.
+/// Whether the default is one that Debezium reads as another time than values: infinities, but for texts, and the end of a day.
 pub(super) fn is_another_time(type_id: u32, text: &str) -> bool {
-    matches!(type_id, 1082 | 1114 | 1184) && matches!(text, "infinity" | "-infinity")
+    (matches!(type_id, 1082 | 1114 | 1184) && matches!(text, "infinity" | "-infinity"))
+        || (type_id == 1083 && text.starts_with("24:"))
 }
 
 /// A number as it stands there.
@@ -146,6 +147,12 @@ mod tests {
         assert_eq!(text("'-1.5'::numeric", any(true)).as_deref(), Some("-1.5"));
         assert_eq!(text("round(1.5)", any(true)).as_deref(), Some("0"));
         assert_eq!((text("(1 + 2)", any(true)), text("1.50", any(false))), (None, None));
+    }
+
+    #[test]
+    fn infinities_and_the_end_of_a_day_are_other_times() {
+        assert!(is_another_time(1083, "24:00:00") && is_another_time(1114, "infinity"));
+        assert!(!is_another_time(1083, "23:59:59") && !is_another_time(25, "24:00:00"));
     }
 
     #[test]
