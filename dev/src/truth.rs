@@ -354,18 +354,18 @@ mod tests {
 
     #[test]
     fn exactly_the_bad_rows_are_dead_letters() {
-        let mut letters = DeadLetters::default();
-        let mut letter = record("order-1", 1);
-        letter.headers.push(("walrelay-error".to_owned(), Some(b"too large".to_vec())));
-        letters.rows.insert("order-1/1".to_owned(), (digest(b"{}"), false));
-        assert!(!letters.is_exact());
-        letters.see(&letter);
-        letters.see(&letter);
-        assert!(letters.is_exact() && letters.repeated == 1, "{letters}");
-        letters.see(&record("order-1", 2));
-        letter.value = None;
-        letters.see(&letter);
-        assert_eq!((letters.phantom, letters.corrupted), (1, 1));
+        let mut dead_letters = DeadLetters::default();
+        let mut dead_letter = record("order-1", 1);
+        dead_letter.headers.push(("walrelay-error".to_owned(), Some(b"too large".to_vec())));
+        dead_letters.rows.insert("order-1/1".to_owned(), (digest(b"{}"), false));
+        assert!(!dead_letters.is_exact());
+        dead_letters.see(&dead_letter);
+        dead_letters.see(&dead_letter);
+        assert!(dead_letters.is_exact() && dead_letters.repeated == 1, "{dead_letters}");
+        dead_letters.see(&record("order-1", 2));
+        dead_letter.value = None;
+        dead_letters.see(&dead_letter);
+        assert_eq!((dead_letters.phantom, dead_letters.corrupted), (1, 1));
     }
 
     #[test]

@@ -249,7 +249,7 @@ pub enum CommandError {
         before: String,
     },
     /// An existing row cannot be published.
-    #[error("a row of {} cannot be published: {}{}", .0.row.table, .0.row.reason, letter_refused(.0))]
+    #[error("a row of {} cannot be published: {}{}", .0.row.table, .0.row.reason, dead_letter_refused(.0))]
     BadRow(Box<BadRowAt>),
     /// The topic setting.
     #[error(transparent)]
@@ -417,8 +417,8 @@ fn no_order(has_key: bool) -> &'static str {
     if has_key { "it has no such column" } else { "without a key nothing says where to resume" }
 }
 
-fn letter_refused(row: &BadRowAt) -> String {
-    row.letter_refused.as_ref().map_or_else(String::new, |(topic, failure)| {
+fn dead_letter_refused(row: &BadRowAt) -> String {
+    row.dead_letter_refused.as_ref().map_or_else(String::new, |(topic, failure)| {
         format!(", and dead-letter topic {topic} does not take it: {failure}")
     })
 }

@@ -1,19 +1,20 @@
 //! What becomes of rows that cannot be published.
 //!
-//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Fate`] of a row by its place. Which rows are bad, and that
-//! a fate is sealed before anything passes it, is the [`relay`](crate::relay)'s.
+//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Action`] of a row by its place. Which rows are bad, and that
+//! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
 use super::error::ConfigError;
 use super::read::Reader;
 use crate::cli::BadRowArgs;
 use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
-use crate::relay::{BadRows, Fate};
+use crate::relay::{Action, BadRows};
 use crate::route::Rule;
 
-const FATES: [(&str, Fate); 3] = [("stop", Fate::Stop), ("dead-letter", Fate::DeadLetter), ("skip", Fate::Skip)];
+const ACTIONS: [(&str, Action); 3] =
+    [("stop", Action::Stop), ("dead-letter", Action::DeadLetter), ("skip", Action::Skip)];
 
-/// What one row's fate may look like, for messages.
+/// What one row's action may look like, for messages.
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
 
 impl Reader<'_> {
@@ -21,7 +22,7 @@ impl Reader<'_> {
     pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
         let at = self.layers.many("bad-row-at", &args.bad_row_at).iter().map(row_at).collect::<Result<_, _>>()?;
         Ok(BadRows {
-            fate: self.one_of("on-bad-row", args.on_bad_row.as_deref(), &FATES)?.unwrap_or_default(),
+            action: self.one_of("on-bad-row", args.on_bad_row.as_deref(), &ACTIONS)?.unwrap_or_default(),
             at,
             dead_letter_topic: self.dead_letter_topic(args.dead_letter_topic.as_deref(), slot, addresses)?,
         })
@@ -49,12 +50,14 @@ fn default_topic(slot: &str, addresses: &Rule) -> String {
     if addresses.check(&usual).is_err() && addresses.check(&other).is_ok() { other } else { usual }
 }
 
-fn row_at(given: &Given) -> Result<(Position, Fate), SettingError> {
-    let parsed = given.text.trim().split_once('=').and_then(|(at, fate)| Some((at.trim().parse().ok()?, fate.trim())));
+fn row_at(given: &Given) -> Result<(Position, Action), SettingError> {
+    let parsed =
+        given.text.trim().split_once('=').and_then(|(at, action)| Some((at.trim().parse().ok()?, action.trim())));
     let Some((position, text)) = parsed else { return Err(given.invalid(ROW_AT, None)) };
-    let fate = FATES.iter().find(|(name, fate)| *name == text && *fate != Fate::Stop).map(|(_, fate)| *fate);
-    fate.map(|fate| (position, fate)).ok_or_else(|| {
-        let near = nearest(text, ["dead-letter", "skip"]).map(|fate| format!("{position}={fate}"));
+    let action =
+        ACTIONS.iter().find(|(name, action)| *name == text && *action != Action::Stop).map(|(_, action)| *action);
+    action.map(|action| (position, action)).ok_or_else(|| {
+        let near = nearest(text, ["dead-letter", "skip"]).map(|action| format!("{position}={action}"));
         given.invalid(ROW_AT, near)
     })
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::lsn::Lsn;
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::positions::Position;
-use crate::relay::Fate;
+use crate::relay::Action;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::{Delivery, EventBinding};
 
@@ -147,8 +147,8 @@ fn every_flag_of_run_ends_where_it_belongs() {
         }
     );
     let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
-    assert_eq!(config.bad_rows.at, [(at, Fate::Skip)]);
-    assert_eq!((config.bad_rows.fate, config.bad_rows.dead_letter_topic.as_str()), (Fate::DeadLetter, "dead"));
+    assert_eq!(config.bad_rows.at, [(at, Action::Skip)]);
+    assert_eq!((config.bad_rows.action, config.bad_rows.dead_letter_topic.as_str()), (Action::DeadLetter, "dead"));
     assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce));
     assert_eq!(config.http, None);
     assert_eq!(
@@ -305,7 +305,7 @@ fn an_address_is_held_to_its_destinations_rule() {
 fn of_a_bad_row_what_is_said_of_it_alone_counts_first_and_dead_letters_go_to_a_topic_of_the_slot() {
     let config = run(&["-S=shop", "--on-bad-row=skip", "--bad-row-at=0/10:1=dead-letter"]);
     let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
-    assert_eq!((config.bad_rows.fate(at(0)), config.bad_rows.fate(at(1))), (Fate::Skip, Fate::DeadLetter));
+    assert_eq!((config.bad_rows.action(at(0)), config.bad_rows.action(at(1))), (Action::Skip, Action::DeadLetter));
     assert_eq!(config.bad_rows.dead_letter_topic, "shop.dead-letter");
     assert!(!run(&[]).bad_rows.let_any_pass());
     assert!(run(&["--bad-row-at=0/10:1=skip"]).bad_rows.let_any_pass());

@@ -287,7 +287,7 @@ impl Ledger {
         }
     }
 
-    /// The record with `token`, of the open transaction, was refused and is to be counted no more: its row's fate is decided
+    /// The record with `token`, of the open transaction, was refused and is to be counted no more: its row's action is decided
     /// anew.
     ///
     /// # Panics

@@ -4,7 +4,7 @@ use crate::positions::Position;
 
 /// What becomes of one row that cannot be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fate {
+pub enum Action {
     /// The relay stops, with nothing after it confirmed.
     #[default]
     Stop,
@@ -18,21 +18,21 @@ pub enum Fate {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BadRows {
     /// Unless something else is said of the row.
-    pub fate: Fate,
+    pub action: Action,
     /// Said of single rows.
-    pub at: Vec<(Position, Fate)>,
+    pub at: Vec<(Position, Action)>,
     /// Where dead letters go: a name that Kafka allows.
     pub dead_letter_topic: String,
 }
 
 impl BadRows {
-    /// The fate of the row at `position`, if it is bad.
-    pub fn fate(&self, position: Position) -> Fate {
-        self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.fate, |(_, fate)| *fate)
+    /// The action of the row at `position`, if it is bad.
+    pub fn action(&self, position: Position) -> Action {
+        self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.action, |(_, action)| *action)
     }
 
     /// Whether any bad row may be passed.
     pub fn let_any_pass(&self) -> bool {
-        self.fate != Fate::Stop || !self.at.is_empty()
+        self.action != Action::Stop || !self.at.is_empty()
     }
 }

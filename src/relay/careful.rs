@@ -1,4 +1,4 @@
-//! Careful mode: finds the one record that a broker refuses, and holds everything up until its fate is sealed.
+//! Careful mode: finds the one record that a broker refuses, and holds everything up until its action is decided.
 //!
 //! A refusal fails a whole batch, and says not which record of it is to blame. So the stream begins again from the confirmed
 //! position, and between the first and the last record that was in flight *one record is in flight in all*: a refusal then names
@@ -67,7 +67,7 @@ pub enum What {
     /// The row's own record.
     Record,
     /// Its dead letter.
-    Letter {
+    DeadLetter {
         /// Without the payload.
         bare: bool,
     },
@@ -92,7 +92,7 @@ pub struct Condemned {
     /// Its dead letter goes without the payload.
     pub bare: bool,
     /// Its dead letter is refused even so.
-    pub letter_refused: Option<Failure>,
+    pub dead_letter_refused: Option<Failure>,
 }
 
 impl Careful {
@@ -176,7 +176,7 @@ impl Careful {
         if self.alone.as_ref().is_some_and(|alone| alone.position == position) { self.guilty() } else { None }
     }
 
-    /// The record or letter that was alone will never be taken.
+    /// The record or dead letter that was alone will never be taken.
     pub fn condemn(&mut self, alone: Alone, failure: Failure) {
         if let Some(suspects) = &mut self.suspects {
             suspects.first = suspects.first.max(alone.position);
@@ -184,22 +184,22 @@ impl Careful {
         }
         let known = self.condemned.get(&alone.position).cloned();
         let Alone { position, row, what, .. } = alone;
-        let known = known.unwrap_or(Condemned { row, bare: false, letter_refused: None });
+        let known = known.unwrap_or(Condemned { row, bare: false, dead_letter_refused: None });
         let condemned = match what {
             What::Record => {
                 let reason = BadReason::Refused { label: failure.reason, text: failure.text };
                 Condemned { row: BadRow { reason, ..known.row }, ..known }
             }
-            What::Letter { bare: false } => Condemned { bare: true, ..known },
-            What::Letter { bare: true } => Condemned { letter_refused: Some(failure), ..known },
+            What::DeadLetter { bare: false } => Condemned { bare: true, ..known },
+            What::DeadLetter { bare: true } => Condemned { dead_letter_refused: Some(failure), ..known },
         };
         self.condemned.insert(position, condemned);
     }
 
     /// The dead letter of the row at `position` cannot be taken by its topic.
-    pub fn letter_refused(&mut self, alone: Alone, failure: Failure) {
+    pub fn dead_letter_refused(&mut self, alone: Alone, failure: Failure) {
         let Alone { position, row, .. } = alone;
-        let condemned = Condemned { row, bare: true, letter_refused: Some(failure) };
+        let condemned = Condemned { row, bare: true, dead_letter_refused: Some(failure) };
         self.condemned.insert(position, condemned);
     }
 
@@ -253,7 +253,7 @@ mod tests {
         careful.suspect(at(10, 5), at(20, 3));
         assert!(!careful.goes_alone(at(10, 4)));
         assert!(careful.goes_alone(at(10, 5)) && careful.goes_alone(at(15, 0)) && careful.goes_alone(at(20, 3)));
-        assert!(careful.goes_alone(at(20, 4)), "the last suspect's fate comes first");
+        assert!(careful.goes_alone(at(20, 4)), "the last suspect's action comes first");
         assert!(careful.passed(at(20, 4)));
         assert!(!careful.goes_alone(at(20, 4)));
     }
@@ -315,10 +315,10 @@ mod tests {
     #[test]
     fn a_dead_letter_that_is_refused_goes_without_its_payload_and_then_not_at_all() {
         let mut careful = Careful::default();
-        careful.condemn(alone(at(15, 0), What::Letter { bare: false }), refusal());
+        careful.condemn(alone(at(15, 0), What::DeadLetter { bare: false }), refusal());
         let condemned = careful.condemned(at(15, 0)).unwrap();
         assert_eq!((condemned.bare, condemned.row.reason.label()), (true, "updated"));
-        careful.condemn(alone(at(15, 0), What::Letter { bare: true }), refusal());
-        assert_eq!(careful.condemned(at(15, 0)).unwrap().letter_refused, Some(refusal()));
+        careful.condemn(alone(at(15, 0), What::DeadLetter { bare: true }), refusal());
+        assert_eq!(careful.condemned(at(15, 0)).unwrap().dead_letter_refused, Some(refusal()));
     }
 }

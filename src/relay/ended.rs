@@ -96,5 +96,5 @@ pub struct BadRowAt {
     /// What is wrong with it.
     pub row: BadRow,
     /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
-    pub letter_refused: Option<(String, Failure)>,
+    pub dead_letter_refused: Option<(String, Failure)>,
 }

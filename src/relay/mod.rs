@@ -14,6 +14,7 @@
 mod bad_rows;
 mod careful;
 mod clock;
+mod commit;
 mod ended;
 mod gathered;
 mod oversized;
@@ -21,12 +22,11 @@ mod pause;
 mod progress;
 mod refusals;
 mod rows;
-mod seal;
 mod session;
 mod silence;
 mod topics;
 
-pub use bad_rows::{BadRows, Fate};
+pub use bad_rows::{Action, BadRows};
 pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
 pub use ended::{BadRowAt, Ended, ProtocolError, Why};
@@ -41,9 +41,9 @@ use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use careful::{Alone, What};
+use commit::Group;
 use refusals::Refusals;
-use rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
-use seal::Group;
+use rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,7 +265,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.take_reports(Reported::WithoutStream)?;
             self.end_at_refusal()?;
             let ending = self.stop_requested();
-            self.seal(ending)?;
+            self.commit(ending)?;
             self.show(None, false);
             let left = until.saturating_duration_since(self.clock.now());
             if left.is_zero() || self.may_stop() {
@@ -297,12 +297,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Since when the sink owes an answer: the report of the oldest record in flight, or the word on a commit. Reports that are
     /// held back until a commit are answers.
     fn oldest_unanswered(&self) -> Option<Instant> {
-        self.ledger.oldest_in_flight().into_iter().chain(self.group.sealing_since()).min()
+        self.ledger.oldest_in_flight().into_iter().chain(self.group.committing_since()).min()
     }
 
     /// Whether the sink owes an answer.
     pub fn awaits_sink(&self) -> bool {
-        self.in_flight() > 0 || self.group.sealing_since().is_some()
+        self.in_flight() > 0 || self.group.committing_since().is_some()
     }
 
     /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
@@ -320,7 +320,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Self { sink, ledger, metrics, clock, careful, group, topics, refusals, acknowledged, reported, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
-        let mut letters = Vec::new();
+        let mut dead_letters = Vec::new();
         let mut now = None;
         sink.poll(&mut |report| match report {
             // After a failure nothing counts: what follows is replayed.
@@ -332,7 +332,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     topics.delivered(token.topic, metrics);
                 }
                 if !refusals.is_empty() {
-                    letters.push((token, records));
+                    dead_letters.push((token, records));
                 }
                 if group.is_on() {
                     ledger.reported(token, records);
@@ -347,15 +347,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Report::Refused(one) => refused.push(*one),
             Report::Failed(failure) => failed = Some(worse(failed.take(), failure)),
         });
-        for (token, records) in letters {
-            self.letters_delivered(token, records);
+        for (token, records) in dead_letters {
+            self.dead_letters_delivered(token, records);
         }
         if failed.is_none() {
             for one in refused {
                 self.refused(one);
             }
             if !self.refusals.is_empty() {
-                self.offer_letters();
+                self.offer_dead_letters();
             }
         }
         self.settle();
@@ -396,17 +396,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether the failure of a record that was alone says something of its row, or of its topic.
     fn is_judged(&mut self, alone: Alone, failure: &Failure) -> bool {
-        let (is_letter, now) = (alone.what != What::Record, self.clock.now());
+        let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
         match failure.class {
             FailureClass::Row => self.careful.condemn(alone, failure.clone()),
-            FailureClass::Topic if is_letter => {
-                if self.topics.failed(&alone.topic, LETTER_TOPIC_WITHIN, now) {
-                    self.careful.letter_refused(alone, failure.clone());
+            FailureClass::Topic if is_dead_letter => {
+                if self.topics.failed(&alone.topic, DEAD_LETTER_TOPIC_WITHIN, now) {
+                    self.careful.dead_letter_refused(alone, failure.clone());
                 } else {
                     self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
-            FailureClass::Topic if self.bad_rows.fate(alone.position) != Fate::Stop => {
+            FailureClass::Topic if self.bad_rows.action(alone.position) != Action::Stop => {
                 if self.topics.failed(&alone.topic, TOPIC_WITHIN, now) {
                     self.topics.give_up(&alone.topic, failure, now);
                     self.careful.condemn(alone, failure.clone());

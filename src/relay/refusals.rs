@@ -12,9 +12,9 @@
 //! other lanes go on meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
 //! Invariant: each refusal is resolved at most once; one that is not holds the position before its transaction.
 
-use super::Fate;
+use super::Action;
 use super::careful::Alone;
-use super::rows::{LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
 use super::{BadRowAt, Clock, Ended, Relay};
 use crate::lsn::Lsn;
@@ -61,8 +61,8 @@ struct Case {
 
 impl Case {
     /// Whether a dead-letter record with this token stands in its place.
-    fn has_letter(&self, token: Token) -> bool {
-        matches!(self.stage, Stage::Letter { token: its, .. } if its == token)
+    fn has_dead_letter(&self, token: Token) -> bool {
+        matches!(self.stage, Stage::DeadLetter { token: its, .. } if its == token)
     }
 }
 
@@ -73,9 +73,9 @@ enum Stage {
     /// The dead-letter record is to be offered to the sink, not before `at`.
     Offered { bare: bool, at: Instant },
     /// The dead-letter record, with this token, is in the lane's place.
-    Letter { bare: bool, token: Token },
+    DeadLetter { bare: bool, token: Token },
     /// The relay stops; why the dead-letter topic does not take it either.
-    Stop { letter_refused: Option<Failure> },
+    Stop { dead_letter_refused: Option<Failure> },
 }
 
 impl Refusals {
@@ -116,7 +116,7 @@ impl Refusals {
 
     /// So many dead-letter records with this token were delivered: the rows that are over with it.
     fn delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
-        if !self.cases.values().any(|case| case.has_letter(token)) {
+        if !self.cases.values().any(|case| case.has_dead_letter(token)) {
             return Vec::new();
         }
         *self.arrived.entry(token).or_default() += records;
@@ -125,7 +125,7 @@ impl Refusals {
 
     /// The rows of dead-letter records with this token, once each of them that is not refused was delivered.
     fn over(&mut self, token: Token) -> Vec<(Position, BadRow)> {
-        let sent = self.cases.iter().filter(|(_, case)| case.has_letter(token));
+        let sent = self.cases.iter().filter(|(_, case)| case.has_dead_letter(token));
         let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
         if self.arrived.get(&token).is_none_or(|arrived| (*arrived as usize) < sent.len()) {
             return Vec::new();
@@ -159,16 +159,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let position = position(refused.tag.origin);
         self.metrics.publish_failure(refused.failure.reason, 1);
         if let Some(alone) = self.careful.guilty_at(position) {
-            return self.letter_of_a_row_refused(alone, &refused);
+            return self.dead_letter_of_a_row_refused(alone, &refused);
         }
-        if let Some(Case { stage: Stage::Letter { bare, token }, .. }) = self.refusals.cases.get(&position) {
-            let letter = (*bare, *token);
-            return self.letter_refused(position, letter, refused);
+        if let Some(Case { stage: Stage::DeadLetter { bare, token }, .. }) = self.refusals.cases.get(&position) {
+            let dead_letter = (*bare, *token);
+            return self.dead_letter_refused(position, dead_letter, refused);
         }
-        let (fate, now) = (self.bad_rows.fate(position), self.clock.now());
+        let (action, now) = (self.bad_rows.action(position), self.clock.now());
         let is_decided = match refused.failure.class {
             FailureClass::Row => true,
-            FailureClass::Topic if fate == Fate::Stop => false,
+            FailureClass::Topic if action == Action::Stop => false,
             FailureClass::Topic => {
                 let topic = refused.record.topic();
                 let given_up = self.topics.failed(topic, TOPIC_WITHIN, now);
@@ -180,29 +180,31 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => false,
         };
         if is_decided {
-            self.decide(position, fate, refused);
+            self.decide(position, action, refused);
         } else {
             self.sink.resolve(refused.id, Resolution::Retry);
         }
     }
 
-    fn decide(&mut self, position: Position, fate: Fate, refused: Refused) {
+    fn decide(&mut self, position: Position, action: Action, refused: Refused) {
         let Refused { id, tag, record, failure } = refused;
         let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
-        let stage = match fate {
-            Fate::Skip => Stage::Skipped { at: self.clock.now() },
+        let stage = match action {
+            Action::Skip => Stage::Skipped { at: self.clock.now() },
             // It is a dead-letter record, of a row of which no more is known.
-            _ if record.topic() == self.bad_rows.dead_letter_topic => Stage::Stop { letter_refused: Some(failure) },
-            Fate::Stop => Stage::Stop { letter_refused: None },
-            Fate::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
+            _ if record.topic() == self.bad_rows.dead_letter_topic => {
+                Stage::Stop { dead_letter_refused: Some(failure) }
+            }
+            Action::Stop => Stage::Stop { dead_letter_refused: None },
+            Action::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
         };
         let is_row = matches!(tag.origin.source, Source::Table(_));
         self.refusals.cases.insert(position, Case { row, is_row, id, token: tag.token, record, stage });
-        self.offer_letters();
+        self.offer_dead_letters();
     }
 
     /// Offers dead-letter records to the sink that are due.
-    pub(super) fn offer_letters(&mut self) {
+    pub(super) fn offer_dead_letters(&mut self) {
         let now = self.clock.now();
         let due = |case: &Case| matches!(case.stage, Stage::Offered { at, .. } | Stage::Skipped { at } if at <= now);
         let due: Vec<Position> =
@@ -210,7 +212,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         for position in due {
             match self.refusals.cases.get(&position).map(|case| &case.stage) {
                 Some(Stage::Skipped { .. }) => self.skip_refused(position, now),
-                Some(Stage::Offered { .. } | Stage::Letter { .. } | Stage::Stop { .. }) | None => {
+                Some(Stage::Offered { .. } | Stage::DeadLetter { .. } | Stage::Stop { .. }) | None => {
                     self.offer_refused(position, now);
                 }
             }
@@ -254,30 +256,30 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             case.record.with_record(room, |record| {
                 let intended = Some(record.topic);
                 let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
-                let letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
-                letter.lend(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
+                let dead_letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
+                dead_letter.lend(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
             })
         };
         case.stage = match offer(bare) {
-            Enqueue::Taken => Stage::Letter { bare, token },
+            Enqueue::Taken => Stage::DeadLetter { bare, token },
             Enqueue::Bad(_) if !bare => Stage::Offered { bare: true, at: now },
-            Enqueue::Bad(failure) => Stage::Stop { letter_refused: Some(failure) },
+            Enqueue::Bad(failure) => Stage::Stop { dead_letter_refused: Some(failure) },
             Enqueue::Blocked(failure)
-                if failure.class == FailureClass::Topic && topics.failed(topic, LETTER_TOPIC_WITHIN, now) =>
+                if failure.class == FailureClass::Topic && topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now) =>
             {
-                Stage::Stop { letter_refused: Some(failure) }
+                Stage::Stop { dead_letter_refused: Some(failure) }
             }
             Enqueue::Full | Enqueue::Blocked(_) => Stage::Offered { bare, at: now + OFFER_AGAIN },
         };
     }
 
     /// The dead-letter record of a refused one is refused as well.
-    fn letter_refused(&mut self, position: Position, (bare, token): (bool, Token), refused: Refused) {
+    fn dead_letter_refused(&mut self, position: Position, (bare, token): (bool, Token), refused: Refused) {
         let Refused { id, failure, .. } = refused;
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
         let waits = match failure.class {
             FailureClass::Row => false,
-            FailureClass::Topic => !self.topics.failed(topic, LETTER_TOPIC_WITHIN, now),
+            FailureClass::Topic => !self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now),
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => true,
         };
         if waits {
@@ -288,17 +290,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if let Some(case) = self.refusals.cases.get_mut(&position) {
             case.id = id;
             case.stage = if is_last {
-                Stage::Stop { letter_refused: Some(failure) }
+                Stage::Stop { dead_letter_refused: Some(failure) }
             } else {
                 Stage::Offered { bare: true, at: now }
             };
         }
-        self.letters_delivered(token, 0);
-        self.offer_letters();
+        self.dead_letters_delivered(token, 0);
+        self.offer_dead_letters();
     }
 
     /// The dead-letter record of a row of which no record can be made: its frame is there still, and it was alone.
-    fn letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
+    fn dead_letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
         let token = alone.token;
         if self.is_judged(alone.clone(), &refused.failure) {
             self.sink.resolve(refused.id, Resolution::Skip);
@@ -311,7 +313,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Dead-letter records may be among what was delivered.
     #[cold]
-    pub(super) fn letters_delivered(&mut self, token: Token, records: u32) {
+    pub(super) fn dead_letters_delivered(&mut self, token: Token, records: u32) {
         for (position, row) in self.refusals.delivered(token, records) {
             self.passed_over(&row, position, "dead-letter");
         }
@@ -321,10 +323,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
         for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {
-            if let Stage::Letter { token, .. } = case.stage {
+            if let Stage::DeadLetter { token, .. } = case.stage {
                 self.refusals.arrived.remove(&token);
             }
-            if !matches!(case.stage, Stage::Letter { .. }) {
+            if !matches!(case.stage, Stage::DeadLetter { .. }) {
                 self.sink.resolve(case.id, Resolution::Skip);
                 self.ledger.withdrawn(case.token);
             }
@@ -343,14 +345,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// A refused row stops the relay, where one does.
     pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
         let Some(position) = self.refusals.stop() else { return Ok(()) };
-        let Some(Case { row, stage: Stage::Stop { letter_refused }, .. }) = self.refusals.cases.remove(&position)
+        let Some(Case { row, stage: Stage::Stop { dead_letter_refused }, .. }) = self.refusals.cases.remove(&position)
         else {
             return Ok(());
         };
         self.metrics.bad_row(row.reason.label());
-        let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
+        let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         let confirmed = self.ledger.flush_lsn();
-        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, letter_refused }))))
+        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused }))))
     }
 }
 
@@ -360,14 +362,14 @@ mod tests {
 
     const TOKEN: Token = Token { transaction: 1, tick: 2, topic: 3 };
 
-    fn letter() -> Case {
+    fn dead_letter() -> Case {
         Case {
             row: BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated },
             is_row: true,
             id: RefusalId(1),
             token: TOKEN,
             record: OwnedRecord::default(),
-            stage: Stage::Letter { bare: false, token: TOKEN },
+            stage: Stage::DeadLetter { bare: false, token: TOKEN },
         }
     }
 
@@ -378,12 +380,12 @@ mod tests {
     #[test]
     fn of_two_dead_letter_records_with_one_token_the_one_that_is_refused_is_not_taken_for_the_one_that_arrived() {
         let mut refusals = Refusals::default();
-        refusals.cases.extend([(at(8), letter()), (at(9), letter())]);
+        refusals.cases.extend([(at(8), dead_letter()), (at(9), dead_letter())]);
         assert!(refusals.delivered(TOKEN, 1).is_empty(), "which one it was is not known yet");
         refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::Offered { bare: true, at: Instant::now() };
         let over: Vec<Position> = refusals.delivered(TOKEN, 0).into_iter().map(|(position, _)| position).collect();
         assert_eq!(over, [at(9)]);
-        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::Letter { bare: true, token: TOKEN };
+        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::DeadLetter { bare: true, token: TOKEN };
         let over = refusals.delivered(TOKEN, 1);
         assert_eq!((over.len(), refusals.cases.len(), refusals.arrived.len()), (1, 0, 0));
     }

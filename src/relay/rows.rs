@@ -3,13 +3,13 @@
 //! ```text
 //!  row ──► record ──► sink          taken: counted, and done with; no room: the frame stays
 //!            │          └─ refused ─┐
-//!            └─ none can be made ───┴─► its fate: stop │ dead letter, alone, until it is acknowledged │ counted and passed over
+//!            └─ none can be made ───┴─► its action: stop │ dead letter, alone, until it is acknowledged │ counted and passed over
 //! ```
 //!
-//! Invariants: a row's frame is consumed only once its record is enqueued, or its fate is sealed; while a dead letter is on its
+//! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided; while a dead letter is on its
 //! way nothing else is, so that nothing of its key gets ahead of it and the position cannot pass it.
 
-use super::Fate;
+use super::Action;
 use super::careful::{Alone, Condemned, Report, What};
 use super::oversized::{Oversized, oversized};
 use super::session::{Session, Step, Turn, Wait, disconnected, position};
@@ -29,7 +29,7 @@ const REPORTS_WITHIN: Duration = Duration::from_secs(1);
 pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
 
 /// And a dead-letter topic so long: one that is created on demand takes a moment.
-pub(super) const LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
 
 /// Bad rows that are all told; of more, the second power of two.
 const TOLD_BAD_ROWS: u64 = 10;
@@ -180,7 +180,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match self.careful.report(position) {
             Report::Awaited => return Ok(Some(Step::Wait(Wait::Alone))),
             Report::Delivered(alone) => {
-                if let What::Letter { bare } = alone.what {
+                if let What::DeadLetter { bare } = alone.what {
                     if bare && let Change::Row { .. } = change {
                         self.tell_lost(&alone.row)?;
                     }
@@ -209,19 +209,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(None)
     }
 
-    /// The row will never be published as it is: its fate is what the settings say.
+    /// The row will never be published as it is: its action is what the settings say.
     #[cold]
     fn bad_row(&mut self, row: BadRow, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Step> {
         let position = position(context);
-        match self.bad_rows.fate(position) {
-            Fate::Stop => Ok(self.stop_at(row, None, position, session)),
-            Fate::Skip => {
+        match self.bad_rows.action(position) {
+            Action::Stop => Ok(self.stop_at(row, None, position, session)),
+            Action::Skip => {
                 if let Change::Row { .. } = change {
                     self.tell_lost(&row)?;
                 }
                 Ok(self.skip(&row, position, session))
             }
-            Fate::DeadLetter => self.send_letter(row, change, context, session),
+            Action::DeadLetter => self.send_dead_letter(row, change, context, session),
         }
     }
 
@@ -239,18 +239,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// A bad row's fate is sealed, and the stream goes on.
-    pub(super) fn passed_over(&mut self, row: &BadRow, position: Position, fate: &'static str) {
+    /// A bad row's action is decided, and the stream goes on.
+    pub(super) fn passed_over(&mut self, row: &BadRow, position: Position, action: &'static str) {
         self.metrics.bad_row(row.reason.label());
         self.passed_rows += 1;
         if self.passed_rows <= TOLD_BAD_ROWS || self.passed_rows.is_power_of_two() {
             let (so_far, id) = (self.passed_rows, row.id.as_deref());
-            tracing::warn!(table = row.table, id, %position, reason = %row.reason, fate, so_far, "row not published");
+            tracing::warn!(table = row.table, id, %position, reason = %row.reason, action, so_far, "row not published");
         }
     }
 
     /// The dead letter goes alone: nothing is in flight when it is enqueued, and nothing follows until it is delivered.
-    fn send_letter(
+    fn send_dead_letter(
         &mut self,
         row: BadRow,
         change: &Change<'_>,
@@ -259,7 +259,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Turn<Step> {
         let position = position(context);
         let (bare, refused) = match self.careful.condemned(position) {
-            Some(Condemned { bare, letter_refused, .. }) => (*bare, letter_refused.clone()),
+            Some(Condemned { bare, dead_letter_refused, .. }) => (*bare, dead_letter_refused.clone()),
             None => (false, None),
         };
         if refused.is_some() {
@@ -268,27 +268,29 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.sink.in_flight().records > 0 {
             return Ok(Step::Wait(Wait::ForRoom));
         }
-        let (mut bare, mut outcome) = (bare, self.offer_letter(&row, bare, change, context));
+        let (mut bare, mut outcome) = (bare, self.offer_dead_letter(&row, bare, change, context));
         if !bare && matches!(outcome, Ok(Outcome::Record(Enqueue::Bad(_)))) {
-            (bare, outcome) = (true, self.offer_letter(&row, true, change, context));
+            (bare, outcome) = (true, self.offer_dead_letter(&row, true, change, context));
         }
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
                 session.gathered.enqueued();
                 self.group.enqueued(|| self.clock.now());
-                Ok(self.goes_alone(What::Letter { bare }, row, context))
+                Ok(self.goes_alone(What::DeadLetter { bare }, row, context))
             }
             Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),
             Ok(Outcome::Record(Enqueue::Bad(failure))) => Ok(self.stop_at(row, Some(failure), position, session)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => self.letter_not_taken(row, failure, position, session),
+            Ok(Outcome::Record(Enqueue::Blocked(failure))) => {
+                self.dead_letter_not_taken(row, failure, position, session)
+            }
             // It was one a moment ago.
             Ok(Outcome::NotPublished | Outcome::Ignored(_)) => Ok(self.done(session)),
             Err(error) => broken(error, position),
         }
     }
 
-    fn letter_not_taken(
+    fn dead_letter_not_taken(
         &mut self,
         row: BadRow,
         failure: Failure,
@@ -296,13 +298,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<Step> {
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
-        if failure.class == FailureClass::Topic && self.topics.failed(topic, LETTER_TOPIC_WITHIN, now) {
+        if failure.class == FailureClass::Topic && self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now) {
             return Ok(self.stop_at(row, Some(failure), position, session));
         }
         self.wait_for(failure, session)
     }
 
-    fn offer_letter(
+    fn offer_dead_letter(
         &mut self,
         row: &BadRow,
         bare: bool,
@@ -311,7 +313,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Result<Outcome<Enqueue>, RowError> {
         let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
         let (error, place) = (row.reason.to_string(), position(context).to_string());
-        let letter = DeadLetter {
+        let dead_letter = DeadLetter {
             topic: &bad_rows.dead_letter_topic,
             error: &error,
             table: &row.table,
@@ -319,17 +321,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             intended: row.reason.topic(),
             without_payload: bare,
         };
-        let token = ledger.token(topics.number(letter.topic, metrics));
+        let token = ledger.token(topics.number(dead_letter.topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
         let whole = change.record(outbox, context, |record| {
-            let letter = DeadLetter { intended: Some(record.topic), ..letter };
-            letter.lend(record, |record| sink.try_enqueue(record, tag))
+            let dead_letter = DeadLetter { intended: Some(record.topic), ..dead_letter };
+            dead_letter.lend(record, |record| sink.try_enqueue(record, tag))
         });
         match whole {
             Err(RowError::Bad(_)) => change.remains(outbox, context, |record| {
                 let known = Some(record.topic).filter(|topic| !topic.is_empty());
-                let letter = DeadLetter { intended: row.reason.topic().or(known), ..letter };
-                letter.lend(record, |record| sink.try_enqueue(record, tag))
+                let dead_letter = DeadLetter { intended: row.reason.topic().or(known), ..dead_letter };
+                dead_letter.lend(record, |record| sink.try_enqueue(record, tag))
             }),
             outcome => outcome,
         }
@@ -344,7 +346,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
         session: &mut Session,
     ) -> Turn<Step> {
-        let may_pass = self.bad_rows.fate(position(context)) != Fate::Stop;
+        let may_pass = self.bad_rows.action(position(context)) != Action::Stop;
         if failure.class == FailureClass::Topic && may_pass {
             let topic = self.topics.last().to_owned();
             let now = self.clock.now();
@@ -376,13 +378,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn stop_at(
         &mut self,
         row: BadRow,
-        letter_refused: Option<Failure>,
+        dead_letter_refused: Option<Failure>,
         position: Position,
         session: &mut Session,
     ) -> Step {
-        let letter_refused = letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
+        let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         session.bad_row =
-            Some(Box::new(BadRowAt { position, confirmed: self.ledger.flush_lsn(), row, letter_refused }));
+            Some(Box::new(BadRowAt { position, confirmed: self.ledger.flush_lsn(), row, dead_letter_refused }));
         Step::Wait(Wait::ForEnd)
     }
 
@@ -478,12 +480,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             FrameError::BadLength { .. } => return Err(disconnected(error.clone().into())),
         };
         let row = BadRow { table, id: None, reason };
-        Ok(match self.bad_rows.fate(position) {
-            Fate::Skip => {
+        Ok(match self.bad_rows.action(position) {
+            Action::Skip => {
                 self.tell_lost(&row)?;
                 self.skip(&row, position, session)
             }
-            Fate::Stop | Fate::DeadLetter => self.stop_at(row, None, position, session),
+            Action::Stop | Action::DeadLetter => self.stop_at(row, None, position, session),
         })
     }
 }

@@ -200,7 +200,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let wait =
             if self.owns_sink(session)? { self.take_frames(upstream, session, now)? } else { self.taking_over() };
         self.take_reports(Reported::WhileStreaming)?;
-        self.seal(matches!(wait, Wait::ForEnd))?;
+        self.commit(matches!(wait, Wait::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
         self.end_if_due(upstream, session, &wait)?;
@@ -297,7 +297,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
                 }
             }
-            Message::Begin(begin) if self.ledger.is_full() || self.must_seal_first(begin.final_lsn) => {
+            Message::Begin(begin) if self.ledger.is_full() || self.must_commit_first(begin.final_lsn) => {
                 return Ok(Step::Wait(Wait::ForRoom));
             }
             Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
@@ -395,8 +395,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
-        let unsealed = self.group.is_open() && !self.ledger.is_open();
-        if matches!(wait, Wait::ForEnd) && in_flight == 0 && !unsealed {
+        let uncommitted = self.group.is_open() && !self.ledger.is_open();
+        if matches!(wait, Wait::ForEnd) && in_flight == 0 && !uncommitted {
             self.keep_what_is_whole()?;
             if let Some(mut row) = session.bad_row.take() {
                 self.metrics.bad_row(row.row.reason.label());

@@ -246,7 +246,7 @@ impl Sink for Transactional {
         Ok(if self.0.borrow().yields { Own::Ready(Vec::new()) } else { Own::Pending { reason: None, answered: false } })
     }
 
-    fn seal(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {
+    fn commit(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {
         let mut ledger = self.0.borrow_mut();
         if ledger.commits {
             ledger.committed.push(value.to_owned());

@@ -121,9 +121,9 @@ mod tests {
             let partition = partition.map(i32::from);
             let (key, value) = (key.as_deref(), value.as_deref());
             let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition, content: Content::Unknown };
-            let letter = DeadLetter { without_payload, ..LETTER };
+            let dead_letter = DeadLetter { without_payload, ..DEAD_LETTER };
             // Its partition in the dead-letter topic says nothing.
-            let stored = letter.lend(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
+            let stored = dead_letter.lend(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
             stored.with_record(&mut HeaderRoom::default(), |stored| {
                 let said = said(stored).unwrap();
                 prop_assert_eq!((said.error, said.table, said.topic), ("too large", "public.outbox", Some("orders")));
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(said(&record), None);
     }
 
-    const LETTER: DeadLetter<'_> = DeadLetter {
+    const DEAD_LETTER: DeadLetter<'_> = DeadLetter {
         topic: "dead",
         error: "too large",
         table: "public.outbox",
@@ -165,8 +165,8 @@ mod tests {
         without_payload: false,
     };
 
-    fn shown(letter: &DeadLetter<'_>, record: &Record<'_>) -> (String, Option<usize>, String) {
-        letter.lend(record, |record| {
+    fn shown(dead_letter: &DeadLetter<'_>, record: &Record<'_>) -> (String, Option<usize>, String) {
+        dead_letter.lend(record, |record| {
             let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"null")).into_owned();
             let header = |header: &Header<'_>| format!("{}={}", header.name, text(header.value));
             let headers = record.headers.iter().map(header).collect::<Vec<_>>().join(" ");
@@ -189,8 +189,8 @@ mod tests {
         };
         let said = "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 \
                     walrelay-topic=orders walrelay-partition=3";
-        assert_eq!(shown(&LETTER, &record), ("dead k".to_owned(), Some(5), said.to_owned()));
-        let bare = DeadLetter { without_payload: true, ..LETTER };
+        assert_eq!(shown(&DEAD_LETTER, &record), ("dead k".to_owned(), Some(5), said.to_owned()));
+        let bare = DeadLetter { without_payload: true, ..DEAD_LETTER };
         assert_eq!(shown(&bare, &record), ("dead k".to_owned(), None, format!("{said} walrelay-payload-bytes=5")));
     }
 
@@ -206,8 +206,8 @@ mod tests {
             partition: None,
             content: Content::Unknown,
         };
-        let letter = DeadLetter { intended: None, ..LETTER };
+        let dead_letter = DeadLetter { intended: None, ..DEAD_LETTER };
         let said = "walrelay-position=0/10:1 walrelay-error=too large walrelay-table=public.outbox walrelay-topic=null";
-        assert_eq!(shown(&letter, &record), ("dead null".to_owned(), None, said.to_owned()));
+        assert_eq!(shown(&dead_letter, &record), ("dead null".to_owned(), None, said.to_owned()));
     }
 }

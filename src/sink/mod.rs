@@ -361,7 +361,7 @@ pub trait Sink {
     }
 
     /// How long a transaction may stay open, where the destination takes records in transactions: then a record counts only once
-    /// [`Sink::seal`] has said so, and nothing is taken before [`Sink::own`] is done, also after each restart.
+    /// [`Sink::commit`] has said so, and nothing is taken before [`Sink::own`] is done, also after each restart.
     fn transaction_timeout(&self) -> Option<Duration> {
         None
     }
@@ -379,7 +379,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// Whether it was committed is not known: begin anew.
-    fn seal(&mut self, _key: &str, _value: &str) -> Result<bool, Failure> {
+    fn commit(&mut self, _key: &str, _value: &str) -> Result<bool, Failure> {
         Ok(true)
     }
 
@@ -432,8 +432,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).own(owner)
     }
 
-    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        (**self).seal(key, value)
+    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        (**self).commit(key, value)
     }
 
     fn abandon(&mut self) {

@@ -263,7 +263,7 @@ pub enum RunError {
 
 impl From<Box<BadRowAt>> for RunError {
     fn from(mut row: Box<BadRowAt>) -> Self {
-        match row.letter_refused.take() {
+        match row.dead_letter_refused.take() {
             Some((topic, failure)) => Self::DeadLetter { row, topic, failure },
             None => Self::BadRow { row },
         }

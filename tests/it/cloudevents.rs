@@ -100,9 +100,9 @@ fn an_event_without_a_type_or_a_source_is_refused_before_it_is_published() {
     let lane = lane("text", "('a', 'k', 'p'), ('b', 'k', 'p')");
     lane.sql("INSERT INTO outbox VALUES ('c', 'order', 'k', '', 'p'), ('d', 'order', 'k', NULL, 'p')");
     assert_eq!(ids(&published(&lane, "binary", &["--on-bad-row=dead-letter"])), ["a", "b"]);
-    let letters = lane.records_now("dead-letter");
-    assert_eq!(ids(&letters), ["c", "d"]);
-    assert!(letters[0].header("walrelay-error").unwrap().contains("no type, which a CloudEvent needs"));
+    let dead_letters = lane.records_now("dead-letter");
+    assert_eq!(ids(&dead_letters), ["c", "d"]);
+    assert!(dead_letters[0].header("walrelay-error").unwrap().contains("no type, which a CloudEvent needs"));
 
     for (flags, said) in [
         (&["--cloudevents", "binary"][..], "needs --cloudevents-source"),

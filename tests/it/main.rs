@@ -11,6 +11,7 @@ mod lane;
 mod load;
 mod own;
 
+mod actions;
 mod backfill;
 mod bad_rows;
 mod bench;
@@ -24,7 +25,6 @@ mod doors;
 mod dry_run;
 mod exactly_once;
 mod failover;
-mod fates;
 mod first_batch;
 mod hints;
 mod idle;

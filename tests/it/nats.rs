@@ -128,19 +128,25 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
     skipped.wait_confirmed();
     assert_eq!(ids(broker, &skipped), ["1", "3"]);
 
-    let lettered = with_stream(broker, &json!({}));
-    lettered.sql(rows);
-    let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
-    lettered.wait_confirmed();
-    assert_eq!(ids(broker, &lettered), ["1", "3"]);
-    let letters = messages(broker, &lettered, "dead-letter");
-    assert_eq!((letters.len(), letters[0].header("id"), letters[0].header("key")), (1, Some("2"), Some("k")));
-    assert_eq!(letters[0].header("Nats-Msg-Id"), Some(format!("{}:2", lettered.topic("dead-letter")).as_str()));
+    let dead_lettered = with_stream(broker, &json!({}));
+    dead_lettered.sql(rows);
+    let _relay = start(&dead_lettered, broker, &["--on-bad-row", "dead-letter"]);
+    dead_lettered.wait_confirmed();
+    assert_eq!(ids(broker, &dead_lettered), ["1", "3"]);
+    let dead_letters = messages(broker, &dead_lettered, "dead-letter");
+    assert_eq!(
+        (dead_letters.len(), dead_letters[0].header("id"), dead_letters[0].header("key")),
+        (1, Some("2"), Some("k"))
+    );
+    assert_eq!(
+        dead_letters[0].header("Nats-Msg-Id"),
+        Some(format!("{}:2", dead_lettered.topic("dead-letter")).as_str())
+    );
     // Corrected, it is no repeat.
-    lettered.sql("DELETE FROM outbox WHERE id = '2'; INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '{}')");
-    lettered.wait_confirmed();
-    assert_eq!(ids(broker, &lettered), ["1", "3", "2"]);
-    assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox"));
+    dead_lettered.sql("DELETE FROM outbox WHERE id = '2'; INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '{}')");
+    dead_lettered.wait_confirmed();
+    assert_eq!(ids(broker, &dead_lettered), ["1", "3", "2"]);
+    assert_eq!(dead_letters[0].header("walrelay-table"), Some("public.outbox"));
 }
 
 #[test]
@@ -207,13 +213,13 @@ fn a_row_that_is_too_large_stops_is_skipped_or_goes_to_the_dead_letter_subject()
         skipped.wait_confirmed();
         assert_eq!(ids(broker, &skipped), ["1", "3"]);
 
-        let lettered = with_large_row(broker, &limits, bytes);
-        let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
-        lettered.wait_confirmed();
-        assert_eq!(ids(broker, &lettered), ["1", "3"]);
-        let letters = messages(broker, &lettered, "dead-letter");
-        assert_eq!((letters.len(), letters[0].header("id")), (1, Some("2")));
-        assert!(letters[0].header("walrelay-payload-bytes").is_some(), "{letters:?}");
+        let dead_lettered = with_large_row(broker, &limits, bytes);
+        let _relay = start(&dead_lettered, broker, &["--on-bad-row", "dead-letter"]);
+        dead_lettered.wait_confirmed();
+        assert_eq!(ids(broker, &dead_lettered), ["1", "3"]);
+        let dead_letters = messages(broker, &dead_lettered, "dead-letter");
+        assert_eq!((dead_letters.len(), dead_letters[0].header("id")), (1, Some("2")));
+        assert!(dead_letters[0].header("walrelay-payload-bytes").is_some(), "{dead_letters:?}");
     }
 }
 

@@ -245,15 +245,16 @@ fn a_row_above_the_brokers_limit_stops_is_skipped_or_goes_to_dead_letters_withou
     skipped.wait_confirmed();
     assert_eq!(ids(&broker, &skipped), ["0", "2"]);
 
-    let lettered = bound(&broker);
-    lettered.sql(rows);
-    let _relay = start(&lettered, &broker, &["--on-bad-row", "dead-letter"]);
-    lettered.wait_confirmed();
-    let messages = messages(&broker, &lettered);
-    let letters: Vec<&AmqpMessage> = messages.iter().filter(|message| message.key.ends_with(".dead-letter")).collect();
-    assert_eq!((messages.len(), letters.len(), letters[0].property("message_id")), (3, 1, "1"));
-    assert!(letters[0].body.is_empty(), "{letters:?}");
-    assert!(letters[0].headers.contains_key("walrelay-payload-bytes"), "{letters:?}");
+    let dead_lettered = bound(&broker);
+    dead_lettered.sql(rows);
+    let _relay = start(&dead_lettered, &broker, &["--on-bad-row", "dead-letter"]);
+    dead_lettered.wait_confirmed();
+    let messages = messages(&broker, &dead_lettered);
+    let dead_letters: Vec<&AmqpMessage> =
+        messages.iter().filter(|message| message.key.ends_with(".dead-letter")).collect();
+    assert_eq!((messages.len(), dead_letters.len(), dead_letters[0].property("message_id")), (3, 1, "1"));
+    assert!(dead_letters[0].body.is_empty(), "{dead_letters:?}");
+    assert!(dead_letters[0].headers.contains_key("walrelay-payload-bytes"), "{dead_letters:?}");
 }
 
 #[test]

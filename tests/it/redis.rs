@@ -98,14 +98,14 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_stream() {
     skipped.wait_confirmed();
     assert_eq!(ids(broker, &skipped.topic("order")), ["1", "3"]);
 
-    let lettered = lane();
-    lettered.sql(rows);
-    let _relay = start(&lettered, broker, &["--on-bad-row", "dead-letter"]);
-    lettered.wait_confirmed();
-    assert_eq!(ids(broker, &lettered.topic("order")), ["1", "3"]);
-    let letters = entries(broker, &format!("{}.dead-letter", lettered.name));
-    assert_eq!((letters.len(), field(&letters[0], "id"), field(&letters[0], "key")), (1, "2", "k"));
-    assert_eq!(field(&letters[0], "walrelay-table"), "public.outbox");
+    let dead_lettered = lane();
+    dead_lettered.sql(rows);
+    let _relay = start(&dead_lettered, broker, &["--on-bad-row", "dead-letter"]);
+    dead_lettered.wait_confirmed();
+    assert_eq!(ids(broker, &dead_lettered.topic("order")), ["1", "3"]);
+    let dead_letters = entries(broker, &format!("{}.dead-letter", dead_lettered.name));
+    assert_eq!((dead_letters.len(), field(&dead_letters[0], "id"), field(&dead_letters[0], "key")), (1, "2", "k"));
+    assert_eq!(field(&dead_letters[0], "walrelay-table"), "public.outbox");
 }
 
 #[test]

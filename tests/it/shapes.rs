@@ -160,9 +160,9 @@ fn rows_of_a_partition_that_is_gone_may_be_passed_over_or_become_dead_letters_if
     lane.sql("ALTER TABLE outbox DETACH PARTITION outbox_2");
     let mut relay = lane.relay(&["--table=outbox", "--on-bad-row=dead-letter"]);
     assert_eq!(lane.ids("order"), ["2"], "{}", relay.log());
-    let letters = lane.records_now("dead-letter");
-    assert_eq!((ids(&letters), values(&letters)), (vec!["1".to_owned()], vec!["1".to_owned()]));
-    assert_eq!(letters[0].header("walrelay-table"), Some("public.outbox_2"));
+    let dead_letters = lane.records_now("dead-letter");
+    assert_eq!((ids(&dead_letters), values(&dead_letters)), (vec!["1".to_owned()], vec!["1".to_owned()]));
+    assert_eq!(dead_letters[0].header("walrelay-table"), Some("public.outbox_2"));
     assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "1");
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }

@@ -76,11 +76,11 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_topic() {
     let _relay = start(&skipped, &gate, &["--on-bad-row", "skip"]);
     skipped.wait_confirmed();
     assert_eq!(ids(&gate, "order"), ["1", "3"]);
-    let (lettered, gate) = (lane(), topics());
+    let (dead_lettered, gate) = (lane(), topics());
     gate.create_topic(&topic("dead"));
-    lettered.sql(rows);
-    let _relay = start(&lettered, &gate, &["--on-bad-row", "dead-letter"]);
-    lettered.wait_confirmed();
+    dead_lettered.sql(rows);
+    let _relay = start(&dead_lettered, &gate, &["--on-bad-row", "dead-letter"]);
+    dead_lettered.wait_confirmed();
     assert_eq!((ids(&gate, "order"), ids(&gate, "dead")), (vec!["1".to_owned(), "3".to_owned()], vec!["2".to_owned()]));
 }
 

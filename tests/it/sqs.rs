@@ -131,13 +131,13 @@ fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_queue() {
         let _relay = start(&skipped, &broker().url(), &["--on-bad-row", "skip"]);
         skipped.wait_confirmed();
         assert_eq!(ids(queues, &skipped, "order"), ["1", "3"], "{with}");
-        let lettered = furnish();
-        let _relay = start(&lettered, &broker().url(), &["--on-bad-row", "dead-letter"]);
-        lettered.wait_confirmed();
-        assert_eq!(ids(queues, &lettered, "order"), ["1", "3"], "{with}");
-        let letters = messages(queues, &lettered, "dead");
-        let said = letters.iter().map(|letter| letter.attribute("id")).collect::<Vec<_>>();
-        assert_eq!((said, letters[0].attribute("walrelay-table")), (vec!["2"], "public.outbox"), "{with}");
+        let dead_lettered = furnish();
+        let _relay = start(&dead_lettered, &broker().url(), &["--on-bad-row", "dead-letter"]);
+        dead_lettered.wait_confirmed();
+        assert_eq!(ids(queues, &dead_lettered, "order"), ["1", "3"], "{with}");
+        let dead_letters = messages(queues, &dead_lettered, "dead");
+        let said = dead_letters.iter().map(|dead_letter| dead_letter.attribute("id")).collect::<Vec<_>>();
+        assert_eq!((said, dead_letters[0].attribute("walrelay-table")), (vec!["2"], "public.outbox"), "{with}");
     }
 }
 
@@ -170,12 +170,15 @@ fn a_row_above_the_queues_limit_stops_is_skipped_or_goes_to_dead_letters_without
     let _relay = start(&skipped, &broker().url(), &["--on-bad-row", "skip"]);
     skipped.wait_confirmed();
     assert_eq!(ids(queues, &skipped, "order"), ["1", "3"]);
-    let lettered = furnish();
-    let _relay = start(&lettered, &broker().url(), &["--on-bad-row", "dead-letter"]);
-    lettered.wait_confirmed();
-    assert_eq!(ids(queues, &lettered, "order"), ["1", "3"]);
-    let letters = messages(queues, &lettered, "dead");
-    assert_eq!((letters[0].body.as_str(), letters[0].attribute("walrelay-payload-bytes")), ("null", "2000000"));
+    let dead_lettered = furnish();
+    let _relay = start(&dead_lettered, &broker().url(), &["--on-bad-row", "dead-letter"]);
+    dead_lettered.wait_confirmed();
+    assert_eq!(ids(queues, &dead_lettered, "order"), ["1", "3"]);
+    let dead_letters = messages(queues, &dead_lettered, "dead");
+    assert_eq!(
+        (dead_letters[0].body.as_str(), dead_letters[0].attribute("walrelay-payload-bytes")),
+        ("null", "2000000")
+    );
 }
 
 #[test]
@@ -207,9 +210,12 @@ fn each_message_of_a_batch_is_judged_by_its_own_result() {
     lane.wait_confirmed();
     let mut stored = ids(queues, &lane, "order");
     assert!(!stored.contains(&"50".to_owned()));
-    let letters = messages(queues, &lane, "dead");
-    assert_eq!((letters.len(), letters[0].body.as_str(), letters[0].attribute("id")), (1, "guilty", "50"));
-    assert!(letters[0].attribute("walrelay-error").contains("InvalidMessageContents"), "{letters:?}");
+    let dead_letters = messages(queues, &lane, "dead");
+    assert_eq!(
+        (dead_letters.len(), dead_letters[0].body.as_str(), dead_letters[0].attribute("id")),
+        (1, "guilty", "50")
+    );
+    assert!(dead_letters[0].attribute("walrelay-error").contains("InvalidMessageContents"), "{dead_letters:?}");
     // In its place, so that the others of its key can be told to be in order.
     let place = stored.iter().position(|id| *id == "57").unwrap();
     stored.insert(place, "50".to_owned());

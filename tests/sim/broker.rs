@@ -43,7 +43,7 @@ pub(crate) struct Rules {
     /// Largest batch, in bytes.
     pub(crate) limit: u64,
     /// Largest dead letter, in bytes.
-    pub(crate) letter: u64,
+    pub(crate) dead_letter: u64,
     /// Rows that are refused whatever their size, until somebody fixes it.
     pub(crate) refused: BTreeSet<usize>,
     /// Rows that were refused once and would not be again: word of that may still be on its way.
@@ -54,8 +54,8 @@ impl Rules {
     /// Whether a batch of such rows, dead letters and bytes is refused.
     pub(crate) fn refuse(&self, batch: impl Iterator<Item = (usize, bool, u64)> + Clone) -> bool {
         let bytes: u64 = batch.clone().map(|(_, _, bytes)| bytes).sum();
-        if batch.clone().any(|(_, letter, _)| letter) {
-            return bytes > self.letter;
+        if batch.clone().any(|(_, dead_letter, _)| dead_letter) {
+            return bytes > self.dead_letter;
         }
         bytes > self.limit || batch.into_iter().any(|(number, _, _)| self.refused.contains(&number))
     }
@@ -107,20 +107,20 @@ struct Told {
 #[derive(Debug)]
 struct Queued {
     number: usize,
-    letter: bool,
+    dead_letter: bool,
     bytes: u64,
     token: Token,
 }
 
 impl Queued {
     fn judged(&self) -> (usize, bool, u64) {
-        (self.number, self.letter, self.bytes)
+        (self.number, self.dead_letter, self.bytes)
     }
 }
 
 /// What happens to the batch that is sent next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Action {
     /// It is judged by what it holds.
     Judged,
     /// It is tried again, after a pause.
@@ -138,7 +138,7 @@ impl Broker {
         Self {
             producers: Vec::new(),
             partitions: 3,
-            rules: Rules { limit: u64::MAX, letter: u64::MAX, refused: BTreeSet::new(), fixed: BTreeSet::new() },
+            rules: Rules { limit: u64::MAX, dead_letter: u64::MAX, refused: BTreeSet::new(), fixed: BTreeSet::new() },
             down_until: Duration::ZERO,
             held: BTreeSet::new(),
             blocked: BTreeMap::new(),
@@ -177,7 +177,7 @@ impl Broker {
     }
 
     pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (Found, Token), wal: &Wal, now: Duration) -> Enqueue {
-        let (found @ Found { number, letter, bytes }, token) = queued;
+        let (found @ Found { number, dead_letter, bytes }, token) = queued;
         let partition = self.partition_of(found, wal);
         let refuses = self.refuses_topic(&partition.0, now);
         let producer = &mut self.producers[producer];
@@ -195,7 +195,7 @@ impl Broker {
         }
         producer.in_flight.records += 1;
         producer.in_flight.bytes += bytes;
-        producer.queues.entry(partition).or_default().push_back(Queued { number, letter, bytes, token });
+        producer.queues.entry(partition).or_default().push_back(Queued { number, dead_letter, bytes, token });
         Enqueue::Taken
     }
 
@@ -209,8 +209,8 @@ impl Broker {
     }
 
     /// Where a record goes.
-    pub(crate) fn partition_of(&self, Found { number, letter, .. }: Found, wal: &Wal) -> Partition {
-        if letter {
+    pub(crate) fn partition_of(&self, Found { number, dead_letter, .. }: Found, wal: &Wal) -> Partition {
+        if dead_letter {
             return (DEAD_LETTERS.to_owned(), 0);
         }
         let row = &wal.rows[number];
@@ -222,7 +222,7 @@ impl Broker {
     }
 
     /// Sends one batch of one partition, if there is one.
-    pub(crate) fn work(&mut self, fate: Fate, now: Duration, wal: &Wal, truth: &mut Truth, dice: &mut Dice) {
+    pub(crate) fn work(&mut self, action: Action, now: Duration, wal: &Wal, truth: &mut Truth, dice: &mut Dice) {
         if now < self.down_until {
             return;
         }
@@ -237,20 +237,20 @@ impl Broker {
         }
         let (at, partition) = &able[dice.index(able.len())];
         let producer = &mut producers[*at];
-        let judged = producer.given_up && fate != Fate::Later;
-        match if judged { Fate::Judged } else { fate } {
-            Fate::Later => {
+        let judged = producer.given_up && action != Action::Later;
+        match if judged { Action::Judged } else { action } {
+            Action::Later => {
                 producer.paused.insert(partition.clone(), now + Duration::from_millis(dice.below(2000)));
             }
-            Fate::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
-            fate @ (Fate::Environment | Fate::Forbidden) => {
+            Action::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
+            action @ (Action::Environment | Action::Forbidden) => {
                 let batch = producer.batch(partition, held, dice);
                 let told = now + Duration::from_millis(dice.below(300));
-                let failure = if fate == Fate::Forbidden { topic_failure() } else { environment_failure() };
+                let failure = if action == Action::Forbidden { topic_failure() } else { environment_failure() };
                 let barred = producer.refuse(partition, batch, &failure, told);
                 producer.die(barred, rules, told, (wal, truth), dice);
             }
-            Fate::Judged => {
+            Action::Judged => {
                 let batch = producer.batch(partition, held, dice);
                 if rules.refuse(batch.iter().map(Queued::judged)) {
                     if batch.len() > 1 {
@@ -356,8 +356,8 @@ impl Producer {
     ) {
         let Client { report, later, .. } = self.settings;
         let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
-        for Queued { number, letter, bytes, token } in batch {
-            self.put(partition, (number, letter), (wal, truth));
+        for Queued { number, dead_letter, bytes, token } in batch {
+            self.put(partition, (number, dead_letter), (wal, truth));
             if !self.given_up {
                 let delivered = Told { token, bytes, outcome: Ok(()) };
                 self.reports.push((now + Duration::from_millis(late), delivered));
@@ -389,7 +389,7 @@ impl Producer {
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {
                 if place < through {
-                    self.put(&partition, (queued.number, queued.letter), (wal, truth));
+                    self.put(&partition, (queued.number, queued.dead_letter), (wal, truth));
                 }
                 self.fail(&queued, &client_failure(), now);
             }
@@ -423,8 +423,8 @@ impl Producer {
     }
 }
 
-pub(crate) fn append(truth: &mut Truth, partition: &Partition, (number, letter): (usize, bool), wal: &Wal) {
-    if letter { truth.append_letter(number, wal) } else { truth.append(partition, number, wal) }
+pub(crate) fn append(truth: &mut Truth, partition: &Partition, (number, dead_letter): (usize, bool), wal: &Wal) {
+    if dead_letter { truth.append_dead_letter(number, wal) } else { truth.append(partition, number, wal) }
 }
 
 fn bytes_of(number: usize, wal: &Wal) -> u64 {

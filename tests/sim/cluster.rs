@@ -10,7 +10,7 @@
 //! A producer that was given up may still have requests on their way.
 //! Specification: KIP-98, "Idempotent Producer Guarantees"; librdkafka's INTRODUCTION.md, "Idempotent Producer".
 
-use crate::broker::{Broker, Fate, Partition, append, client_failure, environment_failure, refusal, topic_failure};
+use crate::broker::{Action, Broker, Partition, append, client_failure, environment_failure, refusal, topic_failure};
 use crate::dice::Dice;
 use crate::truth::Truth;
 use crate::wal::Wal;
@@ -60,7 +60,7 @@ struct Producer {
 pub(crate) struct Message {
     pub(crate) ticket: Ticket,
     pub(crate) number: usize,
-    pub(crate) letter: bool,
+    pub(crate) dead_letter: bool,
     pub(crate) bytes: u64,
     pub(crate) record: OwnedRecord,
 }
@@ -190,7 +190,7 @@ impl Cluster {
     /// One thing happens between the producers and the brokers.
     pub(crate) fn work(
         &mut self,
-        fate: Fate,
+        action: Action,
         now: Duration,
         broker: &Broker,
         (wal, truth): (&Wal, &mut Truth),
@@ -209,7 +209,7 @@ impl Cluster {
         let Some((id, act)) = acts.into_iter().nth(place) else { return };
         match act {
             Act::Form(partition) => self.form(id, &partition, dice),
-            Act::Arrive(at) => self.arrive((id, at), fate, now, broker, (wal, truth), dice),
+            Act::Arrive(at) => self.arrive((id, at), action, now, broker, (wal, truth), dice),
         }
     }
 
@@ -238,7 +238,7 @@ impl Cluster {
     fn arrive(
         &mut self,
         (id, at): (u64, usize),
-        fate: Fate,
+        action: Action,
         now: Duration,
         broker: &Broker,
         (wal, truth): (&Wal, &mut Truth),
@@ -252,25 +252,25 @@ impl Cluster {
         let key = (request.partition.clone(), id);
         let next = known.get(&key).map(|(next, _)| *next);
         let records = request.messages.len() as u64;
-        let answer = match fate {
+        let answer = match action {
             _ if is_gone(&broker.missing) || is_gone(&broker.blocked) => Answer::Later,
-            Fate::Later => Answer::Later,
-            Fate::Forbidden => Answer::Refused(topic_failure()),
-            Fate::Environment => Answer::Refused(environment_failure()),
-            Fate::Fatal => {
+            Action::Later => Answer::Later,
+            Action::Forbidden => Answer::Refused(topic_failure()),
+            Action::Environment => Answer::Refused(environment_failure()),
+            Action::Fatal => {
                 producer.ended = true;
                 return;
             }
-            Fate::Judged => match next {
+            Action::Judged => match next {
                 Some(next) if request.base < next => Answer::Taken,
                 Some(next) if request.base > next => Answer::Later,
-                _ if broker.rules.refuse(request.messages.iter().map(|it| (it.number, it.letter, it.bytes))) => {
+                _ if broker.rules.refuse(request.messages.iter().map(|it| (it.number, it.dead_letter, it.bytes))) => {
                     self.refused += u64::from(records > 1);
                     Answer::Refused(refusal())
                 }
                 _ => {
                     for message in &request.messages {
-                        append(truth, &request.partition, (message.number, message.letter), wal);
+                        append(truth, &request.partition, (message.number, message.dead_letter), wal);
                     }
                     known.insert(key, (request.base + records, now));
                     // Its answer may get lost, with the connection.

@@ -158,7 +158,7 @@ impl Sink for SimSink {
                 let found = identify(record, &world.postgres.wal);
                 world.took(found, record);
             }
-            if let (Resolution::Skip, Some(number)) = (resolution, lanes.letter_of(refusal)) {
+            if let (Resolution::Skip, Some(number)) = (resolution, lanes.dead_letter_of(refusal)) {
                 // Its dead letter was refused: without its payload it comes again.
                 world.broker.producers[*producer].taken.withdraw(number);
             }
@@ -222,7 +222,7 @@ impl Sink for SimSink {
         })
     }
 
-    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         self.shared.with(|world| {
             let World { broker, postgres, truth, dice, now, nature, calm_since, .. } = world;
             assert_eq!(broker.producers[self.producer].in_flight.records, 0, "committed before everything is reported");
@@ -230,9 +230,9 @@ impl Sink for SimSink {
                 return Ok(false);
             }
             let fails = calm_since.is_none() && dice.one_in(nature.no_commit);
-            let sealed = broker.seal(self.producer, (key, value), fails, (&postgres.wal, truth), dice);
-            world.counts.commits += u64::from(matches!(sealed, Ok(true)));
-            sealed
+            let committed = broker.commit(self.producer, (key, value), fails, (&postgres.wal, truth), dice);
+            world.counts.commits += u64::from(matches!(committed, Ok(true)));
+            committed
         })
     }
 

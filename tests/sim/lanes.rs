@@ -49,7 +49,7 @@ pub(crate) struct Lanes {
     fruitless: bool,
     mutant: Option<Mutant>,
     /// Rows of which no record was made but the dead letter, and which refusals are theirs.
-    letters: BTreeSet<usize>,
+    dead_letters: BTreeSet<usize>,
     refused: BTreeMap<RefusalId, usize>,
     /// For a mutant: what is tried again later, and the tags of all rows.
     aside: Vec<(u32, OwnedRecord, Tag)>,
@@ -67,12 +67,12 @@ struct Lent<'a> {
 
 impl Lent<'_> {
     fn send(&mut self, id: u64, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Found { number, letter, bytes } = identify(record, &self.world.postgres.wal);
+        let Found { number, dead_letter, bytes } = identify(record, &self.world.postgres.wal);
         if bytes > self.settings.record {
             return Err(NotTaken::Refused(refusal()));
         }
         let topic = self.topics[place.topic as usize].clone();
-        let message = Message { ticket, number, letter, bytes, record: OwnedRecord::of(record) };
+        let message = Message { ticket, number, dead_letter, bytes, record: OwnedRecord::of(record) };
         let partition = (topic, u64::from(place.partition.unsigned_abs()));
         self.world.cluster.hand_over(id, partition, message)
     }
@@ -113,7 +113,7 @@ impl Lanes {
             settings,
             fruitless: false,
             mutant: world.nature.mutant,
-            letters: BTreeSet::new(),
+            dead_letters: BTreeSet::new(),
             refused: BTreeMap::new(),
             aside: Vec::new(),
             tags: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl Lanes {
     }
 
     /// The row whose dead letter is refused, where no other record was made of it.
-    pub(crate) fn letter_of(&self, refusal: RefusalId) -> Option<usize> {
+    pub(crate) fn dead_letter_of(&self, refusal: RefusalId) -> Option<usize> {
         self.refused.get(&refusal).copied()
     }
 
@@ -169,8 +169,8 @@ impl Lanes {
         }
         let found = identify(record, &world.postgres.wal);
         self.tags.insert(found.number, tag);
-        if found.letter {
-            self.letters.insert(found.number);
+        if found.dead_letter {
+            self.dead_letters.insert(found.number);
         }
         let partition = world.broker.partition_of(found, &world.postgres.wal);
         let at = self.choose(&partition, world, now);
@@ -218,7 +218,7 @@ impl Lanes {
         for report in &reports {
             if let Report::Refused(one) = report {
                 let found = one.record.with_record(&mut HeaderRoom::default(), |it| identify(it, &world.postgres.wal));
-                if self.letters.contains(&found.number) {
+                if self.dead_letters.contains(&found.number) {
                     self.refused.insert(one.id, found.number);
                 }
             }
@@ -306,7 +306,7 @@ impl Lanes {
         self.partitions.forget(now);
         self.aside.clear();
         self.tags.clear();
-        self.letters.clear();
+        self.dead_letters.clear();
         self.fruitless = false;
     }
 }

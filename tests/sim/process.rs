@@ -53,7 +53,7 @@ impl Process {
         let stop = Arc::new(AtomicBool::new(false));
         let sink = SimSink::new(shared);
         let bad_rows = shared.with(|world| BadRows {
-            fate: world.nature.bad_rows,
+            action: world.nature.bad_rows,
             at: world.decided.clone(),
             dead_letter_topic: DEAD_LETTERS.to_owned(),
         });

@@ -6,8 +6,8 @@ use crate::nature::{Bounds, Nature};
 use crate::process::{Outcome, Process};
 use crate::wal::BAD_ROUTE;
 use crate::world::{Counts, Shared, World};
+use walrelay::relay::Action;
 use walrelay::relay::BadRowAt;
-use walrelay::relay::Fate;
 use walrelay::sink::Sink as _;
 
 /// Runs one seed to its end.
@@ -27,7 +27,7 @@ pub(crate) fn run_with(seed: u64, mutant: Option<Mutant>) -> (Counts, u64) {
         world.broker.rules.limit = dice.pick(&[600, 2500, 17_000]);
     }
     if dice.one_in(3) {
-        world.broker.rules.letter = 200;
+        world.broker.rules.dead_letter = 200;
     }
     let shared = Shared::new(world);
     run(&shared, &bounds);
@@ -125,7 +125,7 @@ impl World {
         }
         let local = row.route == BAD_ROUTE;
         assert!(local || broker.refuses(number, &postgres.wal), "row {number} is called bad, and nobody refuses it");
-        assert!(bad.letter_refused.is_none(), "a dead letter was refused: {bad:?}");
+        assert!(bad.dead_letter_refused.is_none(), "a dead letter was refused: {bad:?}");
         assert!(!truth.has(number), "row {number} is called bad, and is in the broker");
         if !row.lost {
             // In transactions its own is left out whole.
@@ -143,9 +143,9 @@ impl World {
         let position = row.position;
         if local || dice.one_in(3) {
             // As the hint says.
-            let fate = dice.pick(&[Fate::DeadLetter, Fate::Skip]);
-            decided.push((position, fate));
-            if fate == Fate::Skip {
+            let action = dice.pick(&[Action::DeadLetter, Action::Skip]);
+            decided.push((position, action));
+            if action == Action::Skip {
                 truth.excused.insert(number);
             }
             return;

@@ -8,7 +8,7 @@ use crate::wal::Piece;
 use crate::world::{Shared, World};
 use std::time::Duration;
 use walrelay::lsn::Lsn;
-use walrelay::relay::Fate;
+use walrelay::relay::Action;
 
 /// A world in which only the script acts, until it calms down.
 fn world() -> Shared {
@@ -416,7 +416,7 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
     let shared = world();
     let until = Duration::from_secs(45);
     shared.with(|world| {
-        world.nature.bad_rows = Fate::DeadLetter;
+        world.nature.bad_rows = Action::DeadLetter;
         world.nature.missing = 1000;
         world.broker.missing.insert("outbox.event.order".to_owned(), until);
         let elsewhere = Piece::Row { route: "invoice", key: Some("a".to_owned()), bytes: 50 };
@@ -432,7 +432,7 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
     });
     assert_eq!(until_end(&shared, &mut start(&shared)), "Stopped");
     shared.with(|world| {
-        assert_eq!(world.truth.letters.iter().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(world.truth.dead_letters.iter().copied().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(world.truth.first_missing(&world.postgres.wal), None);
     });
 }
@@ -441,7 +441,7 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
 fn a_second_search_in_a_transaction_repeats_nothing_of_what_the_first_one_has_delivered() {
     let shared = world_of_small_reads();
     shared.with(|world| {
-        world.nature.bad_rows = Fate::DeadLetter;
+        world.nature.bad_rows = Action::DeadLetter;
         world.nature.client.as_mut().expect("settings").room = 2000;
         world.broker.partitions = 1;
         world.broker.rules.refused.extend([150, 180]);
@@ -453,5 +453,5 @@ fn a_second_search_in_a_transaction_repeats_nothing_of_what_the_first_one_has_de
     assert_eq!((times[150], times[180]), (0, 0));
     assert!(times.iter().enumerate().all(|(row, times)| *times > 0 || row == 150 || row == 180), "{times:?}");
     assert!(times.iter().all(|times| *times <= 2), "{times:?}");
-    shared.with(|world| assert!(world.truth.letters.contains(&150) && world.truth.letters.contains(&180)));
+    shared.with(|world| assert!(world.truth.dead_letters.contains(&150) && world.truth.dead_letters.contains(&180)));
 }

@@ -1,7 +1,7 @@
 //! Transactions of the scripted broker: what is appended in one is there once it is committed, or never.
 //!
 //! ```text
-//!  append ──► open ──► seal: progress, asked ──► committed: all of it, and the progress
+//!  append ──► open ──► commit: progress, asked ──► committed: all of it, and the progress
 //!                 └──► another producer of the name takes over: aborted; or committed, where that was asked for
 //! ```
 //!
@@ -73,7 +73,7 @@ impl Broker {
     }
 
     /// A producer commits; a step. `fails`: without a word on what became of it.
-    pub(crate) fn seal(
+    pub(crate) fn commit(
         &mut self,
         producer: usize,
         progress: (&str, &str),

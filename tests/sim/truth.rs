@@ -4,7 +4,7 @@
 //! * One producer takes each row once, without gaps, in commit order.
 //! * In a partition, rows appear for the first time in commit order.
 //! * When a position is confirmed, every row that commits before it *is in the broker*.
-//! * Before a row of a key appears, the fate of every earlier one of that key is sealed: in the broker, as a dead letter, or
+//! * Before a row of a key appears, the action of every earlier one of that key is decided: in the broker, as a dead letter, or
 //!   passed over where that was asked for.
 //! * Only what is bad becomes a dead letter.
 //! * In transactions, no row appears twice.
@@ -21,10 +21,10 @@ pub(crate) struct Truth {
     /// How often each row was appended.
     pub(crate) appended: Vec<u32>,
     /// Rows whose dead letter was appended.
-    pub(crate) letters: BTreeSet<usize>,
+    pub(crate) dead_letters: BTreeSet<usize>,
     /// Bad rows that may be passed over.
     pub(crate) excused: BTreeSet<usize>,
-    /// Rows of each topic and key that have been committed and are not known to be sealed, and how many rows were looked at.
+    /// Rows of each topic and key that have been committed and are not known to be decided, and how many rows were looked at.
     unsealed: BTreeMap<(&'static str, String), VecDeque<usize>>,
     looked_at: usize,
     /// Every row before this one was appended, or is lost with its timeline.
@@ -69,8 +69,8 @@ impl Taken {
         for skipped in expected..number {
             let row = &wal.rows[skipped];
             let elsewhere = row.position.final_lsn < others;
-            let sealed = truth.is_sealed(skipped, row);
-            assert!(sealed || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
+            let is_decided = truth.is_decided(skipped, row);
+            assert!(is_decided || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
         }
         self.next = Some(number + 1);
     }
@@ -100,24 +100,24 @@ impl Truth {
     }
 
     /// The broker appends a row's dead letter.
-    pub(crate) fn append_letter(&mut self, number: usize, wal: &Wal) {
+    pub(crate) fn append_dead_letter(&mut self, number: usize, wal: &Wal) {
         self.nothing_before_it_is_open(number, wal);
-        self.letters.insert(number);
+        self.dead_letters.insert(number);
     }
 
     /// Whether nothing more is to be expected of the row.
-    fn is_sealed(&self, number: usize, row: &Row) -> bool {
-        row.lost || self.has(number) || self.letters.contains(&number) || self.excused.contains(&number)
+    fn is_decided(&self, number: usize, row: &Row) -> bool {
+        row.lost || self.has(number) || self.dead_letters.contains(&number) || self.excused.contains(&number)
     }
 
-    /// Whether every earlier row of its topic and key is sealed.
+    /// Whether every earlier row of its topic and key is decided.
     pub(crate) fn is_turn_of(&self, number: usize, wal: &Wal) -> bool {
         let row = &wal.rows[number];
         let mut before = wal.rows.iter().enumerate().take(number);
-        before.all(|(at, it)| it.route != row.route || it.key != row.key || it.key.is_none() || self.is_sealed(at, it))
+        before.all(|(at, it)| it.route != row.route || it.key != row.key || it.key.is_none() || self.is_decided(at, it))
     }
 
-    /// No earlier row of its topic and key is without a fate.
+    /// No earlier row of its topic and key is without an action.
     fn nothing_before_it_is_open(&mut self, number: usize, wal: &Wal) {
         for (number, row) in wal.rows.iter().enumerate().skip(self.looked_at) {
             if let Some(key) = &row.key {
@@ -129,11 +129,11 @@ impl Truth {
         let Some(key) = row.key.clone().filter(|_| !row.lost) else { return };
         let place = (row.route, key);
         let mut queue = self.unsealed.remove(&place).unwrap_or_default();
-        while queue.front().is_some_and(|first| self.is_sealed(*first, &wal.rows[*first])) {
+        while queue.front().is_some_and(|first| self.is_decided(*first, &wal.rows[*first])) {
             queue.pop_front();
         }
         if let Some(open) = queue.front() {
-            assert!(*open >= number, "row {number} appears before the fate of row {open} is sealed");
+            assert!(*open >= number, "row {number} appears before the action of row {open} is decided");
         }
         self.unsealed.insert(place, queue);
     }
@@ -149,7 +149,11 @@ impl Truth {
         if self.appended[number] > 1 {
             assert!(!self.exactly_once || row.lost, "row {number} appears twice, and is to appear once");
             self.repeats += 1;
-        } else if row.key.is_some() && !row.lost && !self.letters.contains(&number) && !self.excused.contains(&number) {
+        } else if row.key.is_some()
+            && !row.lost
+            && !self.dead_letters.contains(&number)
+            && !self.excused.contains(&number)
+        {
             // (A bad row that is good later, its topic's limit raised, may follow its own dead letter when it comes again.)
             let newest = self.newest.entry(partition.clone()).or_insert(number);
             assert!(*newest <= number, "row {number} appears in {partition:?} after row {newest}, which is later");
@@ -163,7 +167,7 @@ impl Truth {
 
     /// The first row that is neither appended nor lost.
     pub(crate) fn first_missing(&mut self, wal: &Wal) -> Option<usize> {
-        while wal.rows.get(self.settled).is_some_and(|row| self.is_sealed(self.settled, row)) {
+        while wal.rows.get(self.settled).is_some_and(|row| self.is_decided(self.settled, row)) {
             self.settled += 1;
         }
         (self.settled < wal.rows.len()).then_some(self.settled)
@@ -192,7 +196,7 @@ pub(crate) const DEAD_LETTERS: &str = "walrelay.dead-letter";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) number: usize,
-    pub(crate) letter: bool,
+    pub(crate) dead_letter: bool,
     /// Of key and value.
     pub(crate) bytes: u64,
 }
@@ -201,12 +205,12 @@ pub(crate) struct Found {
 pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> Found {
     let bytes = record.bytes() as u64;
     if record.topic == DEAD_LETTERS {
-        return Found { number: identify_letter(record, wal), letter: true, bytes };
+        return Found { number: identify_dead_letter(record, wal), dead_letter: true, bytes };
     }
-    Found { number: identify_record(record, wal), letter: false, bytes }
+    Found { number: identify_record(record, wal), dead_letter: false, bytes }
 }
 
-fn identify_letter(record: &Record<'_>, wal: &Wal) -> usize {
+fn identify_dead_letter(record: &Record<'_>, wal: &Wal) -> usize {
     let header = |name: &str| {
         let header = record.headers.iter().find(|header| header.name == name)?;
         header.value.map(|value| String::from_utf8(value.to_vec()).unwrap())

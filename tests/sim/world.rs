@@ -8,7 +8,7 @@
 //!
 //! No thread, no socket, no sleep: the time moves only when the relay waits. So the same seed gives the same run.
 
-use crate::broker::{Broker, Fate};
+use crate::broker::{Action, Broker};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::nature::Nature;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use walrelay::lsn::Lsn;
 use walrelay::positions::Position;
-use walrelay::relay::Fate as RowFate;
+use walrelay::relay::Action as RowAction;
 use walrelay::sink::Record;
 
 /// With nothing broken any more, everything is delivered and confirmed within this time.
@@ -65,7 +65,7 @@ pub(crate) struct World {
     /// Where the connection's stream began, and what the slot had confirmed then.
     pub(crate) began: (Lsn, Lsn),
     /// What the operator has said of single rows.
-    pub(crate) decided: Vec<(Position, RowFate)>,
+    pub(crate) decided: Vec<(Position, RowAction)>,
     /// Something to be done at a step, for single scenarios.
     pub(crate) script: Option<Script>,
     pub(crate) counts: Counts,
@@ -86,8 +86,8 @@ pub(crate) struct Counts {
     pub(crate) restarts: u64,
     pub(crate) bad_rows: u64,
     /// Dead letters taken, and those without their payload.
-    pub(crate) letters: u64,
-    pub(crate) bare_letters: u64,
+    pub(crate) dead_letters: u64,
+    pub(crate) bare_dead_letters: u64,
     /// Bad rows that may be passed over.
     pub(crate) excused: u64,
     pub(crate) rows: u64,
@@ -213,7 +213,7 @@ impl World {
             }
         }
         let (first, end) = transaction.rows;
-        for number in (first..end).filter(|_| self.nature.bad_rows == RowFate::Skip) {
+        for number in (first..end).filter(|_| self.nature.bad_rows == RowAction::Skip) {
             if self.is_bad(number) {
                 self.truth.excused.insert(number);
             }
@@ -229,12 +229,12 @@ impl World {
     }
 
     /// The relay hands a record over.
-    pub(crate) fn took(&mut self, Found { number, letter, .. }: Found, record: &Record<'_>) {
-        if !letter {
+    pub(crate) fn took(&mut self, Found { number, dead_letter, .. }: Found, record: &Record<'_>) {
+        if !dead_letter {
             return;
         }
-        self.counts.letters += 1;
-        self.counts.bare_letters += u64::from(record.value.is_none());
+        self.counts.dead_letters += 1;
+        self.counts.bare_dead_letters += u64::from(record.value.is_none());
         let topics_fail = self.nature.missing + self.nature.forbidden > 0;
         let fixed = self.broker.rules.fixed.contains(&number);
         assert!(
@@ -283,31 +283,31 @@ impl World {
 
     fn deliver_batches(&mut self) {
         for _ in 0..self.nature.batches {
-            let fate = self.fate();
+            let action = self.action();
             let Self { broker, postgres, truth, dice, now, .. } = self;
-            broker.work(fate, *now, &postgres.wal, truth, dice);
+            broker.work(action, *now, &postgres.wal, truth, dice);
         }
         for _ in 0..2 * self.nature.batches * self.nature.lanes.min(1) {
-            let fate = self.fate();
+            let action = self.action();
             let Self { broker, cluster, postgres, truth, dice, now, .. } = self;
-            cluster.work(fate, *now, broker, (&postgres.wal, truth), dice);
+            cluster.work(action, *now, broker, (&postgres.wal, truth), dice);
         }
     }
 
-    fn fate(&mut self) -> Fate {
+    fn action(&mut self) -> Action {
         if self.calm_since.is_some() {
-            return Fate::Judged;
+            return Action::Judged;
         }
         if self.dice.one_in(self.nature.later) {
-            Fate::Later
+            Action::Later
         } else if self.dice.one_in(self.nature.forbidden) {
-            Fate::Forbidden
+            Action::Forbidden
         } else if self.dice.one_in(self.nature.environment) {
-            Fate::Environment
+            Action::Environment
         } else if self.dice.one_in(self.nature.fatal) {
-            Fate::Fatal
+            Action::Fatal
         } else {
-            Fate::Judged
+            Action::Judged
         }
     }
 
@@ -482,8 +482,8 @@ impl Counts {
             server_crashes,
             restarts,
             bad_rows,
-            letters,
-            bare_letters,
+            dead_letters,
+            bare_dead_letters,
             excused,
             rows,
             repeats,
@@ -502,8 +502,8 @@ impl Counts {
             server_crashes,
             restarts,
             bad_rows,
-            letters,
-            bare_letters,
+            dead_letters,
+            bare_dead_letters,
             excused,
             rows,
             repeats,

@@ -24,7 +24,7 @@ use super::run;
 use crate::finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::Connection;
-use crate::relay::Fate;
+use crate::relay::Action;
 use crate::relay::transactional_id;
 use crate::route::{Topic, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
@@ -101,10 +101,10 @@ fn only_topic(config: &run::Request) -> Option<String> {
     Some(name)
 }
 
-/// The topic of bad rows, where that is their fate.
+/// The topic of bad rows, where that is their action.
 fn dead_letter_topic(config: &run::Request) -> Option<&str> {
     let wanted = &config.bad_rows;
-    let any = wanted.fate == Fate::DeadLetter || wanted.at.iter().any(|(_, fate)| *fate == Fate::DeadLetter);
+    let any = wanted.action == Action::DeadLetter || wanted.at.iter().any(|(_, action)| *action == Action::DeadLetter);
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 

@@ -12,7 +12,7 @@ use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker, names};
-use crate::relay::Fate;
+use crate::relay::Action;
 use crate::route::TopicSetting;
 use std::collections::BTreeSet;
 
@@ -231,12 +231,12 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
             format!("insert it corrected: DELETE FROM {} …; and the row that was meant", table.sql_name())
         }
     };
-    Some(match config.bad_rows.fate {
-        Fate::Stop => fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
-        Fate::DeadLetter => {
+    Some(match config.bad_rows.action {
+        Action::Stop => fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
+        Action::DeadLetter => {
             warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
         }
-        Fate::Skip => warn("rows", text).why("they are counted, and published nowhere").fix(fix),
+        Action::Skip => warn("rows", text).why("they are counted, and published nowhere").fix(fix),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::debezium::keys::Value;
 
 /// What becomes of a property.
 #[derive(Clone, Copy)]
-enum Fate {
+enum Action {
     /// librdkafka has the same under this name.
     Becomes(&'static str),
     /// Nothing is lost without it, for this reason.
@@ -17,7 +17,7 @@ enum Fate {
     Lost(&'static str),
 }
 
-use Fate::{Becomes, Lost, NotNeeded};
+use Action::{Becomes, Lost, NotNeeded};
 
 const FIXED: &str = "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried for ever";
 const PACE: &str = "the relay has a pace of its own (--max-in-flight, --disconnect-after)";
@@ -26,7 +26,7 @@ const OIDC: &str = "Java's way to a token: -X sasl.oauthbearer.* has librdkafka'
 const TLS: &str = "a setting of Java's TLS; OpenSSL's default counts";
 
 /// Java's names. One that ends with a dot stands for all that begin with it.
-const PROPERTIES: [(&str, Fate); 71] = [
+const PROPERTIES: [(&str, Action); 71] = [
     ("acks", NotNeeded(FIXED)),
     ("enable.idempotence", NotNeeded(FIXED)),
     ("retries", NotNeeded(FIXED)),
@@ -139,8 +139,8 @@ impl Translator {
     }
 
     fn plain_property(&mut self, key: &str, value: &Value) {
-        let fate = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
-        match fate.map(|(_, fate)| *fate) {
+        let action = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
+        match action.map(|(_, action)| *action) {
             Some(Becomes(name)) => self.property(name, value.text.trim(), &value.origin),
             Some(NotNeeded(text)) => self.not_needed(value, text),
             Some(Lost(text)) => self.warn(value, text),

@@ -323,8 +323,8 @@ impl Sink for KafkaSink {
         self.take_over(owner)
     }
 
-    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        self.commit(key, value)
+    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        self.commit_progress(key, value)
     }
 
     fn abandon(&mut self) {

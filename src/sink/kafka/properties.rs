@@ -124,7 +124,7 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
             refuse_unless(value == "2147483647", "an outage of Kafka is waited out, a record is retried for ever")
         }
         "enable.gapless.guarantee" => {
-            refuse_unless(is_on, "without it records behind a refused batch are written before its fate is known")
+            refuse_unless(is_on, "without it records behind a refused batch are written before its action is decided")
         }
         "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
         "transactional.id" => refuse("transactions are not the user's to begin here"),

@@ -1,7 +1,7 @@
 //! Records in Kafka transactions, for exactly once.
 //!
 //! ```text
-//!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Sealing ──► Idle …
+//!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Committing ──► Idle …
 //!              init_transactions  progress    what is      begin    progress record, commit
 //!                                             still open
 //! ```
@@ -65,7 +65,7 @@ enum Phase {
     Idle,
     Open,
     /// The progress record is on its way until it is reported, then the commit.
-    Sealing {
+    Committing {
         reported: bool,
     },
 }
@@ -106,16 +106,16 @@ impl Transactions {
             | Phase::Reading(..)
             | Phase::Looking(..)
             | Phase::Covering(..)
-            | Phase::Sealing { .. } => Ok(false),
+            | Phase::Committing { .. } => Ok(false),
         }
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open | Phase::Sealing { .. })
+        matches!(self.phase, Phase::Open | Phase::Committing { .. })
     }
 
     pub(super) fn progress_reported(&mut self) {
-        if let Phase::Sealing { reported } = &mut self.phase {
+        if let Phase::Committing { reported } = &mut self.phase {
             *reported = true;
         }
     }
@@ -146,7 +146,7 @@ impl KafkaSink {
             Phase::Reading(reading, after) => self.read(reading, after, owner),
             Phase::Looking(look, kept) => self.look(look, kept, owner),
             Phase::Covering(cover, next) => self.cover(cover, *next, owner),
-            phase @ (Phase::Idle | Phase::Open | Phase::Sealing { .. }) => {
+            phase @ (Phase::Idle | Phase::Open | Phase::Committing { .. }) => {
                 transactions.phase = phase;
                 Ok(Own::Ready(Vec::new()))
             }
@@ -252,7 +252,7 @@ impl KafkaSink {
         Own::Ready(kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending)).collect())
     }
 
-    pub(super) fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+    pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(true) };
         match transactions.phase {
             Phase::Idle => return Ok(true),
@@ -261,14 +261,14 @@ impl KafkaSink {
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
                 let record = record.key(key).payload(value).partition(PARTITION);
                 match self.producer.send(record) {
-                    Ok(()) => transactions.phase = Phase::Sealing { reported: false },
+                    Ok(()) => transactions.phase = Phase::Committing { reported: false },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
                     Err((error, _)) => return Err(broken("write its progress", &error)),
                 }
             }
             // librdkafka's own count has its log lines in it.
-            Phase::Sealing { reported: true } => return self.commit_reported(),
-            Phase::Sealing { reported: false } => {}
+            Phase::Committing { reported: true } => return self.commit_reported(),
+            Phase::Committing { reported: false } => {}
             Phase::Foreign | Phase::Initializing | Phase::Reading(..) | Phase::Looking(..) | Phase::Covering(..) => {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }

@@ -1,7 +1,7 @@
 //! Copies of records in memory that is reused: what the relay's thread fills and the client's thread reads.
 //!
 //! In: records. Out: the same records, each by its number in the chunk. A chunk is filled by one side, handed over, and comes back
-//! when the fate of all its records is known; its room stays allocated.
+//! when the action of all its records is known; its room stays allocated.
 
 use std::ops::Range;
 

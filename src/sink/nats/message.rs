@@ -252,8 +252,8 @@ mod tests {
         let text = written(&record(None, None, &said[..1]), Some("OUTBOX"), MessageId::SubjectAndId);
         let ids = "Nats-Msg-Id: outbox.order:7\r\nid: 7\r\n";
         assert!(text.contains(&format!("{ids}Nats-Expected-Stream: OUTBOX\r\n\r\n\r\n")), "{text}");
-        let letter = [said[0], Header { name: DEAD_LETTER, value: Some(b"why") }];
-        let text = written(&record(None, None, &letter), None, MessageId::Id);
+        let dead_letter = [said[0], Header { name: DEAD_LETTER, value: Some(b"why") }];
+        let text = written(&record(None, None, &dead_letter), None, MessageId::Id);
         assert!(text.contains(&format!("{ids}walrelay-error: why\r\n")), "{text}");
         assert!(written(&record(None, None, &[]), None, MessageId::Id).ends_with("NATS/1.0\r\n\r\n\r\n"));
     }
@@ -291,9 +291,9 @@ mod tests {
         {
             assert!(fault_of(Some(key.as_bytes()), name, value.as_bytes()).is_some(), "{key:?} {name:?} {value:?}");
         }
-        let letter = [Header { name: DEAD_LETTER, value: Some(b"two\nlines") }];
-        assert_eq!(fault(&record(Some(b"\n"), None, &letter)), None);
-        let text = written(&record(Some(b"\n"), None, &letter), None, MessageId::Id);
+        let dead_letter = [Header { name: DEAD_LETTER, value: Some(b"two\nlines") }];
+        assert_eq!(fault(&record(Some(b"\n"), None, &dead_letter)), None);
+        let text = written(&record(Some(b"\n"), None, &dead_letter), None, MessageId::Id);
         assert!(text.contains("key:  \r\nwalrelay-error: two lines\r\n\r\n"), "{text:?}");
     }
 }

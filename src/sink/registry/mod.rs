@@ -178,8 +178,8 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.own(owner)
     }
 
-    fn seal(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        self.sink.seal(key, value)
+    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
+        self.sink.commit(key, value)
     }
 
     fn abandon(&mut self) {

@@ -122,8 +122,8 @@ impl Report {
                 verdict
                     .dead_letters
                     .iter()
-                    .filter(|letters| !letters.is_exact())
-                    .map(|letters| format!("the dead letters are others: {letters}")),
+                    .filter(|dead_letters| !dead_letters.is_exact())
+                    .map(|dead_letters| format!("the dead letters are others: {dead_letters}")),
             );
         }
         broken
@@ -197,7 +197,7 @@ impl Report {
         ));
         for verdict in &self.verdicts {
             line(&format!("truth         {}", verdict.truth));
-            verdict.dead_letters.iter().for_each(|letters| line(&format!("dead letters  {letters}")));
+            verdict.dead_letters.iter().for_each(|dead_letters| line(&format!("dead letters  {dead_letters}")));
         }
         if settings.exactly_once {
             let aborted: u64 = self.verdicts.iter().filter_map(|verdict| verdict.aborted).sum();

@@ -381,9 +381,9 @@ impl World {
     }
 
     fn compare_dead_letters(&self) -> Result<DeadLetters> {
-        let mut letters = DeadLetters::load(&mut self.stage.connect()?)?;
-        self.stage.arrivals.read(std::slice::from_ref(&self.dead_letters), |record| letters.see(&record))?;
-        Ok(letters)
+        let mut dead_letters = DeadLetters::load(&mut self.stage.connect()?)?;
+        self.stage.arrivals.read(std::slice::from_ref(&self.dead_letters), |record| dead_letters.see(&record))?;
+        Ok(dead_letters)
     }
 }
 

@@ -282,7 +282,13 @@ fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut 
 }
 
 /// What becomes of the refused: some are skipped, some have a dead-letter record in partition 3, some are tried again first.
-fn resolve(partitions: &mut Partitions, refused: &Refused, world: &mut World, over: &mut BTreeSet<u64>, letters: u32) {
+fn resolve(
+    partitions: &mut Partitions,
+    refused: &Refused,
+    world: &mut World,
+    over: &mut BTreeSet<u64>,
+    dead_letters: u32,
+) {
     let number = refused.tag.origin.ordinal;
     let now = world.now;
     match world.dice.below(4) {
@@ -300,7 +306,7 @@ fn resolve(partitions: &mut Partitions, refused: &Refused, world: &mut World, ov
                 partition: None,
                 content: Content::Unknown,
             };
-            partitions.resolve(refused.id, Resolution::Instead(&record, refused.tag.token), letters, now, world);
+            partitions.resolve(refused.id, Resolution::Instead(&record, refused.tag.token), dead_letters, now, world);
             over.insert(number);
         }
         _ => {
@@ -348,7 +354,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
     };
     let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(place(partition), world.now)).collect();
     // Dead-letter records go to a partition of their own.
-    let letters = partitions.add(Place { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
+    let dead_letters = partitions.add(Place { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
     let (mut offered, mut taken, mut over) = (0, BTreeMap::<i32, Vec<u64>>::new(), BTreeSet::new());
     let (mut refusals, mut found, mut reported) = (Vec::new(), 0, Vec::new());
     for steps in 0.. {
@@ -364,7 +370,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
         }
         world.step(&mut partitions, &mut reported);
         if world.dice.one_in(10) {
-            world.form_letters();
+            world.form_dead_letters();
         }
         world.now += Duration::from_millis(world.dice.below(20));
         let now = world.now;
@@ -381,7 +387,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
             found += 1;
             let number = refused.tag.origin.ordinal;
             assert!(world.bad.contains(&number), "seed {seed}: {number} is refused, and nothing is wrong with it");
-            resolve(&mut partitions, &refused, &mut world, &mut over, letters);
+            resolve(&mut partitions, &refused, &mut world, &mut over, dead_letters);
         }
         if offered == RECORDS && partitions.in_flight().records == 0 {
             break;
@@ -400,7 +406,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
 
 impl World {
     /// The partition of dead-letter records is served as any other.
-    fn form_letters(&mut self) {
+    fn form_dead_letters(&mut self) {
         for at in 0..self.lanes {
             if !self.producers[at].fatal && self.producers[at].requests.len() < MOST_REQUESTS {
                 self.form(at, PARTITIONS, 2);

@@ -50,15 +50,15 @@ fn of_2000_rows_the_one_that_its_topic_refuses_becomes_a_dead_letter_and_order_h
     }
     let mut relay = lane.relay(&["--on-bad-row=dead-letter"]);
     all_but_in_order(&lane.records("order"), 1004);
-    let letters = lane.records("dead-letter");
-    assert!(ids(&letters).iter().all(|id| id == "1004"), "{:?}", ids(&letters));
-    let letter = letters.first().unwrap_or_else(|| panic!("no dead letter: {}", relay.log()));
-    assert_eq!((letter.key_text(), letter.value_text().len()), ("k3".to_owned(), 60_000));
-    assert_eq!(letter.header("eventType"), Some("t"));
-    assert_eq!(letter.header("walrelay-table"), Some("public.outbox"));
-    assert_eq!(letter.header("walrelay-topic"), Some(lane.topic("order").as_str()));
-    assert!(letter.header("walrelay-error").unwrap().contains("MessageSizeTooLarge"));
-    assert!(letter.header("walrelay-position").unwrap().ends_with(":4"));
+    let dead_letters = lane.records("dead-letter");
+    assert!(ids(&dead_letters).iter().all(|id| id == "1004"), "{:?}", ids(&dead_letters));
+    let dead_letter = dead_letters.first().unwrap_or_else(|| panic!("no dead letter: {}", relay.log()));
+    assert_eq!((dead_letter.key_text(), dead_letter.value_text().len()), ("k3".to_owned(), 60_000));
+    assert_eq!(dead_letter.header("eventType"), Some("t"));
+    assert_eq!(dead_letter.header("walrelay-table"), Some("public.outbox"));
+    assert_eq!(dead_letter.header("walrelay-topic"), Some(lane.topic("order").as_str()));
+    assert!(dead_letter.header("walrelay-error").unwrap().contains("MessageSizeTooLarge"));
+    assert!(dead_letter.header("walrelay-position").unwrap().ends_with(":4"));
     assert!(relay.get("/metrics").unwrap().body.contains("walrelay_bad_rows_total{"), "counted");
     assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "1");
     relay.wait_streaming(LONG).unwrap();
@@ -78,12 +78,12 @@ fn rows_that_no_record_can_be_made_of_are_dead_letters_with_what_there_is_of_the
     );
     let mut relay = lane.relay(&["--on-bad-row=dead-letter"]);
     assert_eq!(lane.ids("order"), ["1", "5"], "{}", relay.log());
-    let letters = lane.records("dead-letter");
-    assert_eq!(ids(&letters), ["2", "3", "4"]);
-    let texts: Vec<String> = letters.iter().map(Record::value_text).collect();
+    let dead_letters = lane.records("dead-letter");
+    assert_eq!(ids(&dead_letters), ["2", "3", "4"]);
+    let texts: Vec<String> = dead_letters.iter().map(Record::value_text).collect();
     assert_eq!(texts, ["null route", "p", "no object"]);
-    assert_eq!((letters[0].header("a"), letters[0].key_text().as_str()), (Some("b"), "k"));
-    assert_eq!(letters[1].header("walrelay-topic"), Some(lane.topic("no topic").as_str()));
+    assert_eq!((dead_letters[0].header("a"), dead_letters[0].key_text().as_str()), (Some("b"), "k"));
+    assert_eq!(dead_letters[1].header("walrelay-topic"), Some(lane.topic("no topic").as_str()));
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     // Nothing comes again.
     relay.start_again().unwrap();
@@ -103,11 +103,11 @@ fn a_payload_that_the_dead_letter_topic_does_not_take_either_is_left_out_and_its
     lane.sql("INSERT INTO outbox VALUES (4, 'order', 'k', 't', 'p')");
     let relay = lane.relay(&["--on-bad-row=dead-letter"]);
     assert_eq!(lane.ids("order"), ["1", "4"], "{}", relay.log());
-    let letters = lane.records("dead-letter");
-    assert_eq!(ids(&letters), ["2", "3"]);
-    assert!(letters.iter().all(|letter| letter.value_text().is_empty()));
-    assert_eq!(letters[0].header("walrelay-payload-bytes"), Some("40000"));
-    assert_eq!(letters[1].header("walrelay-payload-bytes"), Some("2000000"));
+    let dead_letters = lane.records("dead-letter");
+    assert_eq!(ids(&dead_letters), ["2", "3"]);
+    assert!(dead_letters.iter().all(|dead_letter| dead_letter.value_text().is_empty()));
+    assert_eq!(dead_letters[0].header("walrelay-payload-bytes"), Some("40000"));
+    assert_eq!(dead_letters[1].header("walrelay-payload-bytes"), Some("2000000"));
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn what_the_hint_says_of_one_row_decides_it_and_no_other() {
     lane.sql("INSERT INTO outbox VALUES (4, NULL, 'k', 't', 'p')");
     lane.sql("INSERT INTO outbox VALUES (5, 'order', 'k', 't', 'p')");
     let mut decided: Vec<String> = Vec::new();
-    for fate in ["=dead-letter", "=skip"] {
+    for action in ["=dead-letter", "=skip"] {
         let (code, log) = ended(&mut lane.relay(&decided.iter().map(String::as_str).collect::<Vec<_>>()));
         assert_eq!(code, 2, "{log}");
         let hint = hint(&log);
         let named = hint.split("--bad-row-at ").skip(1).map(|rest| rest.split([' ', ';']).next().unwrap());
-        let named = named.filter(|named| named.ends_with(fate)).collect::<Vec<_>>();
+        let named = named.filter(|named| named.ends_with(action)).collect::<Vec<_>>();
         assert_eq!(named.len(), 1, "{hint}");
         decided.push(format!("--bad-row-at={}", named[0]));
     }

@@ -1,7 +1,7 @@
 //! Exactly once: whole transactions of Postgres gather in one of the destination, and count once that is committed.
 //!
 //! ```text
-//!  own ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► seal ──► delivered
+//!  own ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► commit ──► delivered
 //! ```
 //!
 //! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
@@ -44,7 +44,7 @@ pub(super) struct Group {
     /// No further transaction begins before it is committed.
     closing: bool,
     /// Since when the commit is asked for. Nothing is in flight then.
-    sealing: Option<Instant>,
+    committing: Option<Instant>,
     /// `final_lsn` of the transaction before which everything is committed, so that what becomes of it is its own affair.
     apart: Option<Lsn>,
     /// There was an outage since it is open.
@@ -89,8 +89,8 @@ impl Group {
     }
 
     /// Since when its commit is asked for.
-    pub(super) fn sealing_since(&self) -> Option<Instant> {
-        self.sealing
+    pub(super) fn committing_since(&self) -> Option<Instant> {
+        self.committing
     }
 
     /// Everything uncommitted is given up with the sink, and that has to be taken over again.
@@ -169,7 +169,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Whether the destination's transaction is to be committed before the one of Postgres begins that commits at `next`. One that
     /// was interrupted with its connection has to come again and end first, and with it those before it that are in hand.
     #[inline]
-    pub(super) fn must_seal_first(&mut self, next: Lsn) -> bool {
+    pub(super) fn must_commit_first(&mut self, next: Lsn) -> bool {
         self.group.closing |= self.group.is_open() && self.group.apart == Some(next);
         self.group.closing && !self.ledger.is_open()
     }
@@ -187,7 +187,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Commits what has gathered, where that is due. `ending`: nothing more will come.
-    pub(super) fn seal(&mut self, ending: bool) -> Turn<()> {
+    pub(super) fn commit(&mut self, ending: bool) -> Turn<()> {
         if !self.group.is_open() {
             return Ok(());
         }
@@ -204,9 +204,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.sink.ran_dry();
             return Ok(());
         }
-        self.group.sealing.get_or_insert(now);
+        self.group.committing.get_or_insert(now);
         let (key, value) = (self.group.identity.key(), self.group.identity.value(self.ledger.whole()));
-        if self.sink.seal(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
+        if self.sink.commit(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
             self.release(now);
         }
         Ok(())
@@ -219,7 +219,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.acknowledged += u64::from(records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
-        (self.group.since, self.group.sealing) = (None, None);
+        (self.group.since, self.group.committing) = (None, None);
         (self.group.records, self.group.closing, self.group.disturbed) = (0, false, false);
         self.settle();
     }
