@@ -9,7 +9,7 @@
 //! values stay null. Records of the dead-letter topic stay as they are: a record that was refused has its number already.
 //!
 //! Invariants: nothing here waits for the registry; a subject's number is asked for once, until it is asked again in the background
-//! (see [`client`]); while a number is not known, its record is not taken, so that none gets ahead of it.
+//! (see `client`); while a number is not known, its record is not taken, so that none gets ahead of it.
 //! Specification: Confluent, "Wire format" and "Schema Registry API", `GET /subjects/(string: subject)/versions/(versionId: version)`.
 
 mod client;
