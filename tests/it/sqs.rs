@@ -328,7 +328,7 @@ fn a_standard_queue_takes_every_row_by_name_or_url_and_says_that_it_has_no_order
     lane.sql("INSERT INTO outbox SELECT n::text, 'order', NULL, 't', '{}' FROM generate_series(101, 200) AS n");
     let url = format!("http://127.0.0.1:{}/000000000000/{}-{{route}}", broker().port(), lane.name);
     let relay = elsewhere::start(&lane, &broker().url(), &["--topic", &url]);
-    wait_log(&relay, "a standard queue keeps no order");
+    wait_log(&relay, "standard queues and topics keep no order");
     lane.wait_confirmed();
     drop(relay);
     insert(&mut client, 201, 300);
