@@ -118,6 +118,15 @@ fn rows_older_than_the_slot_are_published_once_and_the_relay_publishes_the_other
     assert_eq!(counted(&lane).values().filter(|times| **times == 2).count(), 300);
 }
 
+/// Lets writers end, also where the test fails beside them.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A writer that keeps transactions open across whatever happens: with savepoints, some rolled back.
 fn write(source: &str, next: &AtomicU32, stop: &AtomicBool, seed: u32) -> Vec<String> {
     let mut client = Client::connect(source, NoTls).unwrap();
@@ -155,6 +164,7 @@ fn beside_writers_each_row_is_published_by_exactly_one_of_both() {
     let (next, stop) = (AtomicU32::new(100_001), AtomicBool::new(false));
     let mut expected = numbers(1, 2000);
     thread::scope(|scope| {
+        let ends = Ends(&stop);
         let writers: Vec<_> = (1..=5)
             .map(|seed| {
                 let (source, next, stop) = (&lane.source, &next, &stop);
@@ -173,7 +183,7 @@ fn beside_writers_each_row_is_published_by_exactly_one_of_both() {
         )
         .unwrap();
         filling.wait_streaming(LONG).unwrap();
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         for writer in writers {
             expected.extend(writer.join().unwrap());
         }
@@ -190,6 +200,7 @@ fn an_existing_slot_is_filled_up_beside_writers_that_were_there_when_it_was_made
     let (next, stop) = (AtomicU32::new(100_001), AtomicBool::new(false));
     let mut expected = numbers(1, 500);
     thread::scope(|scope| {
+        let ends = Ends(&stop);
         let writers: Vec<_> = (1..=5)
             .map(|seed| {
                 let (source, next, stop) = (&lane.source, &next, &stop);
@@ -204,7 +215,7 @@ fn an_existing_slot_is_filled_up_beside_writers_that_were_there_when_it_was_made
         set_up(&lane, "outbox");
         let _relay = lane.streaming(&[]);
         fill(&lane, &[]);
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         for writer in writers {
             expected.extend(writer.join().unwrap());
         }
@@ -378,7 +389,7 @@ fn rows_deleted_meanwhile_are_no_trouble_and_a_condition_leaves_rows_out() {
     let text = fill(&lane, &["--where", "id::int > 1000 -- newer ones", "--dry-run"]);
     assert!(text.contains("public.outbox: 2,000 rows would be published; nothing was"), "{text}");
     assert_eq!(lane.records_now("order").len(), 0);
-    let more = ["--where", "id::int > 1000", "--rate", "1000"];
+    let more = ["--where", "id::int > 1000", "--rate", "300"];
     let mut filling = Relay::start(&binary(), &arguments(&lane, &more), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     lane.sql("DELETE FROM outbox WHERE id::int % 2 = 0");
