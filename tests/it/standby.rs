@@ -1,9 +1,11 @@
 //! A second relay on the same slot.
 
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, wait_events};
 use crate::load::Load;
+use crate::own;
 
 #[test]
 fn a_second_relay_waits_for_the_slot_and_takes_over_and_back() {
@@ -71,7 +73,9 @@ fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
 
 #[test]
 fn rows_that_wait_in_postgres_have_an_age_though_nothing_is_received() {
-    let lane = Lane::debezium();
+    // What others write is WAL that may hold rows, too: on a server where they do, nothing is ever known to wait for no time.
+    let postgres = own::postgres();
+    let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
     let mut active = lane.streaming(&[]);
     let waiting = lane.relay(&[]);
     // Absent until the slot was looked at, so that the sum of its samples alone says nothing.
