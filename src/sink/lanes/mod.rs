@@ -22,6 +22,7 @@ pub mod address;
 mod chunk;
 mod client;
 mod hand_over;
+mod outage;
 pub mod socket;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use chunk::{Chunk, Parts, Stored};
 pub use client::LaneSink;
 pub(super) use client::block_on;
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
+pub use outage::Outage;
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -11,7 +11,7 @@ use super::link::{Answered, Link};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
 use super::settings::Settings;
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
-use crate::sink::lanes::block_on;
+use crate::sink::lanes::{Outage, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -19,20 +19,13 @@ use serde::Deserialize;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Messages that are read at once. Their number bounds what is held.
 const AT_ONCE: usize = 100;
 
 /// What the API says where there is no such message.
 const NO_MESSAGE: u16 = 10037;
-
-/// How long the server may be unavailable: nothing is lost, and the command can be run again.
-const SILENT_FOR: Duration = Duration::from_mins(1);
-
-/// How long to wait before it is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// One subject, being read.
 pub(super) struct Reading {
@@ -45,8 +38,7 @@ pub(super) struct Reading {
     last: Option<u64>,
     count: u64,
     read: VecDeque<Kept>,
-    /// Since when the server is unavailable.
-    silent: Option<Instant>,
+    outage: Outage,
 }
 
 /// A message as the API gives it.
@@ -97,7 +89,7 @@ impl Reading {
         });
         let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
         let (subject, read) = (subject.to_owned(), VecDeque::new());
-        Ok(Self { settings, subject, stream, next: 1, last, count, read, silent: None })
+        Ok(Self { settings, subject, stream, next: 1, last, count, read, outage: Outage::default() })
     }
 
     /// The next messages, up to `last`.
@@ -131,16 +123,6 @@ impl Reading {
             Ok(())
         })
     }
-
-    /// Waits a moment, unless that has no use.
-    fn wait(&mut self, failure: Failure) -> Result<(), Failure> {
-        let since = *self.silent.get_or_insert_with(Instant::now);
-        if failure.class != FailureClass::Environment || since.elapsed() >= SILENT_FOR {
-            return Err(failure);
-        }
-        thread::sleep(PAUSE);
-        Ok(())
-    }
 }
 
 impl DeadLetters for Reading {
@@ -151,9 +133,9 @@ impl DeadLetters for Reading {
         let Some(last) = self.last else { return Ok(NextKept::End) };
         match self.ask(last) {
             Ok(read) => self.read = read,
-            Err(failure) => return self.wait(failure).map(|()| NextKept::Waiting),
+            Err(failure) => return self.outage.wait(failure).map(|()| NextKept::Waiting),
         }
-        self.silent = None;
+        self.outage.over();
         // Another's replay may have deleted what was there at the beginning, and more may have come.
         self.read.retain(|kept| kept.place.minor <= last);
         match self.read.back() {
@@ -169,9 +151,9 @@ impl DeadLetters for Reading {
 
     fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
         while let Err(failure) = self.delete(places) {
-            self.wait(failure)?;
+            self.outage.wait(failure)?;
         }
-        self.silent = None;
+        self.outage.over();
         Ok(Vec::new())
     }
 }
@@ -308,10 +290,10 @@ mod tests {
             last: Some(7),
             count: 1,
             read: VecDeque::new(),
-            silent: None,
+            outage: Outage::default(),
         };
         assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
-        reading.silent = Instant::now().checked_sub(SILENT_FOR);
+        reading.outage = Outage::of_long();
         assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
         let place = Place { major: 0, between: None, minor: 7 };
         assert_eq!(reading.settle(&[place]).unwrap_err().class, FailureClass::Environment);

@@ -11,20 +11,12 @@ use super::link::Link;
 use super::resp::{Token, Tokens};
 use super::settings::Settings;
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
-use crate::sink::lanes::block_on;
-use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
+use crate::sink::lanes::{Outage, block_on};
+use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use std::collections::VecDeque;
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Entries that are read at once. Their number bounds what is held, since entries are as large as records.
 const AT_ONCE: &[u8] = b"100";
-
-/// How long the server may be unavailable: nothing is lost, and the command can be run again.
-const SILENT_FOR: Duration = Duration::from_mins(1);
-
-/// How long to wait before it is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// One stream, being read.
 pub(super) struct Reading {
@@ -36,8 +28,7 @@ pub(super) struct Reading {
     last: Option<String>,
     count: u64,
     read: VecDeque<Kept>,
-    /// Since when the server is unavailable.
-    silent: Option<Instant>,
+    outage: Outage,
 }
 
 impl Reading {
@@ -49,7 +40,7 @@ impl Reading {
             last: None,
             count: 0,
             read: VecDeque::new(),
-            silent: None,
+            outage: Outage::default(),
         };
         let name = stream.as_bytes();
         if reading.number(&[b"EXISTS", name])? == 0 {
@@ -73,16 +64,6 @@ impl Reading {
         }
     }
 
-    /// Waits a moment, unless that has no use.
-    fn wait(&mut self, failure: Failure) -> Result<(), Failure> {
-        let since = *self.silent.get_or_insert_with(Instant::now);
-        if failure.class != FailureClass::Environment || since.elapsed() >= SILENT_FOR {
-            return Err(failure);
-        }
-        thread::sleep(PAUSE);
-        Ok(())
-    }
-
     fn number(&self, command: &[&[u8]]) -> Result<i64, Failure> {
         let reply = self.ask(command)?;
         let first = Tokens::of(&reply).next();
@@ -99,9 +80,9 @@ impl DeadLetters for Reading {
         let name = self.stream.as_bytes();
         match self.ask(&[b"XRANGE", name, self.behind.as_bytes(), last.as_bytes(), b"COUNT", AT_ONCE]) {
             Ok(reply) => self.read = entries(&reply, &self.stream).into(),
-            Err(failure) => return self.wait(failure).map(|()| NextKept::Waiting),
+            Err(failure) => return self.outage.wait(failure).map(|()| NextKept::Waiting),
         }
-        self.silent = None;
+        self.outage.over();
         match self.read.back() {
             Some(kept) => self.behind = format!("({}", kept.place),
             None => self.last = None,
@@ -119,9 +100,9 @@ impl DeadLetters for Reading {
         let mut command: Vec<&[u8]> = vec![b"XDEL", stream.as_bytes()];
         command.extend(ids.iter().map(String::as_bytes));
         while let Err(failure) = self.ask(&command) {
-            self.wait(failure)?;
+            self.outage.wait(failure)?;
         }
-        self.silent = None;
+        self.outage.over();
         Ok(Vec::new())
     }
 }
@@ -183,6 +164,7 @@ fn record(stream: &str, place: Place, fields: &[Field<'_>]) -> OwnedRecord {
 mod tests {
     use super::*;
     use crate::given::{Given, Origin};
+    use crate::sink::FailureClass;
     use crate::sink::HeaderRoom;
     use crate::sink::redis::resp::words;
     use std::net::TcpListener;
@@ -200,10 +182,10 @@ mod tests {
             last: Some("7-1".to_owned()),
             count: 1,
             read: VecDeque::new(),
-            silent: None,
+            outage: Outage::default(),
         };
         assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
-        reading.silent = Instant::now().checked_sub(SILENT_FOR);
+        reading.outage = Outage::of_long();
         assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
         assert_eq!(reading.settle(&[]).unwrap_err().class, FailureClass::Environment);
     }
