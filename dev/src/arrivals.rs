@@ -26,7 +26,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The stream of NATS, and the queue of RabbitMQ, that takes everything.
 const STREAM: &str = "OUTBOX";
 
-/// The exchange that the relay publishes to unless it is told another.
+/// The exchange that the relay publishes to unless a setting names another.
 const EXCHANGE: &str = "outbox";
 
 /// The stream of RabbitMQ beside the queue.

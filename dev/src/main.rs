@@ -58,7 +58,7 @@ enum Command {
     ConformanceConnect(conformance_connect::Arguments),
     /// Hold the relay against Debezium in a Kafka Connect worker, by configurations drawn from a seed
     ConformanceGenerated(conformance_generated::Arguments),
-    /// Move ten set-ups from Debezium to the relay and back, while rows are written
+    /// Move ten configurations from Debezium to the relay and back, while rows are written
     Migrations(migrations::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),

@@ -18,7 +18,7 @@ use crate::tap::Tap;
 /// Memory of Redis that no run fills.
 const ROOM: &str = "2gb";
 
-/// Messages that a stream of NATS takes until it is full: more than come while it is told so.
+/// Messages that a stream of NATS takes until it is full: more than arrive while that is being set.
 const ALMOST: u64 = 300;
 
 /// All of them.

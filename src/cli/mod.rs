@@ -234,7 +234,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub operation: OperationArgs,
 
-    /// An old set-up.
+    /// A Debezium configuration.
     #[command(flatten)]
     pub debezium: DebeziumArgs,
 
@@ -243,7 +243,7 @@ pub struct RunArgs {
     pub common: CommonArgs,
 }
 
-/// An old set-up.
+/// A Debezium configuration.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Moving from Debezium")]
 pub struct DebeziumArgs {

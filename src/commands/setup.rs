@@ -29,7 +29,7 @@ pub use shards::Shards;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// The advisory lock that set-ups of one database take, one after the other: "walrelay" in ASCII.
+/// The advisory lock that setups of one database take, one after the other: "walrelay" in ASCII.
 const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
 
 /// How often the lock is asked for again.

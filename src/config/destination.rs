@@ -49,7 +49,7 @@ impl Reader<'_> {
                 kinds::of_scheme(DEFAULT).map(|kind| To { kind, scheme: DEFAULT.to_owned(), addresses: brokers });
             return known.ok_or_else(|| without_default().into());
         };
-        // An old set-up's servers count only where nothing else is said.
+        // A Debezium configuration's servers count only where nothing else is said.
         let here = brokers.into_iter().find(|given| !matches!(given.origin, Origin::Translated(_)));
         if let Some(brokers) = here {
             return Err(SettingError::Exclusive { first: url.origin, second: brokers.origin }.into());

@@ -1,4 +1,4 @@
-//! Where a setting comes from: the flag, else its variable, else its key in the file, else an old set-up's files.
+//! Where a setting comes from: the flag, else its variable, else its key in the file, else a Debezium configuration's files.
 //!
 //! In: what was typed, the environment, the file, the files of `--from-debezium`. Out: a text and its [`Origin`], for one setting at a time.
 //! An unknown `WALRELAY_*` variable is an error like an unknown flag: a misspelt setting must not run with its default.
@@ -112,7 +112,7 @@ impl<'a> Layers<'a> {
         self.many(name, &flags).into_iter().next()
     }
 
-    /// Properties of a destination from an old set-up, from the file, then from variables: later ones count.
+    /// Properties of a destination from a Debezium configuration, from the file, then from variables: later ones count.
     pub(super) fn properties(&self, kind: &Kind) -> Vec<(String, Given)> {
         let translation = self.translation.iter().filter(|_| kind.can.debezium);
         let properties = translation.flat_map(|translation| &translation.properties);

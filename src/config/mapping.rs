@@ -247,7 +247,7 @@ fn constant(given: &Given, behind: usize) -> Result<Option<Constant>, SettingErr
     Ok(Some(Constant { behind, name: name.to_owned(), value: value.to_owned() }))
 }
 
-/// What an old set-up says of topics counts as a whole, and only where nothing else says anything of them.
+/// What a Debezium configuration says of topics counts as a whole, and only where nothing else says anything of them.
 fn given_here(
     template: Option<Given>,
     regex: Option<Given>,

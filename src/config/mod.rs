@@ -67,7 +67,7 @@ pub enum Task {
     Teardown(Box<teardown::Request>),
     /// Measure.
     Bench(Box<bench::Request>),
-    /// Show what an old set-up means.
+    /// Show what a Debezium configuration means.
     CheckDebezium(Box<Review<ConfigError>>),
     /// Publish rows once more.
     Republish(Box<republish::Request>),

@@ -209,7 +209,7 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("log-level", "debug"),
     ];
     let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    // The command excludes the file, an envelope schemas and events, and the set-up a shard.
+    // The command excludes the file, an envelope schemas and events, and the configuration a shard.
     let excluded = ["cloudevents", "cloudevents-source", "from-debezium"];
     let registry = [
         "schema-id",
@@ -572,7 +572,7 @@ fn no_configuration_shows_a_secret() {
     assert!(!shown.contains("hunter2"), "{shown}");
 }
 
-/// A set-up of Debezium Server that may run as it is.
+/// A configuration of Debezium Server that may run as it is.
 fn old_set_up(dir: &tempfile::TempDir, more: &str) -> String {
     let file = dir.path().join("application.properties");
     let text = "debezium.sink.type=kafka\n\

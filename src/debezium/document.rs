@@ -1,4 +1,4 @@
-//! Files into one old set-up: which kind each file is, whose keys are whose, and which of Quarkus' profiles are active.
+//! Files into one Debezium configuration: which kind each file is, whose keys are whose, and which of Quarkus' profiles are active.
 //!
 //! ```text
 //!  application.properties, DEBEZIUM_* ──► debezium.source.*, .format.*, .transforms.* ──► connector's keys
@@ -22,7 +22,7 @@ use super::properties::{self, Entry};
 use crate::given::{Key, Origin};
 use crate::pg::source::Environment;
 
-/// What ran the old set-up.
+/// What ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Platform {
     /// Debezium Server with its Kafka sink.
@@ -31,7 +31,7 @@ pub enum Platform {
     Connect,
 }
 
-/// One old set-up.
+/// One Debezium configuration.
 pub(super) struct Job {
     pub(super) platform: Platform,
     /// The connector's keys, as Kafka Connect names them.

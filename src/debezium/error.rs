@@ -1,4 +1,4 @@
-//! What can be wrong with an old set-up's files before their keys are looked at.
+//! What can be wrong with a Debezium configuration's files before their keys are looked at.
 //!
 //! Invariant: no text here holds a value: any may be a secret.
 
@@ -26,7 +26,7 @@ pub enum DebeziumError {
         /// What is wrong.
         message: String,
     },
-    /// The files are not one old set-up.
+    /// The files are not one Debezium configuration.
     #[error("--from-debezium: {message}")]
     Together {
         /// Why not.

@@ -1,6 +1,6 @@
 //! `${…}` in values.
 //!
-//! In: a value, and what surrounds it. Out: the value that the old set-up saw. Kafka Connect's config providers `env`, `file`
+//! In: a value, and what surrounds it. Out: the value that the Debezium configuration saw. Kafka Connect's config providers `env`, `file`
 //! and `dir` are asked, under whatever name the worker gives them; in Debezium Server's files also `${NAME}` and
 //! `${NAME:default}` of Quarkus, and `$$` is one `$`. Reads files that values name; contacts nothing.
 //! Specification: Kafka's `ConfigTransformer` and `config.provider` package, SmallRye Config's "Property Expressions".

@@ -1,4 +1,4 @@
-//! A Debezium set-up read as walrelay's settings.
+//! A Debezium configuration read as walrelay's settings.
 //!
 //! ```text
 //!  files, DEBEZIUM_* ──document──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
@@ -39,7 +39,7 @@ use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 use document::{Document, Job};
 
-/// What an old set-up means here. No `Debug`: values may be secrets.
+/// What a Debezium configuration means here. No `Debug`: values may be secrets.
 pub struct Translation {
     /// Settings by the names of flags.
     pub settings: BTreeMap<&'static str, Setting>,
@@ -51,7 +51,7 @@ pub struct Translation {
     pub tables: TablePatterns,
     /// What was not carried over, and what is to be known.
     pub notes: Vec<Note>,
-    /// What ran the old set-up.
+    /// What ran the Debezium configuration.
     pub platform: Platform,
 }
 
@@ -95,7 +95,7 @@ pub enum Severity {
 /// Reads `files` together, and those of Quarkus' active profiles that lie beside them.
 ///
 /// # Errors
-/// A file cannot be read or understood, or they are not one set-up. What a key asks for is in the notes instead: see
+/// A file cannot be read or understood, or they are not one configuration. What a key asks for is in the notes instead: see
 /// [`Translation::verdict`].
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;

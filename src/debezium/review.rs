@@ -1,4 +1,4 @@
-//! `walrelay check --from-debezium`: what an old set-up means here.
+//! `walrelay check --from-debezium`: what a Debezium configuration means here.
 //!
 //! In: what the settings' reader made of the files. Out: the report on stdout, and the error that `run` would end with: it is
 //! the reader's own, so that the two cannot disagree.
@@ -6,7 +6,7 @@
 
 use std::io::Write;
 
-/// What is shown of an old set-up.
+/// What is shown of a Debezium configuration.
 #[derive(Debug)]
 pub struct Review<E> {
     /// For stdout; no secret is in it.

@@ -26,7 +26,7 @@ fn sample(who: &str, key: &str) -> &'static str {
     row.and_then(|row| row.get(2).copied()).unwrap_or(ANY)
 }
 
-/// A set-up with the key, the same without it, and the key as the notes name it.
+/// A configuration with the key, the same without it, and the key as the notes name it.
 fn with_and_without(who: &str, key: &str, value: &str) -> (Translation, Translation, String) {
     const CLASS: &str = "org.apache.kafka.connect";
     let connect = |members: &str| translated(&[&format!("{{{CONNECTOR}{members}}}")]);

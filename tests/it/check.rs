@@ -1,4 +1,4 @@
-//! `check` against set-ups that are broken in one way each: it finds what is wrong and names the fix, and once the fix as it
+//! `check` against configurations that are broken in one way each: it finds what is wrong and names the fix, and once the fix as it
 //! was printed is applied, that finding is gone.
 
 use std::io::{Read as _, Write as _};

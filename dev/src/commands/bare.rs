@@ -64,7 +64,7 @@ trait Protocol {
         1
     }
 
-    /// How many more rows are acknowledged by what stands at the beginning of `input`, and how many of its bytes that are.
+    /// How many more rows the beginning of `input` acknowledges, and how many bytes that takes.
     fn acknowledged(&mut self, input: &[u8]) -> Result<(u64, usize)>;
 }
 

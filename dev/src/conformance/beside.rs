@@ -2,7 +2,7 @@
 //! its own, record by record.
 //!
 //! In: groups with a connector, none of which writes to another's topics: several run at the same time. Out: each difference
-//! as a line, and what was counted. What the relay refuses before the first record is told, and counts as such. Where
+//! as a line, and what was counted. What the relay refuses before the first record is shown, and counts as refused. Where
 //! Debezium's task ends, what came before is compared.
 
 use std::collections::BTreeSet;

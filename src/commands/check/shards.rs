@@ -43,7 +43,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
         return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up)];
     };
     if set.is(Moving::Waits) {
-        let finding = Finding::warn(Side::Postgres, CHECK, format!("the set-up of {count} shards is not finished"));
+        let finding = Finding::warn(Side::Postgres, CHECK, format!("the setup of {count} shards is not finished"));
         return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(format!(
             "walrelay setup --reshard {count} --apply, or --shards {count} where rows were moved from nowhere"
         ))];

@@ -29,7 +29,7 @@
 //!
 //! *None is repeated,* but by a relay that is killed before it has confirmed, as at any time: the sets have no row in common.
 //!
-//! *It may be killed at any place.* Steps 1, 3 and 6 are one transaction each, and the others can be done again. How far it is stands in the
+//! *It may be killed at any place.* Steps 1, 3 and 6 are one transaction each, and the others can be done again. Its progress is recorded in the
 //! publications: the new ones have tables once the cut is done; the old ones say that they drain, and later that they are
 //! drained. Only what is drained may lack its slot: a slot that is gone before that was lost, and ends the command. The same command
 //! resumes. Meanwhile no relay of the new set publishes; the rows wait in its slots.
@@ -299,7 +299,7 @@ fn open(
     Ok((voice.say)(&format!("opened {}: their relays publish {rows}", plan.shown()))?)
 }
 
-/// A wait that is told, first after [`slot::FIRST_WORD`](super::slot::FIRST_WORD).
+/// A wait that is reported, first after [`slot::FIRST_WORD`](super::slot::FIRST_WORD).
 struct Wait {
     started: Instant,
     next_word: Duration,

@@ -1,5 +1,5 @@
-//! Old set-ups as their users have them: what they mean here, and what is said of the rest. A file for each subject; here are
-//! the set-ups, and how a test asks.
+//! Old configurations as their users have them: what they mean here, and what is said of the rest. A file for each subject; here are
+//! the configurations, and how a test asks.
 
 mod converters;
 mod database;
@@ -11,7 +11,7 @@ mod router;
 
 use super::*;
 
-/// A set-up that has nothing to complain of.
+/// A configuration that has nothing to complain of.
 pub(super) const SERVER: &str = "\
 debezium.sink.type=kafka
 debezium.sink.kafka.producer.bootstrap.servers=k:9092
@@ -58,7 +58,7 @@ pub(super) fn translated(files: &[&str]) -> Translation {
     read_all(files, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The set-up of Debezium Server with further lines.
+/// The configuration of Debezium Server with further lines.
 #[track_caller]
 pub(super) fn server(lines: &str) -> Translation {
     translated(&[&format!("{SERVER}{lines}\n")])

@@ -24,7 +24,7 @@ use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 
-/// Translates a whole set-up.
+/// Translates a whole configuration.
 pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
     let mut translator = Translator {
         out: Translation {
@@ -51,7 +51,7 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
     translator.out
 }
 
-/// A set-up on its way.
+/// A configuration on its way.
 struct Translator {
     job: Job,
     out: Translation,

@@ -1,6 +1,6 @@
 //! Records as a Kafka Connect pipeline with Debezium's outbox router wrote them.
 //!
-//! In: nothing. Out: plain values, which the reader of the old set-up's files makes and the rest of this folder obeys. There are no flags for these: they are what is left of Java, and go with its files.
+//! In: nothing. Out: plain values, which the reader of the Debezium configuration's files makes and the rest of this folder obeys. There are no flags for these: they are what is left of Java, and go with its files.
 //! Specification: Debezium's "Outbox Event Router" and PostgreSQL connector, Kafka Connect's converters.
 
 use crate::outbox::{List, TablePatterns};

@@ -11,7 +11,7 @@ const TEXT_ARRAY: u32 = 1009;
 const PLAIN_JSON: Converter = Converter::Json(Json { schemas: false, numeric_decimals: false });
 const SCHEMA_JSON: Converter = Converter::Json(Json { schemas: true, numeric_decimals: false });
 
-/// What `--from-debezium` makes of a set-up with nothing special.
+/// What `--from-debezium` makes of a configuration with nothing special.
 fn router(connect: Connect) -> Mapping {
     let named = |name: &str| Some(name.to_owned());
     Mapping {

@@ -1,6 +1,6 @@
 //! Debezium Server: where it is, and its configuration.
 //!
-//! The records are byte for byte those of the usual Kafka Connect set-up with StringConverter. `Tuned` differs by the four
+//! The records are byte for byte those of the usual Kafka Connect configuration with StringConverter. `Tuned` differs by the four
 //! settings that matter for the rate: the poll interval, the batches, and the producer's.
 //! Specification: Debezium's documentation, "Debezium Server" and "PostgreSQL connector".
 

@@ -297,7 +297,7 @@ impl Ground {
     }
 }
 
-/// What a server is told besides: most have Redis sync its file each second.
+/// Further settings of a server: most have Redis sync its file each second.
 fn faster(kind: brokers::Kind) -> &'static [&'static str] {
     if kind == brokers::Kind::Valkey { &["appendfsync everysec"] } else { &[] }
 }

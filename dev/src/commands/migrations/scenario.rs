@@ -1,4 +1,4 @@
-//! The set-ups that move: half of them Debezium Server's, half Kafka Connect's.
+//! The configurations that move: half of them Debezium Server's, half Kafka Connect's.
 //!
 //! In: nothing. Out: a [`Group`] for each, without records. Specification: the tutorials' outbox tables, both platforms'
 //! manuals.
@@ -89,7 +89,7 @@ const SHOPS: [Shop; 5] = [
     },
 ];
 
-/// One set-up that moves.
+/// One configuration that moves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scenario {
     number: usize,

@@ -114,7 +114,7 @@ fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option
         let verb = if others.len() > 1 { "--reshard" } else { "--shards" };
         return Err(ShardError::Unfit {
             publication,
-            why: format!("the set-up of {} is not finished", waits.shown()),
+            why: format!("the setup of {} is not finished", waits.shown()),
             fix: words(verb, waits.count.unwrap_or(shards.count)),
         }
         .into());

@@ -1,4 +1,4 @@
-//! The statements of a set-up of shards.
+//! The statements that set shards up.
 //!
 //! In: a plan. Out: SQL, and the whole as a script for `psql`. Pure.
 
