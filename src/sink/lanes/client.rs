@@ -3,7 +3,8 @@
 //! In: a program for that thread, which is given the other side of the hand-over. Out: a [`Sink`]. The thread ends when the sink
 //! is dropped.
 
-use super::hand_over::{Receiver, Sender, hand_over};
+use super::hand_over::{Receiver, hand_over};
+use super::sender::Sender;
 use crate::sink::{Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Sink, Tag};
 use std::fmt;
 use std::thread::JoinHandle;

@@ -12,23 +12,21 @@
 //! Invariants: nothing is done for a row alone but one copy into a chunk that is used again; what both sides hold together stays
 //! below the bound, but for one record that goes alone; after a restart nothing of before is reported.
 
+use super::sender::Sender;
 use super::{Chunk, Fit, Lane, Lanes, Stored, Taken, Verdict};
-use crate::sink::{
-    Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, OwnedRecord, Record, RefusalId, Refused,
-    Report, Resolution, Tag,
-};
+use crate::sink::{Delivered, Failure, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 /// A chunk is handed over before it would hold more; a larger record has one of its own.
-const CHUNK_BYTES: usize = 64 << 10;
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// A chunk that comes back keeps at most so much room: only one record can have needed more.
-const KEPT_BYTES: usize = CHUNK_BYTES;
+pub(super) const KEPT_BYTES: usize = CHUNK_BYTES;
 
 /// What a record costs beyond its bytes: its places in chunk and lanes, and what a client keeps of it.
 pub const RECORD_OVERHEAD_BYTES: u64 = 256;
@@ -38,14 +36,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What is sent to the client's side.
 #[derive(Debug)]
-enum Message {
+pub(super) enum Message {
     Records(Chunk),
     Resolve(RefusalId, Decision),
     Restart { generation: u64 },
 }
 
 #[derive(Debug)]
-enum Decision {
+pub(super) enum Decision {
     Retry,
     Skip,
     /// A chunk with one record.
@@ -54,56 +52,40 @@ enum Decision {
 
 /// What comes back.
 #[derive(Debug, Default)]
-struct Back {
+pub(super) struct Back {
     /// Of these restarts; what earlier ones bring is dropped.
-    generation: u64,
-    runs: VecDeque<Run>,
-    refused: Vec<Refused>,
-    failed: Option<Failure>,
-    chunks: Vec<(Chunk, usize)>,
-    held: u64,
+    pub(super) generation: u64,
+    pub(super) runs: VecDeque<Run>,
+    pub(super) refused: Vec<Refused>,
+    pub(super) failed: Option<Failure>,
+    pub(super) chunks: Vec<(Chunk, usize)>,
+    pub(super) held: u64,
     /// Whether it was ever said that the destination is reached, or why not.
-    reached: bool,
-    blocked: Option<Failure>,
+    pub(super) reached: bool,
+    pub(super) blocked: Option<Failure>,
     /// What a lane waits for whose refused record is tried again.
-    obstacle: Option<Failure>,
-    trouble: Option<String>,
+    pub(super) obstacle: Option<Failure>,
+    pub(super) trouble: Option<String>,
 }
 
 /// Delivered records in a row with equal tokens.
 #[derive(Debug, Clone, Copy)]
-struct Run {
-    delivered: Delivered,
-    held_bytes: u64,
+pub(super) struct Run {
+    pub(super) delivered: Delivered,
+    pub(super) held_bytes: u64,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    back: Mutex<Back>,
+pub(super) struct Shared {
+    pub(super) back: Mutex<Back>,
     /// Something has come back that was not looked at.
-    news: AtomicBool,
+    pub(super) news: AtomicBool,
 }
 
 impl Shared {
-    fn back(&self) -> MutexGuard<'_, Back> {
+    pub(super) fn back(&self) -> MutexGuard<'_, Back> {
         self.back.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The relay's side.
-#[derive(Debug)]
-pub(super) struct Sender {
-    to: UnboundedSender<Message>,
-    shared: Arc<Shared>,
-    filling: Chunk,
-    spare: Vec<Chunk>,
-    in_flight: InFlight,
-    /// Memory of the chunks that are handed over.
-    lent_bytes: usize,
-    bound: u64,
-    generation: u64,
-    /// What the refused records hold.
-    refused: HashMap<RefusalId, u64>,
 }
 
 /// The client's side.
@@ -168,17 +150,7 @@ pub enum Outcome {
 pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
     let (to, from) = unbounded_channel();
     let shared = Arc::new(Shared::default());
-    let sender = Sender {
-        to,
-        shared: Arc::clone(&shared),
-        filling: Chunk::default(),
-        spare: Vec::new(),
-        in_flight: InFlight::default(),
-        lent_bytes: 0,
-        bound,
-        generation: 0,
-        refused: HashMap::new(),
-    };
+    let sender = Sender::new(to, Arc::clone(&shared), bound);
     let receiver = Receiver {
         from,
         shared,
@@ -195,143 +167,6 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
         empty: Vec::new(),
     };
     (sender, receiver)
-}
-
-impl Sender {
-    /// Copies a record, if there is room. What was gathered leaves when there is none.
-    pub(super) fn push(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        let bytes = record.held_bytes() as u64;
-        if self.in_flight.records > 0 && self.held() + bytes + RECORD_OVERHEAD_BYTES > self.bound {
-            self.flush();
-            return Enqueue::Full;
-        }
-        if self.filling.bytes() + record.held_bytes() > CHUNK_BYTES {
-            self.flush();
-        }
-        self.filling.push(record, tag);
-        self.in_flight.records += 1;
-        self.in_flight.bytes += bytes;
-        Enqueue::Taken
-    }
-
-    /// A chunk's memory is held until the last of its records is reported.
-    fn held(&self) -> u64 {
-        let chunks = (self.lent_bytes + self.filling.bytes()) as u64;
-        chunks.max(self.in_flight.bytes) + self.in_flight.records * RECORD_OVERHEAD_BYTES
-    }
-
-    /// Hands over what was gathered.
-    pub(super) fn flush(&mut self) {
-        if self.filling.is_empty() {
-            return;
-        }
-        let next = self.spare.pop().unwrap_or_default();
-        let full = std::mem::replace(&mut self.filling, next);
-        self.lent_bytes += full.bytes();
-        self.send(Message::Records(full));
-    }
-
-    /// A client that has ended has said why; what is sent to it is not reported before a restart.
-    fn send(&self, message: Message) {
-        let _ended = self.to.send(message).is_err();
-    }
-
-    /// Serves what has come back.
-    pub(super) fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        self.flush();
-        if !self.shared.news.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        // The lock is taken for each run anew: what `each` does is not known.
-        loop {
-            let run = self.shared.back().runs.pop_front();
-            let Some(Run { delivered, held_bytes }) = run else { break };
-            self.in_flight.records -= u64::from(delivered.records);
-            self.in_flight.bytes -= held_bytes;
-            each(Report::Delivered(delivered));
-        }
-        let (refused, failed) = {
-            let mut back = self.shared.back();
-            for (chunk, bytes) in back.chunks.drain(..) {
-                self.lent_bytes -= bytes;
-                self.spare.push(chunk);
-            }
-            self.in_flight.held = back.held;
-            (std::mem::take(&mut back.refused), back.failed.take())
-        };
-        // Enough to fill one while others are under way; more would keep what a burst took.
-        self.spare.truncate(usize::try_from(self.bound).unwrap_or(usize::MAX) / CHUNK_BYTES + 1);
-        for refused in refused {
-            let bytes =
-                refused.record.with_record(&mut HeaderRoom::default(), |record: &Record<'_>| record.held_bytes());
-            self.refused.insert(refused.id, bytes as u64);
-            each(Report::Refused(Box::new(refused)));
-        }
-        if let Some(failure) = failed {
-            each(Report::Failed(failure));
-        }
-    }
-
-    /// Decides on a refused record; nothing happens where it is not known.
-    pub(super) fn resolve(&mut self, id: RefusalId, resolution: Resolution<'_>) {
-        let Some(bytes) = self.refused.remove(&id) else { return };
-        let decision = match resolution {
-            Resolution::Retry => Decision::Retry,
-            Resolution::Skip => {
-                self.in_flight.records -= 1;
-                self.in_flight.bytes -= bytes;
-                Decision::Skip
-            }
-            Resolution::Instead(record, token) => {
-                let mut chunk = self.spare.pop().unwrap_or_default();
-                // The client's side knows the origin of the first.
-                chunk.push(record, Tag { token, origin: Origin::default() });
-                self.lent_bytes += chunk.bytes();
-                self.in_flight.bytes = self.in_flight.bytes - bytes + record.held_bytes() as u64;
-                Decision::Instead(chunk)
-            }
-        };
-        self.send(Message::Resolve(id, decision));
-    }
-
-    pub(super) fn in_flight(&self) -> InFlight {
-        self.in_flight
-    }
-
-    /// Forgets everything that was taken.
-    pub(super) fn restart(&mut self) {
-        self.filling.clear(KEPT_BYTES);
-        self.in_flight = InFlight::default();
-        self.refused.clear();
-        self.generation += 1;
-        let mut back = self.shared.back();
-        back.generation = self.generation;
-        back.runs.clear();
-        back.refused.clear();
-        back.failed = None;
-        back.obstacle = None;
-        back.held = 0;
-        drop(back);
-        self.send(Message::Restart { generation: self.generation });
-    }
-
-    /// What everything waits for, or else a lane.
-    pub(super) fn blocked(&self) -> Option<Failure> {
-        let back = self.shared.back();
-        back.blocked.as_ref().or(back.obstacle.as_ref()).cloned()
-    }
-
-    /// Whether the destination was reached, or why not; `None`: not known yet.
-    pub(super) fn reached(&self) -> Option<Result<(), Failure>> {
-        let back = self.shared.back();
-        back.reached.then(|| back.blocked.clone().map_or(Ok(()), Err))
-    }
-
-    pub(super) fn trouble(&self) -> Option<String> {
-        let back = self.shared.back();
-        let obstacle = || back.obstacle.as_ref().filter(|failure| failure.class == FailureClass::Environment);
-        back.trouble.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
-    }
 }
 
 impl Receiver {

@@ -23,6 +23,7 @@ mod chunk;
 mod client;
 mod hand_over;
 mod outage;
+mod sender;
 pub mod socket;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-use super::hand_over::{Sender, hand_over};
+use super::hand_over::hand_over;
+use super::sender::Sender;
 use super::*;
 use crate::sink::{Content, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
 use proptest::prelude::*;
@@ -376,4 +377,41 @@ async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
         other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
     });
     assert_eq!(delivered, [3, 1, 2]);
+}
+
+/// How many records have come to the receiver.
+async fn come(receiver: &mut Receiver) -> usize {
+    tokio::select! {
+        biased;
+        event = receiver.next() => assert_eq!(event, Event::Work),
+        () = std::future::ready(()) => {}
+    }
+    let mut batch = Vec::new();
+    receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
+    let count = batch.len();
+    for taken in batch {
+        assert!(receiver.settle(taken, &Outcome::Delivered));
+    }
+    count
+}
+
+#[tokio::test]
+async fn records_leave_at_once_to_an_idle_client_and_gather_beside_others_until_no_more_come() {
+    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let push = |sender: &mut Sender| {
+        sender.push(&record("orders"), Tag { token: Token::unpack(1), origin: Origin::default() });
+        sender.poll(&mut |_| {});
+    };
+    push(&mut sender);
+    assert_eq!(come(&mut receiver).await, 1, "the client had nothing to do");
+    for _ in 0..3 {
+        push(&mut sender);
+        assert_eq!(come(&mut receiver).await, 0, "the first is not reported");
+    }
+    sender.poll(&mut |_| {});
+    assert_eq!(come(&mut receiver).await, 3, "no more have come");
+    push(&mut sender);
+    receiver.publish();
+    push(&mut sender);
+    assert_eq!(come(&mut receiver).await, 2, "all that were handed over are reported");
 }

@@ -15,12 +15,17 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Batches under way at a time: as many as hide the way to the server and back.
-const WINDOW: usize = 8;
-
 /// The most records in a batch, and the most bytes unless it is one record.
 const BATCH_RECORDS: usize = 500;
 const BATCH_BYTES: usize = 256 << 10;
+
+/// Batches under way at a time: as many as hide the way to the server and back. They are small where rows come one by one, so there
+/// may be more of them than of full ones.
+const WINDOW: usize = 64;
+
+/// With so many records under way, or so many bytes, no other batch is begun.
+const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
+const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
 
 /// How often it is looked round where nothing is due.
 const IDLE: Duration = Duration::from_mins(1);
@@ -44,6 +49,8 @@ struct Step {
     form: Sent,
     /// Emptied by a restart: then its replies are of no interest.
     taken: Vec<Taken<Place>>,
+    /// Of its records.
+    bytes: usize,
     /// Filled once the batch is judged, while its wait goes on.
     outcomes: Vec<Outcome>,
 }
@@ -188,7 +195,12 @@ impl<'a> Worker<'a> {
         }
         self.later = None;
         let window = if self.alone > 0 { 1 } else { WINDOW };
-        while self.steps.len() < window && receiver.has_ready() {
+        let (mut under_way, mut bytes_under_way) = self.under_way();
+        while self.steps.len() < window
+            && under_way < WINDOW_RECORDS
+            && bytes_under_way < WINDOW_BYTES
+            && receiver.has_ready()
+        {
             let mut taken = self.spare.pop().unwrap_or_default();
             let most = if self.alone > 0 { 1 } else { BATCH_RECORDS };
             let (mut records, mut bytes) = (0, 0);
@@ -207,8 +219,17 @@ impl<'a> Worker<'a> {
             let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
             let form = batch(self.link.output(), self.settings.adding, stored);
             self.wait();
-            self.steps.push_back(Step { form: Sent::Batch(form, taken.len()), taken, outcomes: Vec::new() });
+            (under_way, bytes_under_way) = (under_way + records, bytes_under_way + bytes);
+            self.steps.push_back(Step { form: Sent::Batch(form, records), taken, bytes, outcomes: Vec::new() });
         }
+    }
+
+    /// Records whose replies are due, and their bytes.
+    fn under_way(&self) -> (usize, usize) {
+        self.steps.iter().fold((0, 0), |(records, bytes), step| match step.form {
+            Sent::Batch(_, more) => (records + more, bytes + step.bytes),
+            Sent::Wait => (records, bytes),
+        })
     }
 
     /// Asks that what was written so far be safe.

@@ -1,0 +1,195 @@
+//! The relay's side of the hand-over: gathers records into chunks, serves what has come back.
+//!
+//! In: records, decisions on refused ones. Out: chunks for the client's side; reports. It waits for nobody.
+//!
+//! Each chunk costs both sides a wake-up. So a record leaves at once while the client's side has nothing to do; beside others that
+//! are under way it waits until a chunk is full, the relay says that the stream has run dry, or a poll brings no more.
+
+use super::Chunk;
+use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run, Shared};
+use crate::sink::{
+    Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// The relay's side.
+#[derive(Debug)]
+pub(super) struct Sender {
+    to: UnboundedSender<Message>,
+    shared: Arc<Shared>,
+    filling: Chunk,
+    spare: Vec<Chunk>,
+    /// Something was pushed since the last poll.
+    pushed: bool,
+    in_flight: InFlight,
+    /// Memory of the chunks that are handed over.
+    lent_bytes: usize,
+    bound: u64,
+    generation: u64,
+    /// What the refused records hold.
+    refused: HashMap<RefusalId, u64>,
+}
+
+impl Sender {
+    /// `bound`: bytes in flight at most.
+    pub(super) fn new(to: UnboundedSender<Message>, shared: Arc<Shared>, bound: u64) -> Self {
+        Self {
+            to,
+            shared,
+            filling: Chunk::default(),
+            spare: Vec::new(),
+            pushed: false,
+            in_flight: InFlight::default(),
+            lent_bytes: 0,
+            bound,
+            generation: 0,
+            refused: HashMap::new(),
+        }
+    }
+
+    /// Copies a record, if there is room. What was gathered leaves when there is none.
+    pub(super) fn push(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let bytes = record.held_bytes() as u64;
+        if self.in_flight.records > 0 && self.held() + bytes + RECORD_OVERHEAD_BYTES > self.bound {
+            self.flush();
+            return Enqueue::Full;
+        }
+        if self.filling.bytes() + record.held_bytes() > CHUNK_BYTES {
+            self.flush();
+        }
+        self.filling.push(record, tag);
+        self.pushed = true;
+        self.in_flight.records += 1;
+        self.in_flight.bytes += bytes;
+        Enqueue::Taken
+    }
+
+    /// A chunk's memory is held until the last of its records is reported.
+    fn held(&self) -> u64 {
+        let chunks = (self.lent_bytes + self.filling.bytes()) as u64;
+        chunks.max(self.in_flight.bytes) + self.in_flight.records * RECORD_OVERHEAD_BYTES
+    }
+
+    /// Hands over what was gathered.
+    pub(super) fn flush(&mut self) {
+        if self.filling.is_empty() {
+            return;
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        let full = std::mem::replace(&mut self.filling, next);
+        self.lent_bytes += full.bytes();
+        self.send(Message::Records(full));
+    }
+
+    /// A client that has ended has said why; what is sent to it is not reported before a restart.
+    fn send(&self, message: Message) {
+        let _ended = self.to.send(message).is_err();
+    }
+
+    /// Serves what has come back. What was gathered leaves when the client's side has nothing to do, or nothing was pushed since the
+    /// last poll.
+    pub(super) fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        self.take_back(each);
+        if !std::mem::take(&mut self.pushed) || self.lent_bytes == 0 {
+            self.flush();
+        }
+    }
+
+    fn take_back(&mut self, each: &mut dyn FnMut(Report)) {
+        if !self.shared.news.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // The lock is taken for each run anew: what `each` does is not known.
+        loop {
+            let run = self.shared.back().runs.pop_front();
+            let Some(Run { delivered, held_bytes }) = run else { break };
+            self.in_flight.records -= u64::from(delivered.records);
+            self.in_flight.bytes -= held_bytes;
+            each(Report::Delivered(delivered));
+        }
+        let (refused, failed) = {
+            let mut back = self.shared.back();
+            for (chunk, bytes) in back.chunks.drain(..) {
+                self.lent_bytes -= bytes;
+                self.spare.push(chunk);
+            }
+            self.in_flight.held = back.held;
+            (std::mem::take(&mut back.refused), back.failed.take())
+        };
+        // Enough to fill one while others are under way; more would keep what a burst took.
+        self.spare.truncate(usize::try_from(self.bound).unwrap_or(usize::MAX) / CHUNK_BYTES + 1);
+        for refused in refused {
+            let bytes =
+                refused.record.with_record(&mut HeaderRoom::default(), |record: &Record<'_>| record.held_bytes());
+            self.refused.insert(refused.id, bytes as u64);
+            each(Report::Refused(Box::new(refused)));
+        }
+        if let Some(failure) = failed {
+            each(Report::Failed(failure));
+        }
+    }
+
+    /// Decides on a refused record; nothing happens where it is not known.
+    pub(super) fn resolve(&mut self, id: RefusalId, resolution: Resolution<'_>) {
+        let Some(bytes) = self.refused.remove(&id) else { return };
+        let decision = match resolution {
+            Resolution::Retry => Decision::Retry,
+            Resolution::Skip => {
+                self.in_flight.records -= 1;
+                self.in_flight.bytes -= bytes;
+                Decision::Skip
+            }
+            Resolution::Instead(record, token) => {
+                let mut chunk = self.spare.pop().unwrap_or_default();
+                // The client's side knows the origin of the first.
+                chunk.push(record, Tag { token, origin: Origin::default() });
+                self.lent_bytes += chunk.bytes();
+                self.in_flight.bytes = self.in_flight.bytes - bytes + record.held_bytes() as u64;
+                Decision::Instead(chunk)
+            }
+        };
+        self.send(Message::Resolve(id, decision));
+    }
+
+    pub(super) fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    /// Forgets everything that was taken.
+    pub(super) fn restart(&mut self) {
+        self.filling.clear(KEPT_BYTES);
+        self.in_flight = InFlight::default();
+        self.refused.clear();
+        self.generation += 1;
+        let mut back = self.shared.back();
+        back.generation = self.generation;
+        back.runs.clear();
+        back.refused.clear();
+        back.failed = None;
+        back.obstacle = None;
+        back.held = 0;
+        drop(back);
+        self.send(Message::Restart { generation: self.generation });
+    }
+
+    /// What everything waits for, or else a lane.
+    pub(super) fn blocked(&self) -> Option<Failure> {
+        let back = self.shared.back();
+        back.blocked.as_ref().or(back.obstacle.as_ref()).cloned()
+    }
+
+    /// Whether the destination was reached, or why not; `None`: not known yet.
+    pub(super) fn reached(&self) -> Option<Result<(), Failure>> {
+        let back = self.shared.back();
+        back.reached.then(|| back.blocked.clone().map_or(Ok(()), Err))
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        let back = self.shared.back();
+        let obstacle = || back.obstacle.as_ref().filter(|failure| failure.class == FailureClass::Environment);
+        back.trouble.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
+    }
+}
