@@ -67,6 +67,10 @@ impl KafkaSink {
 
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
         let (mut run, mut refused, mut delivered) = (Run::default(), None, false);
+        self.partitions.prepare(reports.iter().filter_map(|report| match report {
+            Reported::Delivered(opaque) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
+            Reported::Delivered(_) | Reported::Failed(..) => None,
+        }));
         for report in reports.drain(..) {
             match report {
                 // What becomes of a progress record, the commit says.

@@ -35,7 +35,7 @@ pub use partition::Place;
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
-use entries::{Entries, Entry};
+use entries::{Entries, Entry, Released, size};
 use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -230,11 +230,11 @@ impl Partitions {
     ) -> Enqueue {
         let Self { list, entries, urgent, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
-        let held = record.held_bytes() as u64;
+        let (held, releases) = (size(record.held_bytes()), releases.and_then(Released::new));
         self.sequence += 1;
-        let entry = Entry { tag, partition: at, sequence: self.sequence, bytes: record.bytes() as u64, held, releases };
+        let entry = Entry { tag, partition: at, releases, sequence: self.sequence, bytes: size(record.bytes()), held };
         let ticket = entries.add(entry);
-        let bytes = held + WIRE_OVERHEAD_BYTES;
+        let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         if partition.queue.is_empty() && partition.may_send(bytes, now) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
@@ -257,9 +257,9 @@ impl Partitions {
     }
 
     #[inline]
-    fn count(&mut self, held: u64) {
+    fn count(&mut self, held: u32) {
         self.in_flight.records += 1;
-        self.in_flight.bytes += held;
+        self.in_flight.bytes += u64::from(held);
     }
 
     /// The record waits in its partition's queue.
@@ -286,14 +286,27 @@ impl Partitions {
         }
     }
 
+    #[inline]
+    fn uncount(&mut self, held: u32) {
+        self.in_flight.records -= 1;
+        self.in_flight.bytes -= u64::from(held);
+    }
+
+    /// These records are about to be reported as delivered.
+    ///
+    /// # Panics
+    /// One of them is not in flight.
+    pub fn prepare(&self, tickets: impl Iterator<Item = Ticket>) {
+        assert!(self.entries.hold(tickets), "a second report for one record");
+    }
+
     /// A record was delivered.
     #[inline]
     pub fn delivered(&mut self, ticket: Ticket, now: Instant) -> Delivered {
         let Entry { tag, partition: at, sequence, bytes, held, releases } = self.entries.take(ticket);
-        self.in_flight.records -= 1;
-        self.in_flight.bytes -= held;
+        self.uncount(held);
         if let Some(partition) = self.list.get_mut(at as usize) {
-            partition.answered(held + WIRE_OVERHEAD_BYTES);
+            partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
             partition.delivered = partition.delivered.max(sequence);
             if partition.obstacle.is_some() {
                 partition.obstacle = None;
@@ -303,16 +316,16 @@ impl Partitions {
             }
         }
         if let Some(released) = releases {
-            self.release(released, now);
+            self.release(released.at(), now);
         }
-        Delivered { token: tag.token, records: 1, bytes }
+        Delivered { token: tag.token, records: 1, bytes: u64::from(bytes) }
     }
 
     /// A record was not delivered. `record` is its copy.
     pub fn failed(&mut self, ticket: Ticket, record: OwnedRecord, failure: Failure) {
         let Entry { partition: at, sequence, held, .. } = *self.entries.get(ticket);
         let Some(partition) = self.list.get_mut(at as usize) else { return };
-        let bytes = held + WIRE_OVERHEAD_BYTES;
+        let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence < partition.delivered {
             // A later one arrived. What is right again is the stream from its confirmed position.

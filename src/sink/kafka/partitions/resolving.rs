@@ -3,7 +3,7 @@
 //! In: a refusal, its resolution. Out: reports for the relay, records in place of others. A record in another partition that
 //! replaces one holds up what waited behind that one until its report.
 
-use super::entries::Entry;
+use super::entries::{Entry, Released, size};
 use super::partition::{Queued, State};
 use super::{Clients, Partitions, WIRE_OVERHEAD_BYTES};
 use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
@@ -74,11 +74,10 @@ impl Partitions {
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
         Self::recycle(&mut self.pool, record);
         let Entry { held, releases, .. } = self.entries.take(ticket);
-        self.in_flight.records -= 1;
-        self.in_flight.bytes -= held;
         partition.resume_search(now);
+        self.uncount(held);
         if let Some(released) = releases {
-            self.release(released, now);
+            self.release(released.at(), now);
         }
     }
 
@@ -100,11 +99,11 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };
         front.record.set(record);
-        let held = record.held_bytes() as u64;
-        front.bytes = held + WIRE_OVERHEAD_BYTES;
+        let held = size(record.held_bytes());
+        front.bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         let entry = self.entries.get_mut(front.ticket);
-        self.in_flight.bytes = self.in_flight.bytes + held - entry.held;
-        (entry.held, entry.bytes, entry.tag.token) = (held, record.bytes() as u64, token);
+        self.in_flight.bytes = self.in_flight.bytes + u64::from(held) - u64::from(entry.held);
+        (entry.held, entry.bytes, entry.tag.token) = (held, size(record.bytes()), token);
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
         partition.state = State::Isolating;
@@ -133,11 +132,10 @@ impl Partitions {
         if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
             Self::recycle(&mut self.pool, record);
             let Entry { held, releases, .. } = self.entries.take(ticket);
-            self.in_flight.records -= 1;
-            self.in_flight.bytes -= held;
             partition.state = State::Replaced;
             // A dead-letter record that was itself replaced: what waits for it waits for the other.
-            partition.passes_on = releases;
+            partition.passes_on = releases.map(Released::at);
+            self.uncount(held);
         }
         outcome
     }
