@@ -194,6 +194,7 @@ pub(super) fn target(config: &Request) -> Target {
         source: config.source.clone(),
         publication: config.publication.clone(),
         slot: config.slot.clone(),
+        shard: config.shard,
         tables: config.tables.clone(),
         patterns: config.table_patterns.clone(),
         max_row: config.limits.max_row,

@@ -208,13 +208,10 @@ pub(super) fn sets(connection: &mut Connection, publication: &str, slot: &str) -
     let mut sets: Vec<Set> = Vec::new();
     for row in &rows {
         let (name, comment) = (row.text(0).unwrap_or_default().to_owned(), row.text(1).map(str::to_owned));
-        let found = marker::shard(comment.as_deref()).map(|(shard, slot)| (shard, slot.to_owned()));
-        let (shard, slot) = match found {
-            Some((shard, found)) if name == shard.name(publication) && found == shard.name(slot) => {
-                (Some(shard), found)
-            }
-            None if name == publication => (None, slot.to_owned()),
-            Some(_) | None => continue,
+        let (shard, slot) = match marker::shard_of(comment.as_deref(), &name, (publication, slot)) {
+            Some(shard) => (Some(shard), shard.name(slot)),
+            None if name == publication && marker::shard(comment.as_deref()).is_none() => (None, slot.to_owned()),
+            None => continue,
         };
         let found = server::slot(connection, &slot)?;
         if shard.is_none() && found.is_none() && !marker::is_set(comment.as_deref(), &slot) {

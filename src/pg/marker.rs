@@ -68,6 +68,12 @@ pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
     })
 }
 
+/// Which shard of a publication and slot, by the names of the whole, a publication is by its own name and comment; `None`: it is none.
+pub(crate) fn shard_of(comment: Option<&str>, name: &str, (publication, slot): (&str, &str)) -> Option<Shard> {
+    let (shard, found) = shard(comment)?;
+    (name == shard.name(publication) && found == shard.name(slot)).then_some(shard)
+}
+
 /// The comment of a new shard's publication.
 pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
     moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(Moving::Waits)).unwrap_or_default()
@@ -292,6 +298,9 @@ mod tests {
         let third = Shard::new(2, 3).unwrap();
         let comment = new_shard(third, "orders_2_of_3");
         assert_eq!(shard(Some(&comment)), Some((third, "orders_2_of_3")));
+        let of = |name, whole| shard_of(Some(&comment), name, whole);
+        assert_eq!(of("pub_2_of_3", ("pub", "orders")), Some(third));
+        assert_eq!((of("pub", ("pub", "orders")), of("pub_2_of_3", ("pub", "other"))), (None, None));
         assert_eq!((moving(Some(&comment)), moving(Some("events")), moving(None)), (Some(Moving::Waits), None, None));
         let comment = moving_to(Some(&comment), Some(Moving::Drains)).unwrap();
         assert_eq!(moving(Some(&comment)), Some(Moving::Drains));

@@ -3,8 +3,10 @@
 //! In: a control connection. Out: names, and the SQL that lists a table anew. Reads only.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs"; ALTER PUBLICATION.
 
-use super::connection::Connection;
+use super::connection::{Connection, Row};
 use super::error::Error;
+use super::marker::{self, Moving};
+use super::shard::Shard;
 use super::{identifier, literal, server};
 use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
 
@@ -20,6 +22,21 @@ const MOST: u32 = 100;
 /// The connection broke.
 pub fn publications(connection: &mut Connection) -> Result<Vec<String>, Error> {
     names(connection, "SELECT pubname FROM pg_catalog.pg_publication ORDER BY 1")
+}
+
+/// The shards of a publication and a slot, by the names of the whole, and how far each is in a move.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn shards(connection: &mut Connection, whole: (&str, &str)) -> Result<Vec<(Shard, Option<Moving>)>, Error> {
+    let rows = connection.query(
+        "SELECT pubname, pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication ORDER BY pubname",
+    )?;
+    let shard = |row: &Row| {
+        let comment = row.text(1);
+        Some((marker::shard_of(comment, row.text(0)?, whole)?, marker::moving(comment)))
+    };
+    Ok(rows.iter().filter_map(shard).collect())
 }
 
 /// The slots that a relay on the connection's database could read, by name.
@@ -129,7 +146,7 @@ pub fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<RelationColu
         "SELECT attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
           WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
     ))?;
-    let column = |row: &super::Row| {
+    let column = |row: &Row| {
         Some(RelationColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, type_modifier: row.parse(2)? })
     };
     Ok(rows.iter().filter_map(column).collect())

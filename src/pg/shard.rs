@@ -49,6 +49,11 @@ impl Shard {
         (0..count.min(MOST)).map(move |index| Self { count, index })
     }
 
+    /// Which one it is, from 0.
+    pub const fn index(self) -> u8 {
+        self.index
+    }
+
     /// How many there are with it.
     pub const fn count(self) -> u8 {
         self.count
@@ -58,6 +63,11 @@ impl Shard {
     /// to five both may be there.
     pub fn name(self, whole: &str) -> String {
         format!("{whole}_{}_of_{}", self.index, self.count)
+    }
+
+    /// The name of the whole that this publication or slot of the shard has; `None`: it is no name of this shard.
+    pub fn whole(self, name: &str) -> Option<&str> {
+        name.strip_suffix(&self.name(""))
     }
 
     /// As SQL, whether a row is this shard's.
@@ -161,7 +171,9 @@ mod tests {
         let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
         assert_eq!(names.iter().map(|name| name.len() - 1).max(), Some(SUFFIX_BYTES));
-        assert_eq!(Shard::new(0, 3).unwrap().name("walrelay"), "walrelay_0_of_3");
+        let first = Shard::new(0, 3).unwrap();
+        assert_eq!(first.name("walrelay"), "walrelay_0_of_3");
+        assert_eq!((first.whole("walrelay_0_of_3"), first.whole("walrelay_1_of_3")), (Some("walrelay"), None));
     }
 
     #[test]

@@ -8,7 +8,9 @@ use super::Target;
 use super::error::RunError;
 use crate::given::{nearest, shell_quoted};
 use crate::outbox::{Outbox, PlanError, TableName};
-use crate::pg::{self, Connection, Purpose, catalog, identifier, names, server, sqlstate};
+use crate::pg::marker::{self, Moving};
+use crate::pg::shard::Shard;
+use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
 use std::fmt::Write as _;
 
 /// What the database has beside what was asked for.
@@ -179,6 +181,7 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
     match Connection::open(&target.source, Purpose::Control).and_then(look) {
         Ok(Some(Found::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
         Ok(Some(Found::Error(error))) => RunError::Unmappable(error),
+        Ok(Some(Found::Instead(error))) => error,
         Ok(None) | Err(_) => error,
     }
 }
@@ -187,6 +190,8 @@ enum Found {
     Hint(String),
     /// The same error, knowing more.
     Error(Box<PlanError>),
+    /// What is really the matter.
+    Instead(RunError),
 }
 
 fn needs_a_look(error: &RunError) -> bool {
@@ -194,7 +199,7 @@ fn needs_a_look(error: &RunError) -> bool {
         error,
         RunError::NoPublication { .. }
             | RunError::NoTables { .. }
-            | RunError::NoSlot { was_there: false, .. }
+            | RunError::NoSlot { .. }
             | RunError::TableNotPublished { .. }
             | RunError::Unmappable(_)
     ) || may_not(error)
@@ -214,8 +219,48 @@ fn hint(
     if let RunError::Unmappable(error) = error {
         return Ok(widened(connection, target, outbox, error)?.map(Found::Error));
     }
+    if let Some(found) = of_shards(connection, target, error)? {
+        return Ok(Some(found));
+    }
     let around = Surroundings::gather(connection, &target.source.user, &target.tables, outbox)?;
     Ok(around.hint(error).map(Found::Hint))
+}
+
+/// What became of a publication or slot that is gone, where rows are shared out: a slot alone is never made again.
+fn of_shards(connection: &mut Connection, target: &Target, error: &RunError) -> Result<Option<Found>, pg::Error> {
+    if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. }) {
+        return Ok(None);
+    }
+    let Target { publication, slot, shard, .. } = target;
+    let whole = |name| shard.map_or(Some(name), |shard| shard.whole(name));
+    let Some(names) = whole(publication).zip(whole(slot)) else { return Ok(None) };
+    let own = catalog::publication_mark(connection, publication)?.comment;
+    let is_drained = marker::moving(own.as_deref()) == Some(Moving::Drained);
+    let is_there = server::publication(connection, publication)?.is_some();
+    // One that is not drained has rows that nobody else publishes.
+    let takes_over = |moving: Option<Moving>| is_drained || (!is_there && moving.is_none());
+    let others = names::shards(connection, names)?;
+    let mut others = others.iter().filter(|(other, _)| shard.map(Shard::count) != Some(other.count()));
+    let moved = others.find(|(_, moving)| takes_over(*moving)).map(|(other, _)| RunError::ShardsMoved {
+        from: shard.map_or_else(|| format!("slot \"{slot}\""), |shard| format!("shard {shard}")),
+        shard: *shard,
+        to: other.count(),
+    });
+    Ok(moved.map(Found::Instead).or_else(|| shard.map(|shard| Found::Hint(lost_shard(shard, slot, is_there)))))
+}
+
+fn lost_shard(shard: Shard, slot: &str, is_there: bool) -> String {
+    let count = shard.count();
+    if is_there {
+        format!(
+            "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then walrelay run --shard {shard}, with the --accept-slot-at that it may ask for; compare the table with the topics, and walrelay republish for rows that are missing",
+            literal(slot)
+        )
+    } else {
+        format!(
+            "walrelay setup --shards {count} --apply --table SCHEMA.TABLE; if the shards were there before, rows committed since are in no slot: compare the table with the topics"
+        )
+    }
 }
 
 /// Where all columns of the table would do, the publication is to send them. Where they would not, what is meant is among all of them.

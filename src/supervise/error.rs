@@ -5,6 +5,7 @@ use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::outbox::{BadReason, PlanError};
 use crate::pg::frame::FrameError;
+use crate::pg::shard::Shard;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::sink::Failure;
@@ -100,6 +101,16 @@ pub enum RunError {
         slot: String,
         /// A slot was there before, as the publication's comment or this run knows.
         was_there: bool,
+    },
+    /// The rows are published by the relays of another set of shards now.
+    #[error("{from} is closed: its rows were moved to {}", shards(*to))]
+    ShardsMoved {
+        /// `shard 1/3`, or the slot that all rows were in.
+        from: String,
+        /// Which one it was; `None`: all rows were in one slot.
+        shard: Option<Shard>,
+        /// How many there are now.
+        to: u8,
     },
     /// The slot belongs to another database.
     #[error(
@@ -287,6 +298,7 @@ impl RunError {
             | Self::NothingCaptured { .. }
             | Self::Unmappable(_)
             | Self::NoSlot { .. }
+            | Self::ShardsMoved { .. }
             | Self::SlotOfOtherDatabase { .. }
             | Self::SlotOfOtherPlugin { .. }
             | Self::TemporarySlot { .. }
@@ -337,6 +349,7 @@ impl RunError {
             Self::Unmappable(error) => error.hint(),
             Self::Advised { hint, .. } => hint.clone(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
+            Self::ShardsMoved { shard, to, .. } => moved_hint(*shard, *to),
             Self::SlotOfOtherDatabase { slot, found, wanted } => {
                 let own = another_slot(slot, wanted);
                 format!(
@@ -430,6 +443,21 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::NotUtf8 { .. } => format!(
             "{stays}: fix the cause (the topic's limit, a setting, the column that a flag names) and start walrelay again; or put it aside: walrelay run --bad-row-at {at}=dead-letter (walrelay dead-letters --replay publishes it once the cause is fixed), or leave it out: walrelay run --bad-row-at {at}=skip"
         ),
+    }
+}
+
+/// How many there are, for people.
+fn shards(count: u8) -> String {
+    if count == 1 { "1 shard".to_owned() } else { format!("{count} shards") }
+}
+
+fn moved_hint(shard: Option<Shard>, to: u8) -> String {
+    let (index, last) = (shard.map_or(0, Shard::index), to.saturating_sub(1));
+    let all = if last == 0 { String::new() } else { format!("; one relay for each shard from 0/{to} to {last}/{to}") };
+    if index < to {
+        format!("walrelay run --shard {index}/{to}{all}; nothing is missing")
+    } else {
+        format!("this relay is no longer needed; the new ones are: walrelay run --shard 0/{to}{all}; nothing is missing")
     }
 }
 

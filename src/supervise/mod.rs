@@ -20,6 +20,7 @@ use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
+use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery};
 use crate::relay::{Clock, Ended, Misplaced, Relay, Why};
@@ -53,6 +54,8 @@ pub struct Target {
     pub publication: String,
     /// The slot.
     pub slot: String,
+    /// Whose publication and slot these are; `None`: there are no shards.
+    pub shard: Option<Shard>,
     /// Only these tables; all when empty.
     pub tables: Vec<TableName>,
     /// Where no table is named: only what is captured.
@@ -406,6 +409,7 @@ mod tests {
             source,
             publication,
             slot,
+            shard: None,
             tables: vec![],
             patterns: TablePatterns::default(),
             messages: false,

@@ -240,15 +240,19 @@ fn three_shards_become_five_and_then_two_beside_writers_without_loss_swap_or_rep
         load.more(150);
         let said = shards.done(&["setup", "--reshard", "5", "--apply"]);
         assert!(said.contains("cut: rows that commit from now on are rows of 5 shards"), "{said}");
-        for relay in &mut three {
+        for (index, relay) in three.iter_mut().enumerate() {
             let (code, log) = ended(relay);
             assert_eq!(code, 2, "{log}");
+            assert!(log.contains(&format!("shard {index}/3 is closed: its rows were moved to 5 shards")), "{log}");
+            assert!(hint(&log).starts_with(&format!("walrelay run --shard {index}/5")), "{log}");
         }
         let mut five = shards.relays(5);
         load.more(150);
         shards.done(&["setup", "--reshard", "2", "--apply"]);
-        for relay in &mut five {
-            assert_eq!(ended(relay).0, 2);
+        for (index, relay) in five.iter_mut().enumerate() {
+            let (code, log) = ended(relay);
+            let word = if index < 2 { "walrelay run --shard" } else { "this relay is no longer needed" };
+            assert!(code == 2 && hint(&log).starts_with(word), "{log}");
         }
         two = shards.relays(2);
         load.more(150);
@@ -430,13 +434,29 @@ fn one_slot_becomes_two_shards_beside_writers() {
     let written = beside_writers(&shards, |load| {
         load.more(100);
         shards.done(&["setup", "--reshard", "2", "--apply"]);
-        assert_eq!(ended(&mut one).0, 2);
+        let (code, log) = ended(&mut one);
+        assert!(code == 2 && log.contains("is closed: its rows were moved to 2 shards"), "{log}");
+        assert!(hint(&log).starts_with("walrelay run --shard 0/2 --source"), "{log}");
         two = shards.relays(2);
         load.more(100);
     });
     shards.wait_confirmed(2);
     assert_eq!(judge(&shards.lane.records_now("order"), &written), Judged::default());
     assert_eq!(shards.slots(), [shards.slot(0, 2), shards.slot(1, 2)]);
+}
+
+#[test]
+fn a_shard_that_is_not_there_is_never_made_alone() {
+    let shards = Shards::of("2");
+    let (code, log) = ended(&mut shards.relay("0/3"));
+    assert!(code == 2 && hint(&log).starts_with("walrelay run --shard 0/2"), "{log}");
+    shards.lane.drop_slot(&shards.slot(1, 2));
+    let (code, log) = ended(&mut shards.relay("1/2"));
+    let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput');", shards.slot(1, 2));
+    assert!(code == 2 && hint(&log).contains(&made), "{log}");
+    shards.done(&["teardown", "--shards", "2", "--yes"]);
+    let (code, log) = ended(&mut shards.relay("1/2"));
+    assert!(code == 2 && hint(&log).starts_with("walrelay setup --shards 2 --apply"), "{log}");
 }
 
 #[test]

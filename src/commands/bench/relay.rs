@@ -110,6 +110,7 @@ impl Running {
             source,
             publication: name.to_owned(),
             slot: name.to_owned(),
+            shard: None,
             tables: Vec::new(),
             patterns: TablePatterns::default(),
             messages: false,

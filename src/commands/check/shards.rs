@@ -31,8 +31,8 @@ pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
 
 fn look(config: &run::Request, shard: Shard) -> Result<Option<Set>, pg::Error> {
     let mut connection = Connection::open(&config.source, Purpose::Control)?;
-    let whole = |name: &str| name.strip_suffix(&shard.name("")).unwrap_or(name).to_owned();
-    let sets = sets(&mut connection, &whole(&config.publication), &whole(&config.slot))?;
+    let whole = |name| shard.whole(name).unwrap_or(name);
+    let sets = sets(&mut connection, whole(&config.publication), whole(&config.slot))?;
     Ok(sets.into_iter().find(|set| set.count == Some(shard.count())))
 }
 
