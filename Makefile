@@ -24,7 +24,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos outage big bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos outage big backfill shards bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -98,6 +98,17 @@ big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoint
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
+
+backfill: ROWS = 10000000
+backfill: ## ROWS=10000000 existing rows beside a relay and 500 writes a second, either program killed 30 times
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev backfill --rows $(ROWS) $(ARGS)
+
+shards: ## Measure a backlog that 1, 2 and 4 relays share, and what decoding the WAL so often costs
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev shards $(ARGS)
 
 # One program each for what belongs side by side: backlogs and steady streams on loopback, then the same across a network.
 bench: ## Measure beside pg_recvlogical and Debezium, on loopback and across a network, RUNS=5 each, into benches/results (QUICK=1: less)

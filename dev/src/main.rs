@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
-    bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
-    migrations, prune_chaos,
+    backfill, bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
+    migrations, prune_chaos, shards,
 };
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
@@ -62,6 +62,10 @@ enum Command {
     Migrations(migrations::Arguments),
     /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
     PruneChaos(prune_chaos::Arguments),
+    /// Publish existing rows beside a relay and writers, kill either program, and look which side published each row
+    Backfill(backfill::Arguments),
+    /// Measure a backlog that several relays share, and the CPU time of their walsenders
+    Shards(shards::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -89,6 +93,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Migrations(arguments) => migrations::run(&arguments),
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
+        Command::Backfill(arguments) => backfill::run(&arguments),
+        Command::Shards(arguments) => shards::run(&arguments),
     }
 }
 

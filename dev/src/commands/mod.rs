@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod backfill;
 pub(crate) mod bare;
 pub(crate) mod bench;
 pub(crate) mod chaos;
@@ -10,3 +11,4 @@ pub(crate) mod conformance_generated;
 pub(crate) mod demo;
 pub(crate) mod migrations;
 pub(crate) mod prune_chaos;
+pub(crate) mod shards;
