@@ -7,6 +7,7 @@
 //! is followed; the quorum queue, which users have, is read in the end.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::brokers::{AmqpConnection, AmqpMessage, Broker, JetStream, Kind, Reply, RespConnection, Stored};
 use crate::consume::{self, Follower, Meter, Record};
+use crate::drained::{self, Drained};
 
 /// How long a server may be down while it is followed.
 const PATIENCE: Duration = Duration::from_mins(4);
@@ -58,6 +60,8 @@ pub enum Arrivals {
         /// The queue that is followed, where it is a queue.
         followed: &'static str,
     },
+    /// Queues of SQS' protocol.
+    Queues(Arc<Drained>),
 }
 
 /// Each place, such as a partition, with the offset that its next record will have.
@@ -115,9 +119,40 @@ impl Arrivals {
                     amqp.bind(queue, EXCHANGE, &format!("{prefix}.#"))?;
                 }
             }
-            Kind::ElasticMq => bail!("{} cannot be read in order", broker.kind().name()),
+            Kind::ElasticMq => return Ok(Self::Queues(Arc::new(Drained::on(broker.port())))),
         }
         Ok(Self::Other { kind: broker.kind(), port: broker.port(), followed })
+    }
+
+    /// Where what begins with `prefix` and goes by `route` is published to.
+    pub fn address(&self, prefix: &str, route: &str) -> String {
+        match self {
+            // Queues have no dots in their names, but for what makes them one of those that keep an order.
+            Self::Queues(_) => format!("{}-{route}.fifo", prefix.replace('.', "-")),
+            Self::Kafka(_) | Self::Other { .. } => format!("{prefix}.{route}"),
+        }
+    }
+
+    /// Creates what is published to, where each address has to be there: queues. Kafka's topics have settings of their own.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn create(&self, topics: &[&str]) -> Result<()> {
+        match self {
+            Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.create(queue)),
+            Self::Kafka(_) | Self::Other { .. } => Ok(()),
+        }
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn remove(&self, topics: &[&str]) -> Result<()> {
+        match self {
+            Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.delete(queue)),
+            Self::Kafka(_) | Self::Other { .. } => Ok(()),
+        }
     }
 
     /// Everything from the first record on.
@@ -131,6 +166,7 @@ impl Arrivals {
                 Box::new(Follower::from_beginning(config, &names)?)
             }
             Self::Other { kind, port, followed } => other_follower(*kind, *port, followed, topics),
+            Self::Queues(drained) => drained::follow(drained, topics),
         })
     }
 
@@ -147,6 +183,7 @@ impl Arrivals {
             Self::Other { kind, port, followed } => {
                 Box::new(Asking { kind: *kind, port: *port, queue: followed, topics: topics.to_vec() })
             }
+            Self::Queues(drained) => drained::gauge(drained, topics),
         })
     }
 
@@ -164,6 +201,7 @@ impl Arrivals {
                 let mut gauge = Asking { kind: *kind, port: *port, queue: STREAM, topics: topics.to_vec() };
                 (other_follower(*kind, *port, STREAM, topics), gauge.ends()?)
             }
+            Self::Queues(drained) => (drained::follow(drained, topics), drained::gauge(drained, topics).ends()?),
         };
         ends.retain(|_, end| *end > 0);
         let mut heard = Instant::now();
@@ -223,7 +261,7 @@ impl Gauge for Vec<(String, Meter)> {
 }
 
 /// What a [`Reader`] asks.
-trait Source: Send {
+pub(crate) trait Source: Send {
     /// What has come since, which may be nothing; waits up to `limit` where it can. After an error all begins with a new connection.
     fn read(&mut self, limit: Duration) -> Result<Vec<Record>>;
 
@@ -232,7 +270,7 @@ trait Source: Send {
 }
 
 /// Follows a source through outages.
-struct Reader<S> {
+pub(crate) struct Reader<S> {
     source: S,
     read: VecDeque<Record>,
     /// Since when the server is down.
@@ -240,7 +278,7 @@ struct Reader<S> {
 }
 
 impl<S: Source> Reader<S> {
-    fn new(source: S) -> Self {
+    pub(crate) fn new(source: S) -> Self {
         Self { source, read: VecDeque::new(), down: None }
     }
 }
@@ -493,6 +531,17 @@ impl Asking {
     }
 }
 
+/// Asks again while the server is down.
+pub(crate) fn patiently<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK_AGAIN),
+            asked => return asked,
+        }
+    }
+}
+
 impl Gauge for Asking {
     fn count(&mut self) -> Result<u64> {
         match self.kind {
@@ -503,12 +552,6 @@ impl Gauge for Asking {
     }
 
     fn ends(&mut self) -> Result<Ends> {
-        let began = Instant::now();
-        loop {
-            match self.ask() {
-                Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK_AGAIN),
-                asked => return asked,
-            }
-        }
+        patiently(|| self.ask())
     }
 }

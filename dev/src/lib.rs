@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod consume;
 pub mod debezium;
+pub mod drained;
 pub mod gate;
 pub mod http;
 pub mod kafka;

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::arrivals::Arrivals;
 use crate::brokers::{self, Broker};
 use crate::cluster::Cluster;
+use crate::gate::Gate;
 use crate::kafka::Kafka;
 use crate::process;
 use crate::tap::Tap;
@@ -34,6 +35,8 @@ pub enum Servers {
 #[derive(Debug)]
 pub struct Other {
     broker: Broker,
+    /// Between tap and server, where it is one of queues.
+    gate: Option<Gate>,
     tap: Tap,
     arrivals: Arrivals,
 }
@@ -49,9 +52,11 @@ impl Servers {
         if kind == brokers::Kind::Valkey {
             set_memory(&broker, ROOM)?;
         }
-        let tap = Tap::start(format!("127.0.0.1:{}", broker.port()))?;
+        let gated = again && kind == brokers::Kind::ElasticMq;
+        let gate = gated.then(|| Gate::start(broker.port())).transpose()?;
+        let tap = Tap::start(format!("127.0.0.1:{}", gate.as_ref().map_or_else(|| broker.port(), Gate::port)))?;
         let arrivals = Arrivals::prepare(&broker, prefix, again)?;
-        Ok(Self::Other(Box::new(Other { broker, tap, arrivals })))
+        Ok(Self::Other(Box::new(Other { broker, gate, tap, arrivals })))
     }
 
     /// What `--to` takes, around the taps.
@@ -88,7 +93,7 @@ impl Servers {
             }
             brokers::Kind::Nats => broker.jetstream(&json!(null))?.api("STREAM.PURGE.OUTBOX", &json!(null)).map(drop),
             brokers::Kind::RabbitMq => broker.amqp()?.purge("OUTBOX"),
-            brokers::Kind::ElasticMq => Ok(()),
+            brokers::Kind::ElasticMq => other.arrivals.remove(topics),
         }
     }
 
@@ -216,7 +221,7 @@ impl Servers {
         }
     }
 
-    /// It takes nothing more, and says so: memory, disk or its stream is full.
+    /// It takes nothing more, and says so: memory, disk or its stream is full, it throttles, or takes some of each batch only.
     ///
     /// # Errors
     /// It has no such bound, or does not answer.
@@ -233,7 +238,10 @@ impl Servers {
             }
             brokers::Kind::RabbitMq if dice.is_multiple_of(2) => control(broker, &["set_disk_free_limit", "9000GB"]),
             brokers::Kind::RabbitMq => control(broker, &["set_vm_memory_high_watermark", "absolute", "10MB"]),
-            brokers::Kind::ElasticMq => bail!("ElasticMQ has no bound"),
+            brokers::Kind::ElasticMq => {
+                other.gate.as_ref().context("no gate before the queues")?.trouble(dice);
+                Ok(())
+            }
         }
     }
 
@@ -254,7 +262,10 @@ impl Servers {
                 control(broker, &["set_disk_free_limit", "50MB"])?;
                 control(broker, &["set_vm_memory_high_watermark", "absolute", "1GB"])
             }
-            brokers::Kind::ElasticMq => Ok(()),
+            brokers::Kind::ElasticMq => {
+                other.gate.iter().for_each(Gate::ease);
+                Ok(())
+            }
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Stage {
     pub name: String,
     /// What `--to` takes.
     pub to: String,
-    /// Topics are `prefix.order` and `prefix.invoice`.
+    /// Topics are `prefix.order` and `prefix.invoice`, as far as the destination can have such names.
     pub topic_prefix: String,
     /// Where what was published is read.
     pub arrivals: Arrivals,
@@ -99,6 +99,7 @@ impl Stage {
             arrivals,
             admin_source: postgres.url("postgres"),
         };
+        stage.arrivals.create(&stage.topics().iter().map(String::as_str).collect::<Vec<_>>())?;
         shop::create_tables(&mut stage.connect()?, options)?;
         Ok(stage)
     }
@@ -118,7 +119,7 @@ impl Stage {
 
     /// The topics of the shop's rows.
     pub fn topics(&self) -> Vec<String> {
-        shop::KINDS.iter().map(|kind| format!("{}.{kind}", self.topic_prefix)).collect()
+        shop::KINDS.iter().map(|kind| self.arrivals.address(&self.topic_prefix, kind)).collect()
     }
 
     /// Connects to the database.
@@ -150,7 +151,7 @@ impl Stage {
 
     /// The arguments of `walrelay` for running on this stage.
     pub fn run_arguments(&self, more: &[&str]) -> Vec<String> {
-        let topic = format!("{}.{{route}}", self.topic_prefix);
+        let topic = self.arrivals.address(&self.topic_prefix, "{route}");
         let fixed = ["run", "--to", &self.to, "--topic", &topic];
         let fixed = fixed.into_iter().map(str::to_owned);
         fixed.chain(self.place()).chain(more.iter().map(|&argument| argument.to_owned())).collect()

@@ -9,6 +9,7 @@ pub(crate) enum To {
     Redis,
     Nats,
     Rabbitmq,
+    Sqs,
 }
 
 impl To {
@@ -19,6 +20,7 @@ impl To {
             Self::Redis => Some(brokers::Kind::Valkey),
             Self::Nats => Some(brokers::Kind::Nats),
             Self::Rabbitmq => Some(brokers::Kind::RabbitMq),
+            Self::Sqs => Some(brokers::Kind::ElasticMq),
         }
     }
 }

@@ -195,7 +195,8 @@ pub fn compare<'a>(rows: &[Row], records: impl IntoIterator<Item = &'a Record>) 
 fn is_the_same(key: &str, md5: u128, record: &Record) -> bool {
     let kind = key.split('-').next().unwrap_or_default();
     let digest = digest(record.value.as_deref().unwrap_or_default());
-    record.key_text() == key && record.topic.rsplit('.').next() == Some(kind) && digest == md5
+    let topic = record.topic.trim_end_matches(".fifo");
+    record.key_text() == key && topic.rsplit(['.', '-']).next() == Some(kind) && digest == md5
 }
 
 fn digest(bytes: &[u8]) -> u128 {

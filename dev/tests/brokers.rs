@@ -92,6 +92,47 @@ fn what_arrives_is_followed_through_a_crash_and_read_again_with_each_key_in_its_
 }
 
 #[test]
+fn what_queues_gave_away_can_be_followed_and_read_again_through_a_crash() {
+    let mut broker = Broker::start(Kind::ElasticMq, &[]).unwrap();
+    let arrivals = Arrivals::prepare(&broker, "t", true).unwrap();
+    let topics = [arrivals.address("t.of", "a")];
+    let [queue] = topics.each_ref().map(String::as_str);
+    assert_eq!(queue, "t-of-a.fifo");
+    arrivals.create(&[queue]).unwrap();
+    let (mut follower, mut gauge) = (arrivals.follow(&topics).unwrap(), arrivals.gauge(&topics).unwrap());
+    let mut followed = Vec::new();
+    for number in 0..30 {
+        if number == 15 {
+            assert_eq!(gauge.count().unwrap(), 15);
+            followed.push(follower.next(Duration::from_mins(1)).unwrap().unwrap());
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        }
+        broker
+            .queues()
+            .send(queue, if number % 2 == 0 { "even" } else { "odd" }, &format!("id-{number:02}"), "x")
+            .unwrap();
+    }
+    assert_eq!(gauge.ends().unwrap().into_values().collect::<Vec<_>>(), [30]);
+    while followed.len() < 30 {
+        followed.push(follower.next(Duration::from_mins(1)).unwrap().unwrap());
+    }
+    assert!(follower.next(Duration::from_millis(100)).unwrap().is_none());
+    let mut again = Vec::new();
+    arrivals.read(&topics, |record| again.push(record)).unwrap();
+    assert_eq!((again.len(), gauge.count().unwrap()), (30, 30));
+    for records in [followed, again] {
+        for key in ["even", "odd"] {
+            let its = records.iter().filter(|record| record.key_text() == key);
+            let ids: Vec<&str> = its.map(|record| record.header("id").unwrap()).collect();
+            assert!(ids.len() == 15 && ids.is_sorted(), "{ids:?}");
+        }
+    }
+    arrivals.remove(&[queue]).unwrap();
+    assert!(broker.queues().count(queue).is_err());
+}
+
+#[test]
 fn an_unknown_broker_names_the_known_ones() {
     let error = Kind::of("zeromq").unwrap_err().to_string();
     assert!(error.contains("redis, nats, rabbitmq, sqs"), "{error}");

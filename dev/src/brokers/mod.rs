@@ -31,7 +31,7 @@ use crate::{provision, run_dir};
 pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
 pub use jetstream::{Connection as JetStream, Stored};
 pub use queues::{Queues, SqsMessage};
-pub(crate) use queues::{field, post};
+pub(crate) use queues::{Received, field, post};
 pub use resp::{Connection as RespConnection, Reply};
 
 /// How long a server may take to start or to stop, on a machine that has more to do.

@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 /// How long each read of an answer may take, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// For how long nobody else is to receive what is taken out.
+const DRAINED_WITHIN: Duration = Duration::from_mins(10);
+
 /// A server with queues.
 #[derive(Debug, Clone, Copy)]
 pub struct Queues {
@@ -34,6 +37,31 @@ pub struct SqsMessage {
     pub group: String,
     /// What repeats are known by; empty: nothing.
     pub deduplication_id: String,
+}
+
+/// A message that was received, and is there until it is deleted.
+#[derive(Debug, Clone)]
+pub(crate) struct Received {
+    /// What the service calls it, whenever it is received.
+    pub(crate) id: String,
+    /// When it was sent, in milliseconds since 1970-01-01 UTC.
+    pub(crate) sent_millis: Option<i64>,
+    pub(crate) message: SqsMessage,
+    /// What it is deleted by.
+    handle: String,
+}
+
+impl Received {
+    fn of(message: &Value) -> Self {
+        let text = |name: &str| field(message, name).as_str().unwrap_or_default().to_owned();
+        let sent = field(field(message, "Attributes"), "SentTimestamp").as_str();
+        Self {
+            id: text("MessageId"),
+            sent_millis: sent.and_then(|sent| sent.parse().ok()),
+            message: self::message(message),
+            handle: text("ReceiptHandle"),
+        }
+    }
 }
 
 impl SqsMessage {
@@ -80,17 +108,39 @@ impl Queues {
         self.ask("DeleteQueue", &json!({"QueueUrl": self.url(name)?})).map(drop)
     }
 
-    /// How many messages are in a queue, about.
+    /// Sends a message to a FIFO queue.
+    ///
+    /// # Errors
+    /// As [`Queues::create`].
+    pub fn send(self, name: &str, group: &str, id: &str, body: &str) -> Result<()> {
+        let attribute = json!({"DataType": "String", "StringValue": id});
+        let message = json!({
+            "QueueUrl": self.url(name)?,
+            "MessageBody": body,
+            "MessageGroupId": group,
+            "MessageDeduplicationId": id,
+            "MessageAttributes": {"id": attribute},
+        });
+        self.ask("SendMessage", &message).map(drop)
+    }
+
+    /// How many messages are in a queue and not received, about.
     ///
     /// # Errors
     /// As [`Queues::create`].
     pub fn count(self, name: &str) -> Result<u64> {
-        let names = ["ApproximateNumberOfMessages"];
-        let answer = self.ask("GetQueueAttributes", &json!({"QueueUrl": self.url(name)?, "AttributeNames": names}))?;
-        field(field(&answer, "Attributes"), "ApproximateNumberOfMessages")
-            .as_str()
-            .and_then(|count| count.parse().ok())
-            .with_context(|| format!("no count in {answer}"))
+        self.sum(&self.url(name)?, &["ApproximateNumberOfMessages"])
+    }
+
+    /// How many messages are in the queue with this URL, those among them that were received and not deleted.
+    pub(crate) fn left(self, url: &str) -> Result<u64> {
+        self.sum(url, &["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"])
+    }
+
+    fn sum(self, url: &str, names: &[&str]) -> Result<u64> {
+        let answer = self.ask("GetQueueAttributes", &json!({"QueueUrl": url, "AttributeNames": names}))?;
+        let found = |name: &&str| field(field(&answer, "Attributes"), name).as_str()?.parse::<u64>().ok();
+        names.iter().map(found).sum::<Option<u64>>().with_context(|| format!("no count in {answer}"))
     }
 
     /// Takes out all messages; those of a FIFO queue's group in their order.
@@ -101,28 +151,39 @@ impl Queues {
         let url = self.url(name)?;
         let mut all = Vec::new();
         loop {
-            let most = json!({
-                "QueueUrl": url,
-                "MaxNumberOfMessages": 10,
-                "AttributeNames": ["All"],
-                "MessageAttributeNames": ["All"],
-                "VisibilityTimeout": 600,
-            });
-            let answer = self.ask("ReceiveMessage", &most)?;
-            let messages = field(&answer, "Messages").as_array().cloned().unwrap_or_default();
-            if messages.is_empty() {
+            let received = self.receive(&url, DRAINED_WITHIN)?;
+            if received.is_empty() {
                 return Ok(all);
             }
-            let handles = messages.iter().enumerate();
-            let entries: Vec<Value> = handles
-                .map(|(number, message)| json!({"Id": number.to_string(), "ReceiptHandle": field(message, "ReceiptHandle")}))
-                .collect();
-            self.ask("DeleteMessageBatch", &json!({"QueueUrl": url, "Entries": entries}))?;
-            all.extend(messages.iter().map(message));
+            self.remove(&url, &received)?;
+            all.extend(received.into_iter().map(|received| received.message));
         }
     }
 
-    fn url(self, name: &str) -> Result<String> {
+    /// Some of what is in the queue with this URL, which nobody else receives for so long; those of a group in their order.
+    pub(crate) fn receive(self, url: &str, hidden: Duration) -> Result<Vec<Received>> {
+        let most = json!({
+            "QueueUrl": url,
+            "MaxNumberOfMessages": 10,
+            "AttributeNames": ["All"],
+            "MessageAttributeNames": ["All"],
+            "VisibilityTimeout": hidden.as_secs(),
+        });
+        let answer = self.ask("ReceiveMessage", &most)?;
+        Ok(field(&answer, "Messages").as_array().into_iter().flatten().map(Received::of).collect())
+    }
+
+    /// Deletes what was received.
+    pub(crate) fn remove(self, url: &str, received: &[Received]) -> Result<()> {
+        let numbered = received.iter().enumerate();
+        let entries: Vec<Value> = numbered
+            .map(|(number, received)| json!({"Id": number.to_string(), "ReceiptHandle": received.handle}))
+            .collect();
+        self.ask("DeleteMessageBatch", &json!({"QueueUrl": url, "Entries": entries})).map(drop)
+    }
+
+    /// The URL of the queue with this name.
+    pub(crate) fn url(self, name: &str) -> Result<String> {
         let answer = self.ask("GetQueueUrl", &json!({"QueueName": name}))?;
         field(&answer, "QueueUrl").as_str().map(str::to_owned).with_context(|| format!("no URL in {answer}"))
     }

@@ -23,6 +23,9 @@ use topics::Topics;
 /// What a request is refused with whose keys nobody knows.
 const UNKNOWN_KEYS: &str = "com.amazon.coral.service#UnrecognizedClientException";
 
+/// What many bodies have in them, and many have not.
+const SOME: &str = "7";
+
 /// The largest request, in bytes.
 const LARGEST: usize = 8 << 20;
 
@@ -147,6 +150,25 @@ impl Gate {
         self.shared.state().failing.push(failing);
     }
 
+    /// Messages are throttled, or the service is unavailable, or some of each batch fail: as the dice say, until it eases.
+    pub fn trouble(&self, dice: u64) {
+        match dice % 3 {
+            0 => self.throttle(Some((400, "ThrottlingException"))),
+            1 => self.throttle(Some((503, "ServiceUnavailable"))),
+            _ => {
+                let body = SOME.to_owned();
+                self.fail(Failing { body, code: "InternalError", by_sender: false, times: usize::MAX });
+            }
+        }
+    }
+
+    /// Nothing is throttled any more, and nothing fails.
+    pub fn ease(&self) {
+        let mut state = self.shared.state();
+        state.throttled = None;
+        state.failing.clear();
+    }
+
     /// Each batch takes so much longer.
     pub fn delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
@@ -189,7 +211,11 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         if let Ok(kept) = client.try_clone() {
             shared.state().connections.push(kept);
             // A connection that breaks is the client's to notice.
-            thread::spawn(move || drop(its.serve(&client)));
+            thread::spawn(move || {
+                drop(its.serve(&client));
+                // Not only dropped: it is kept to be cut.
+                drop(client.shutdown(Shutdown::Both));
+            });
         }
     }
 }

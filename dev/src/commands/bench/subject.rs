@@ -98,7 +98,11 @@ impl Name {
         let exactly_once = reading.delivery == Delivery::ExactlyOnce;
         match self {
             Self::Bare if to.is_none() => Some("not for Kafka"),
+            Self::Bare if to == Some(brokers::Kind::ElasticMq) => Some("not for SQS"),
             Self::Bare if load.topics > 1 => Some("has one topic"),
+            Self::Walrelay | Self::Before if to == Some(brokers::Kind::ElasticMq) && load.topics > 1 => {
+                Some("one queue")
+            }
             Self::Prototype | Self::Debezium | Self::DebeziumTuned if to.is_some() => Some("to Kafka only"),
             _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
             Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),

@@ -12,8 +12,8 @@ use crate::screen::{line, thousands};
 /// How long nothing may move while both ends are up.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(15);
 
-/// The same where a broker may lose a message without a word: until it is sent again.
-const LONGEST_OF_RABBITMQ: Duration = Duration::from_secs(45);
+/// The same where a broker may lose a message, or a connection its answer, without a word: until it is sent again.
+const LONGEST_SILENCE: Duration = Duration::from_secs(45);
 
 /// The most memory a relay may ever hold, in KiB: what its container is given.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
@@ -70,8 +70,8 @@ impl Outcome {
             add(format!("{} rows below the confirmed position have not arrived, such as {first}", self.absent.len()));
         }
         self.scenario.iter().for_each(|what| add(what.clone()));
-        let rabbitmq = settings.to == Some(brokers::Kind::RabbitMq);
-        if self.standstill > if rabbitmq { LONGEST_OF_RABBITMQ } else { LONGEST_STANDSTILL } {
+        let silent = matches!(settings.to, Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq));
+        if self.standstill > if silent { LONGEST_SILENCE } else { LONGEST_STANDSTILL } {
             add(format!("nothing moved for {:.1} s although all was up", self.standstill.as_secs_f64()));
         }
         if self.moved_back {

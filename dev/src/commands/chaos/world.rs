@@ -135,23 +135,29 @@ impl Settings {
             keys: KEYS,
             seed: self.seed.wrapping_add(u64::from(brokers)),
             rows: None,
-            pause: self.pause
-                * if self.dead_letter {
-                    10
-                } else if self.to.is_some() {
-                    3
-                } else {
-                    1
-                },
+            pause: self.pause * self.rest(),
             shapes: Shapes::Every { messages: true, thousands: self.takes_keys_at_once(), misrouted, oversized },
+        }
+    }
+
+    /// How many times as long a connection rests between transactions: one of queues takes some hundred messages a second, in and out.
+    fn rest(&self) -> u32 {
+        match self.to {
+            _ if self.dead_letter => 10,
+            None => 1,
+            Some(brokers::Kind::ElasticMq) => 12,
+            Some(_) => 3,
         }
     }
 
     fn relay(&self, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
-        let silence = self.to.and_then(|to| SILENCES.iter().find(|(kind, _)| *kind == to));
-        let silence = silence.map_or(SOCKET_TIMEOUT, |(_, silence)| silence);
-        arguments.extend([MAX_IN_FLIGHT, "-X", silence].map(str::to_owned));
+        let silence = match self.to {
+            None => Some(SOCKET_TIMEOUT),
+            Some(to) => SILENCES.iter().find(|(kind, _)| *kind == to).map(|(_, silence)| *silence),
+        };
+        arguments.push(MAX_IN_FLIGHT.to_owned());
+        arguments.extend(silence.map(|silence| format!("-X{silence}")));
         if self.exactly_once {
             arguments.push("--delivery=exactly-once".to_owned());
         }

@@ -1,0 +1,173 @@
+//! What queues of SQS' protocol have given away, kept in memory: a queue gives each message to one reader, and these have many.
+//!
+//! In: a port on loopback, names of queues. Out: the records of each queue from the first on, to as many as ask; those of a group in
+//! their order. A message that is received again, since its deletion was lost, counts once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::arrivals::{Ends, Follow, Gauge, Reader, Source, patiently};
+use crate::brokers::{Queues, Received, SqsMessage};
+use crate::consume::Record;
+
+/// What is received and not deleted can be received again after that, and its group rests until then.
+const HIDDEN: Duration = Duration::from_secs(3);
+
+/// The queues of one server.
+#[derive(Debug)]
+pub struct Drained {
+    queues: Queues,
+    logs: Mutex<HashMap<String, Log>>,
+}
+
+/// What one queue has given away.
+#[derive(Debug, Default)]
+struct Log {
+    url: String,
+    records: Vec<Record>,
+    seen: HashSet<String>,
+}
+
+impl Drained {
+    /// The queues of the server on this port of 127.0.0.1.
+    pub fn on(port: u16) -> Self {
+        Self { queues: Queues::on(port), logs: Mutex::default() }
+    }
+
+    /// Creates a FIFO queue.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
+    pub fn create(&self, queue: &str) -> Result<()> {
+        self.queues.create(queue, &[])
+    }
+
+    /// Deletes a queue with its messages, and forgets what it has given away.
+    ///
+    /// # Errors
+    /// As [`Drained::create`].
+    pub fn delete(&self, queue: &str) -> Result<()> {
+        self.logs().remove(queue);
+        self.queues.delete(queue)
+    }
+
+    /// The records of a queue behind the first `known`, after another look at what is there.
+    pub(crate) fn behind(&self, queue: &str, known: usize) -> Result<Vec<Record>> {
+        let mut logs = self.logs();
+        let log = self.log(&mut logs, queue)?;
+        if log.records.len() == known {
+            self.draw(log, queue)?;
+        }
+        Ok(log.records.get(known..).unwrap_or_default().to_vec())
+    }
+
+    /// How many records a queue has taken, each of which has been received now.
+    pub(crate) fn exhausted(&self, queue: &str) -> Result<usize> {
+        loop {
+            let mut logs = self.logs();
+            let log = self.log(&mut logs, queue)?;
+            if self.draw(log, queue)? == 0 && self.queues.left(&log.url)? == 0 {
+                return Ok(log.records.len());
+            }
+        }
+    }
+
+    /// How many records a queue has taken, about.
+    pub(crate) fn count(&self, queue: &str) -> Result<u64> {
+        let mut logs = self.logs();
+        let log = self.log(&mut logs, queue)?;
+        Ok(self.queues.left(&log.url)? + log.records.len() as u64)
+    }
+
+    fn logs(&self) -> MutexGuard<'_, HashMap<String, Log>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log<'a>(&self, logs: &'a mut HashMap<String, Log>, queue: &str) -> Result<&'a mut Log> {
+        if !logs.contains_key(queue) {
+            let url = self.queues.url(queue)?;
+            logs.insert(queue.to_owned(), Log { url, ..Log::default() });
+        }
+        logs.get_mut(queue).context("it was put there")
+    }
+
+    /// Receives some, and deletes them once they are kept; how many there were.
+    fn draw(&self, log: &mut Log, queue: &str) -> Result<usize> {
+        let received = self.queues.receive(&log.url, HIDDEN)?;
+        for one in &received {
+            if log.seen.insert(one.id.clone()) {
+                let offset = i64::try_from(log.records.len()).unwrap_or(i64::MAX);
+                log.records.push(record(queue, offset, one));
+            }
+        }
+        if !received.is_empty() {
+            self.queues.remove(&log.url, &received)?;
+        }
+        Ok(received.len())
+    }
+}
+
+fn record(queue: &str, offset: i64, received: &Received) -> Record {
+    let SqsMessage { body, attributes, group, .. } = &received.message;
+    let header = |(name, value): (&String, &String)| (name.clone(), Some(value.clone().into_bytes()));
+    Record {
+        topic: queue.to_owned(),
+        partition: 0,
+        offset,
+        timestamp: received.sent_millis,
+        key: Some(attributes.get("key").unwrap_or(group).clone().into_bytes()),
+        value: Some(body.clone().into_bytes()),
+        headers: attributes.iter().filter(|(name, _)| *name != "key").map(header).collect(),
+    }
+}
+
+/// Queues of SQS' protocol, each with how many of its records were read.
+struct Messages {
+    drained: Arc<Drained>,
+    each: Vec<(String, usize)>,
+}
+
+/// Follows such queues from their first records on.
+pub(crate) fn follow(drained: &Arc<Drained>, topics: &[String]) -> Box<dyn Follow> {
+    let each = topics.iter().map(|topic| (topic.clone(), 0)).collect();
+    Box::new(Reader::new(Messages { drained: Arc::clone(drained), each }))
+}
+
+impl Source for Messages {
+    fn read(&mut self, _limit: Duration) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for (queue, known) in &mut self.each {
+            let more = self.drained.behind(queue, *known)?;
+            *known += more.len();
+            records.extend(more);
+        }
+        Ok(records)
+    }
+
+    fn disconnect(&mut self) {}
+}
+
+/// The same queues, by their names.
+struct Counting {
+    drained: Arc<Drained>,
+    topics: Vec<String>,
+}
+
+/// Says how many records such queues have taken.
+pub(crate) fn gauge(drained: &Arc<Drained>, topics: &[String]) -> Box<dyn Gauge> {
+    Box::new(Counting { drained: Arc::clone(drained), topics: topics.to_vec() })
+}
+
+impl Gauge for Counting {
+    fn ends(&mut self) -> Result<Ends> {
+        let end = |topic: &String| Ok(((topic.clone(), 0), i64::try_from(self.drained.exhausted(topic)?)?));
+        patiently(|| self.topics.iter().map(end).collect())
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        self.topics.iter().map(|topic| self.drained.count(topic)).sum()
+    }
+}
