@@ -24,12 +24,12 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos outage big backfill shards bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos outage big backfill shards bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
-demo: ## TO=kafka, redis, nats or rabbitmq: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
+demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
 	@dev/prerequisites demo
 	@started=$$(date +%s); $(CARGO) build --locked --workspace --bins \
 		&& exec $(target)/debug/walrelay-dev demo $(to) --built-in $$(($$(date +%s) - started)) $(ARGS)
@@ -53,6 +53,12 @@ check: ## Formatting, lints and tests that need no services
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked -p walrelay --lib --test rooms
+
+slim: ## Lints of the program with one destination each, and with none
+	@dev/prerequisites build
+	for destination in "" kafka redis nats rabbitmq sqs; do \
+		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
+	done
 
 provision: ## Bring Postgres and Kafka, and nothing else
 	@dev/prerequisites test
@@ -83,7 +89,7 @@ conformance-generated: ## ARGS="--seed 1 --configurations 300", each by Debezium
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-generated $(ARGS)
 
-chaos: ## TO=kafka, redis, nats or rabbitmq, ROUNDS=50 of faults under load: relay, Postgres, brokers, network killed, frozen, cut
+chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load: relay, Postgres, brokers, network killed, frozen, cut
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos $(to) --rounds $(ROUNDS) $(ARGS)

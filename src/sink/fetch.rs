@@ -74,7 +74,7 @@ impl<'a> Url<'a> {
 
 impl Request<'_> {
     /// Sends it, and waits for the answer; over TLS the system's authorities are trusted.
-    #[cfg(feature = "kafka")]
+    #[cfg(any(feature = "kafka", feature = "sqs"))]
     pub(super) fn send(&self) -> io::Result<Answer> {
         self.send_trusting(None)
     }

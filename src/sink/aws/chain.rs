@@ -38,6 +38,7 @@ const SESSION: &str = "walrelay";
 
 /// No keys.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "kafka"), allow(unreachable_pub, reason = "a part of what Kafka's errors say"))]
 pub enum AwsError {
     /// Nothing is set up.
     #[error(
