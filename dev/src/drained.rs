@@ -16,6 +16,9 @@ use crate::consume::Record;
 /// What is received and not deleted can be received again after that, and its group rests until then.
 const HIDDEN: Duration = Duration::from_secs(3);
 
+/// How long an answer may take. ElasticMQ, just started again, may leave a request for 20 s, and answers the next one at once.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
+
 /// The queues of one server.
 #[derive(Debug)]
 pub struct Drained {
@@ -34,7 +37,7 @@ struct Log {
 impl Drained {
     /// The queues of the server on this port of 127.0.0.1.
     pub fn on(port: u16) -> Self {
-        Self { queues: Queues::on(port), logs: Mutex::default() }
+        Self { queues: Queues::on(port).asked_within(ANSWERED_WITHIN), logs: Mutex::default() }
     }
 
     /// Creates a FIFO queue.

@@ -24,6 +24,8 @@ const DRAINED_WITHIN: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone, Copy)]
 pub struct Queues {
     port: u16,
+    /// How long each read of an answer may take.
+    patience: Duration,
 }
 
 /// A message that was read.
@@ -85,7 +87,12 @@ impl SqsMessage {
 impl Queues {
     /// The queues of the server on this port of 127.0.0.1.
     pub fn on(port: u16) -> Self {
-        Self { port }
+        Self { port, patience: PATIENCE }
+    }
+
+    /// The same, by who asks again rather than wait for an answer.
+    pub(crate) fn asked_within(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Creates a queue, a FIFO queue where its name says so.
@@ -190,7 +197,7 @@ impl Queues {
 
     fn ask(self, action: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
-        let (status, answer) = post(self.port, &format!("AmazonSQS.{action}"), body.as_bytes())?;
+        let (status, answer) = post_within(self.port, &format!("AmazonSQS.{action}"), body.as_bytes(), self.patience)?;
         let answer = String::from_utf8_lossy(&answer);
         if status != 200 {
             bail!("{action} {body}: {status} {answer}");
@@ -228,9 +235,13 @@ fn attributes(all: &Value) -> BTreeMap<String, String> {
 
 /// Sends one request to 127.0.0.1, on a connection of its own: its status and body.
 pub(crate) fn post(port: u16, target: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
+    post_within(port, target, body, PATIENCE)
+}
+
+fn post_within(port: u16, target: &str, body: &[u8], patience: Duration) -> Result<(u16, Vec<u8>)> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
     let head = format!(
         "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\n\
          Connection: close\r\nContent-Length: {}\r\n\r\n",

@@ -140,12 +140,13 @@ impl Settings {
         }
     }
 
-    /// How many times as long a connection rests between transactions: one of queues takes some hundred messages a second, in and out.
+    /// How many times as long a connection rests between transactions. What ElasticMQ does for a message grows with those of the last
+    /// five minutes.
     fn rest(&self) -> u32 {
         match self.to {
             _ if self.dead_letter => 10,
             None => 1,
-            Some(brokers::Kind::ElasticMq) => 12,
+            Some(brokers::Kind::ElasticMq) => 60,
             Some(_) => 3,
         }
     }
