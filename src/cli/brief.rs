@@ -3,6 +3,7 @@
 //! In: the commands as they are declared. Out: the same with shorter texts and with seldom flags left out. The texts are the
 //! beginnings of the whole ones, so that there is one source of them.
 
+use super::described::text_and_default;
 use clap::Command;
 
 /// Flags that few need. They work as any other.
@@ -77,8 +78,8 @@ fn shortened(command: Command) -> Command {
 
 /// The beginning of a text, with its default where that is short.
 fn first_clause(text: &str) -> String {
-    let (text, default) = text.split_once(" [default: ").unwrap_or((text, ""));
-    let default = default.split(']').next().unwrap_or_default();
+    let (text, default) = text_and_default(text);
+    let default = default.unwrap_or_default();
     let end = ENDS.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let clause = text.get(..end).unwrap_or(text);
     match default.len() {

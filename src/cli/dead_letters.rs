@@ -12,10 +12,15 @@ records of its key.
 
   walrelay dead-letters
   walrelay dead-letters --show --id 4711
-  walrelay dead-letters --replay
+  walrelay dead-letters --replay";
 
-Exit codes: 0 done, 1 stopped or failed and another run continues it, 2 some failed again or an operator must act, \
-64 the settings are wrong.";
+/// Its exit codes.
+pub(super) const CODES: [(u8, &str); 4] = [
+    (0, ""),
+    (1, "stopped or failed and another run continues it"),
+    (2, "some failed again or an operator must act"),
+    (64, ""),
+];
 
 /// What `dead-letters` takes.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]

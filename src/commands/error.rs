@@ -427,7 +427,8 @@ fn existing_row_hint(row: &BadRowAt) -> String {
     let (which, at) =
         (row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}")), row.position);
     format!(
-        "all rows before {which} are published: fix the cause (the topic's limit, a setting, the column that a flag names), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there"
+        "all rows before {which} are published: fix the cause ({}), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there",
+        row.row.reason.kind().fix
     )
 }
 

@@ -9,6 +9,7 @@ pub mod bench;
 pub mod check;
 pub mod dead_letters;
 mod error;
+mod exit;
 mod listed;
 mod notify;
 mod output;
@@ -25,6 +26,7 @@ pub mod teardown;
 mod typed;
 
 pub use error::CommandError;
+pub use exit::{EXIT_CODES, ExitCode, exit_codes};
 pub use output::shown_source;
 pub use shards::ShardError;
 pub use signals::{end, stop_on_signal};

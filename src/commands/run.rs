@@ -26,7 +26,7 @@ use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::destination::{Delivery, Kind};
-use crate::sink::registry::Framed;
+use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
@@ -243,7 +243,7 @@ impl Control {
         let metrics = Metrics::new(&config.slot, &config.publication, Instant::now());
         let metrics =
             Arc::new(metrics.with_destination(kind.name, kind.title).with_unready_after(config.limits.unready_after));
-        metrics.expect_bad_rows(BadReason::LABELS);
+        metrics.expect_bad_rows(BadReason::KINDS.map(|kind| kind.label));
         metrics.expect_ignored(Ignored::ALL.map(Ignored::label));
         Ok(Self { config, outbox, listen, metrics, stop: Arc::default() })
     }
@@ -256,6 +256,9 @@ impl Control {
         }
         let kind = config.destination.kind();
         metrics.expect_bad_rows((kind.refusals)());
+        if config.registry.is_some() {
+            metrics.expect_bad_rows(registry::REFUSALS);
+        }
         metrics.expect_publish_failures((kind.reasons)());
         open(config, &format!("walrelay/{}", config.slot), config.delivery)
     }

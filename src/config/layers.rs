@@ -151,8 +151,8 @@ fn given_flag(name: &str, text: &str) -> Given {
     Given { text: text.to_owned(), origin: Origin::Flag(format!("--{name}")) }
 }
 
-/// `WALRELAY_MAX_ROW` of `max-row`.
-fn variable_of(name: &str) -> String {
+/// The variable of a setting: `WALRELAY_MAX_ROW` of `max-row`.
+pub fn variable_of(name: &str) -> String {
     format!("{PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use clap_complete::Shell;
 pub use error::{ConfigError, Exit};
 use layers::Layers;
+pub use layers::variable_of;
 use read::Reader;
 
 use crate::cli::{self, CommonArgs, Typed};

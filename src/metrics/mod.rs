@@ -8,6 +8,7 @@
 //! It decides nothing, and it reads no clock: times come as [`Instant`] and are kept as nanoseconds since the start.
 
 mod cells;
+mod families;
 mod health;
 mod process;
 mod render;
@@ -15,6 +16,7 @@ mod status;
 mod unpublished;
 
 pub use cells::Latencies;
+pub use families::{Described, WAL_STATUSES, described};
 pub use render::{Format, Moment};
 pub use status::Status;
 pub use unpublished::WalEnd;

@@ -1,7 +1,6 @@
 //! `/metrics`: the figures as Prometheus text 0.0.4 or as OpenMetrics text 1.0.
 //!
-//! In: the figures and a moment. Out: one text. [`FAMILIES`] is the one place where a metric's name, kind and meaning
-//! stand, and where its samples come from; both formats are written from it, so they cannot disagree.
+//! In: the figures and a moment. Out: one text. Both formats are written from [`FAMILIES`], so they cannot disagree.
 //!
 //! The formats differ in little: OpenMetrics names a counter's family without `_total`, says units, escapes quotes in
 //! help texts, and ends with `# EOF`. Numbers and bucket bounds are written the same in both, so that a series keeps its
@@ -10,15 +9,13 @@
 //!
 //! Specifications: Prometheus manual, "Exposition formats"; "OpenMetrics 1.0".
 
+use super::Metrics;
 use super::cells::{LATENCY_BOUNDS_MILLIS, Latency, lock};
+use super::families::{FAMILIES, Family, Kind, Scrape};
 use super::process::Figures;
-use super::{Metrics, SlotFigures, State};
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// The values of `pg_replication_slots.wal_status`.
-const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
 /// A text format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,205 +78,6 @@ impl Metrics {
     }
 }
 
-/// What one answer is made from.
-struct Scrape<'a> {
-    metrics: &'a Metrics,
-    moment: Moment,
-    process: Figures,
-}
-
-impl Scrape<'_> {
-    fn slot_figures(&self) -> SlotFigures {
-        lock(&self.metrics.slot_figures).clone()
-    }
-
-    /// An alert compares this with a minute, so before the first acknowledgement it counts from the start: a relay that
-    /// never got one has to trip it, too.
-    fn since_last_ack(&self) -> Duration {
-        let now = self.moment.instant;
-        self.metrics.age(&self.metrics.last_ack, now).unwrap_or_else(|| self.metrics.since_start(now))
-    }
-
-    /// Since 1970, to the millisecond: the two clocks of a moment are read one after the other.
-    fn last_ack_time(&self) -> Option<Duration> {
-        let age = self.metrics.age(&self.metrics.last_ack, self.moment.instant)?;
-        let now = Duration::from_micros(u64::try_from(self.moment.unix_micros).unwrap_or(0));
-        let millis = now.saturating_sub(age).as_millis();
-        Some(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-/// A metric: what it is called, what it means, and how its samples are taken.
-struct Family {
-    /// A counter's without `_total`.
-    name: &'static str,
-    kind: Kind,
-    /// One line, without quotes and backslashes.
-    help: &'static str,
-    samples: fn(&Scrape<'_>, &mut Samples<'_>),
-}
-
-impl Family {
-    const fn counter(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
-        Self { name, kind: Kind::Counter, help, samples }
-    }
-
-    const fn gauge(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
-        Self { name, kind: Kind::Gauge, help, samples }
-    }
-
-    /// OpenMetrics wants a unit to be the end of the name.
-    fn unit(&self) -> Option<&'static str> {
-        self.name.rsplit_once('_').map(|(_, last)| last).filter(|last| ["seconds", "bytes"].contains(last))
-    }
-}
-
-/// Every metric, in the order in which they are written.
-const FAMILIES: &[Family] = &[
-    Family::counter("walrelay_events", "Records acknowledged by the broker.", |scrape, out| {
-        for (topic, count) in scrape.metrics.topics.counts() {
-            out.labelled(("topic", &topic), count);
-        }
-    }),
-    Family::counter("walrelay_event_bytes", "Bytes of key and value acknowledged by the broker.", |scrape, out| {
-        out.single(scrape.metrics.event_bytes.load(Relaxed));
-    }),
-    Family::counter(
-        "walrelay_transactions",
-        "Transactions with at least one record, fully acknowledged.",
-        |scrape, out| out.single(scrape.metrics.latency.count()),
-    ),
-    Family::counter("walrelay_bad_rows", "Rows that were not published, by reason.", |scrape, out| {
-        out.tally("reason", scrape.metrics.bad_rows.counts());
-    }),
-    Family::counter("walrelay_ignored", "Changes that publish nothing by design, by kind.", |scrape, out| {
-        out.tally("kind", scrape.metrics.ignored.counts());
-    }),
-    Family::counter("walrelay_publish_failures", "Delivery reports with an error, by reason.", |scrape, out| {
-        out.tally("reason", scrape.metrics.publish_failures.counts());
-    }),
-    Family::counter("walrelay_reconnects", "Connections lost and made again, by peer.", |scrape, out| {
-        out.labelled(("peer", "postgres"), scrape.metrics.postgres_reconnects.load(Relaxed));
-        out.labelled(("peer", scrape.metrics.destination.0), scrape.metrics.destination_reconnects.load(Relaxed));
-    }),
-    Family::gauge("walrelay_in_flight_records", "Records handed over and not acknowledged.", |scrape, out| {
-        out.single(scrape.metrics.in_flight_records.load(Relaxed));
-    }),
-    Family::gauge(
-        "walrelay_in_flight_bytes",
-        "Bytes of key and value handed over and not acknowledged.",
-        |scrape, out| out.single(scrape.metrics.in_flight_bytes.load(Relaxed)),
-    ),
-    Family::gauge("walrelay_confirmed_lsn_bytes", "WAL position confirmed to Postgres.", |scrape, out| {
-        out.single(scrape.metrics.confirmed.load(Relaxed));
-    }),
-    Family::gauge("walrelay_received_lsn_bytes", "WAL position received from Postgres.", |scrape, out| {
-        out.single(scrape.metrics.received.load(Relaxed));
-    }),
-    Family::gauge(
-        "walrelay_lag_seconds",
-        "Age of the oldest transaction received and not acknowledged, 0 when there is none; rows that wait in Postgres do not count.",
-        |scrape, out| out.single(scrape.metrics.lag(scrape.moment)),
-    ),
-    Family::gauge(
-        "walrelay_oldest_unpublished_seconds",
-        "Age of the oldest committed row that may be unpublished, also in Postgres, 0 when there is none, exact to 10 s.",
-        |scrape, out| out.known(scrape.metrics.oldest_unpublished(scrape.moment)),
-    ),
-    Family::gauge(
-        "walrelay_slot_lag_bytes",
-        "WAL between the position confirmed by the slot and the current one, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().lag_bytes),
-    ),
-    Family::gauge(
-        "walrelay_slot_retained_wal_bytes",
-        "WAL that Postgres keeps because of the slot, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().retained_wal_bytes),
-    ),
-    Family::gauge(
-        "walrelay_slot_safe_wal_bytes",
-        "WAL that may still be written before the slot may be lost, where max_slot_wal_keep_size is set, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().safe_wal_bytes),
-    ),
-    Family::gauge("walrelay_slot_active", "1 while a walsender reads the slot, every 10 s.", |scrape, out| {
-        out.known(scrape.slot_figures().active.map(u64::from));
-    }),
-    Family::counter(
-        "walrelay_slot_look_failures",
-        "Looks at the slot, every 10 s, that failed: the walrelay_slot_* gauges are unknown until one works.",
-        |scrape, out| out.single(scrape.metrics.slot_look_failures.load(Relaxed)),
-    ),
-    Family::gauge("walrelay_slot_wal_status", "1 for the wal_status that the slot has.", |scrape, out| {
-        if let Some(status) = scrape.slot_figures().wal_status {
-            out.one_of("status", WAL_STATUSES, &status);
-        }
-    }),
-    Family::gauge(
-        "walrelay_seconds_since_last_ack",
-        "Seconds since the last acknowledgement, or since the start before the first.",
-        |scrape, out| out.single(scrape.since_last_ack()),
-    ),
-    Family::gauge(
-        "walrelay_last_ack_timestamp_seconds",
-        "When the last acknowledgement came, since 1970; absent before the first.",
-        |scrape, out| out.known(scrape.last_ack_time()),
-    ),
-    Family::gauge(
-        "walrelay_oldest_in_flight_seconds",
-        "Age of the oldest record in flight, 0 when there is none.",
-        |scrape, out| {
-            let metrics = scrape.metrics;
-            out.single(metrics.age(&metrics.oldest_in_flight, scrape.moment.instant).unwrap_or_default());
-        },
-    ),
-    Family {
-        name: "walrelay_publish_latency_seconds",
-        kind: Kind::Histogram,
-        help: "From a transaction's commit time to its last acknowledgement.",
-        samples: |scrape, out| out.histogram(&scrape.metrics.latency),
-    },
-    Family::gauge("walrelay_state", "1 for the state that the relay is in.", |scrape, out| {
-        out.one_of("state", State::ALL.map(State::name), scrape.metrics.state().name());
-    }),
-    Family::gauge("walrelay_build_info", "1, with the version.", |_, out| {
-        out.labelled(("version", env!("CARGO_PKG_VERSION")), 1);
-    }),
-    Family::counter("process_cpu_seconds", "User and system CPU time spent.", |scrape, out| {
-        out.known(scrape.process.cpu);
-    }),
-    Family::gauge("process_start_time_seconds", "Start of the process, since 1970.", |scrape, out| {
-        out.known(scrape.process.started);
-    }),
-    Family::gauge("process_resident_memory_bytes", "Resident memory.", |scrape, out| {
-        out.known(scrape.process.resident_bytes);
-    }),
-    Family::gauge("process_virtual_memory_bytes", "Virtual memory.", |scrape, out| {
-        out.known(scrape.process.virtual_bytes);
-    }),
-    Family::gauge("process_threads", "Threads.", |scrape, out| out.known(scrape.process.threads)),
-    Family::gauge("process_open_fds", "Open file descriptors.", |scrape, out| out.known(scrape.process.open_fds)),
-    Family::gauge("process_max_fds", "Limit on open file descriptors.", |scrape, out| {
-        out.known(scrape.process.max_fds);
-    }),
-];
-
 fn write_families(format: Format, scrape: &Scrape<'_>) -> String {
     let mut text = String::with_capacity(8 * 1024);
     for family in FAMILIES {
@@ -293,9 +91,11 @@ fn write_families(format: Format, scrape: &Scrape<'_>) -> String {
 }
 
 fn write_head(text: &mut String, format: Format, family: &Family) {
-    let name = family.name;
-    let total = if format == Format::Prometheus && family.kind == Kind::Counter { "_total" } else { "" };
-    append(text, format_args!("# HELP {name}{total} {}\n# TYPE {name}{total} {}\n", family.help, family.kind.name()));
+    let name = match format {
+        Format::Prometheus => family.sample_name(),
+        Format::OpenMetrics => family.name.to_owned(),
+    };
+    append(text, format_args!("# HELP {name} {}\n# TYPE {name} {}\n", family.help, family.kind.name()));
     if let (Format::OpenMetrics, Some(unit)) = (format, family.unit()) {
         append(text, format_args!("# UNIT {name} {unit}\n"));
     }
@@ -303,7 +103,7 @@ fn write_head(text: &mut String, format: Format, family: &Family) {
 
 /// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
 /// not, as with every exporter.
-struct Samples<'a> {
+pub(super) struct Samples<'a> {
     text: &'a mut String,
     family: &'a Family,
     slot: &'a str,
@@ -311,37 +111,38 @@ struct Samples<'a> {
 
 impl Samples<'_> {
     /// The family's only sample.
-    fn single(&mut self, value: impl Into<Number>) {
+    pub(super) fn single(&mut self, value: impl Into<Number>) {
         self.known(Some(value));
     }
 
     /// The family's only sample, if its value is known.
-    fn known(&mut self, value: Option<impl Into<Number>>) {
+    pub(super) fn known(&mut self, value: Option<impl Into<Number>>) {
         if let Some(value) = value {
             self.line(self.suffix(), None, value.into());
         }
     }
 
     /// One sample among several.
-    fn labelled(&mut self, label: (&str, &str), value: impl Into<Number>) {
-        self.line(self.suffix(), Some(label), value.into());
+    pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) {
+        let label = self.family.label.map(|name| (name, label));
+        self.line(self.suffix(), label, value.into());
     }
 
-    fn tally(&mut self, label: &str, counts: impl IntoIterator<Item = (String, u64)>) {
-        for (value, count) in counts {
-            self.labelled((label, &value), count);
+    pub(super) fn tally(&mut self, counts: impl IntoIterator<Item = (String, u64)>) {
+        for (label, count) in counts {
+            self.labelled(&label, count);
         }
     }
 
     /// 1 for the choice that holds, 0 for the others.
-    fn one_of<const N: usize>(&mut self, label: &str, choices: [&str; N], holds: &str) {
+    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) {
         for choice in choices {
-            self.labelled((label, choice), u64::from(choice == holds));
+            self.labelled(choice, u64::from(choice == holds));
         }
     }
 
     /// The count is the last bucket's, so that the two agree whatever is observed meanwhile.
-    fn histogram(&mut self, latency: &Latency) {
+    pub(super) fn histogram(&mut self, latency: &Latency) {
         let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Number::from(Duration::from_millis(millis)).to_string());
         let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
         let mut total = 0;
@@ -377,7 +178,7 @@ fn append(text: &mut String, arguments: fmt::Arguments<'_>) {
 
 /// A sample's value.
 #[derive(Clone, Copy)]
-enum Number {
+pub(super) enum Number {
     Whole(u64),
     Real(f64),
 }
@@ -421,11 +222,10 @@ impl fmt::Display for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::WalEnd;
+    use super::super::{Peer, SlotFigures, State, WalEnd};
     use super::*;
     use crate::lsn::Lsn;
     use crate::pgoutput::PgTime;
-    use std::collections::HashSet;
 
     /// Second 100 of a relay, with every figure set.
     fn busy() -> (Metrics, Moment) {
@@ -444,7 +244,7 @@ mod tests {
         metrics.bad_row("topic");
         metrics.ignored("update", 5);
         metrics.publish_failure("MSG_SIZE_TOO_LARGE", 2);
-        metrics.reconnect(super::super::Peer::Destination);
+        metrics.reconnect(Peer::Destination);
         metrics.slot_figures(SlotFigures {
             lag_bytes: Some(1_000),
             retained_wal_bytes: Some(2_000),
@@ -562,15 +362,5 @@ mod tests {
     fn label_values_are_escaped() {
         let metrics = Metrics::new("a\"b\\c\nd", "p", Instant::now());
         has(&text(&metrics, Format::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
-    }
-
-    #[test]
-    fn each_family_is_listed_once_and_its_help_needs_no_escaping() {
-        let names: HashSet<&str> = FAMILIES.iter().map(|family| family.name).collect();
-        assert_eq!(names.len(), FAMILIES.len());
-        for family in FAMILIES {
-            assert!(!family.help.contains(['\\', '"', '\n']), "{}", family.name);
-            assert!(family.help.ends_with('.') && !family.name.ends_with("_total"), "{}", family.name);
-        }
     }
 }

@@ -60,6 +60,17 @@ pub struct BadRow {
     pub reason: BadReason,
 }
 
+/// What is said of all bad rows of one kind: in metrics, in hints and in the manual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadKind {
+    /// A label for metrics, from a closed set.
+    pub label: &'static str,
+    /// What is wrong.
+    pub meaning: &'static str,
+    /// What to change so that such rows can be published.
+    pub fix: &'static str,
+}
+
 /// Why a row cannot be published. Values are shortened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadReason {
@@ -175,23 +186,99 @@ pub enum BadReason {
 }
 
 impl BadReason {
-    /// Every label, without those of [`Self::Refused`], which are the destination's.
-    pub const LABELS: [&'static str; 15] = [
-        "null_route",
-        "invalid_topic",
-        "headers_not_object",
-        "invalid_partition",
-        "invalid_schema_id",
-        "invalid_timestamp",
-        "unwritable",
-        "not_json",
-        "missing_id",
-        "missing_type",
-        "missing_payload",
-        "gone_table",
-        "updated",
-        "above_max_row",
-        "not_utf8",
+    const NULL_ROUTE: BadKind = BadKind {
+        label: "null_route",
+        meaning: "a column that the topic is made of is null",
+        fix: "a --topic or --route-column that does not need the column",
+    };
+    const INVALID_TOPIC: BadKind = BadKind {
+        label: "invalid_topic",
+        meaning: "what --topic makes of the row is no topic name at the destination",
+        fix: "a filter such as {route|kebab}, another --topic, or --topic-regex",
+    };
+    const HEADERS_NOT_OBJECT: BadKind = BadKind {
+        label: "headers_not_object",
+        meaning: "the headers column holds no JSON object",
+        fix: "another --headers-column, or none: --headers-column ''",
+    };
+    const INVALID_PARTITION: BadKind = BadKind {
+        label: "invalid_partition",
+        meaning: "the partition column holds no number from 0 to 2147483647",
+        fix: "another --partition-column, or none: --partition-column ''",
+    };
+    const INVALID_SCHEMA_ID: BadKind = BadKind {
+        label: "invalid_schema_id",
+        meaning: "the column of the schema's id holds no number from 0 to 2147483647",
+        fix: "another --schema-id",
+    };
+    const INVALID_TIMESTAMP: BadKind = BadKind {
+        label: "invalid_timestamp",
+        meaning: "the timestamp column holds no time after 1970-01-01 00:00",
+        fix: "another --timestamp",
+    };
+    const UNWRITABLE: BadKind = BadKind {
+        label: "unwritable",
+        meaning: "with --from-debezium: a value that has no form there",
+        fix: "another handling mode for that column",
+    };
+    const NOT_JSON: BadKind = BadKind {
+        label: "not_json",
+        meaning: "the content of a logical message is no JSON object",
+        fix: "a JSON object as its content, or leave out --message-prefix",
+    };
+    const MISSING_ID: BadKind = BadKind {
+        label: "missing_id",
+        meaning: "the id is null, or a logical message has none",
+        fix: "another --id-column; for a message, an id in its content",
+    };
+    const MISSING_TYPE: BadKind = BadKind {
+        label: "missing_type",
+        meaning: "the row has no type, and its CloudEvent needs one",
+        fix: "another --type-column, or leave out --cloudevents",
+    };
+    const MISSING_PAYLOAD: BadKind = BadKind {
+        label: "missing_payload",
+        meaning: "a logical message has no payload",
+        fix: "a payload in its content, or leave out --message-prefix",
+    };
+    const GONE_TABLE: BadKind = BadKind {
+        label: "gone_table",
+        meaning: "its table left the publication, and --table does not name it",
+        fix: "leave out --table until its rows are published",
+    };
+    const UPDATED: BadKind = BadKind {
+        label: "updated",
+        meaning: "the row was updated, and --on-update is stop",
+        fix: "another --on-update: warn or skip",
+    };
+    const ABOVE_MAX_ROW: BadKind = BadKind {
+        label: "above_max_row",
+        meaning: "its change message is larger than --max-row",
+        fix: "a larger --max-row",
+    };
+    const NOT_UTF8: BadKind = BadKind {
+        label: "not_utf8",
+        meaning: "in a database with encoding SQL_ASCII: a text that must be UTF-8 is not",
+        fix: "another --key-column, --topic or other setting that names the column",
+    };
+
+    /// Every kind but those of [`Self::Refused`], whose labels are the destination's.
+    pub const KINDS: [BadKind; 15] = [
+        Self::NULL_ROUTE,
+        Self::INVALID_TOPIC,
+        Self::HEADERS_NOT_OBJECT,
+        Self::INVALID_PARTITION,
+        Self::INVALID_SCHEMA_ID,
+        Self::INVALID_TIMESTAMP,
+        Self::UNWRITABLE,
+        Self::NOT_JSON,
+        Self::MISSING_ID,
+        Self::MISSING_TYPE,
+        Self::MISSING_PAYLOAD,
+        Self::GONE_TABLE,
+        Self::UPDATED,
+        Self::ABOVE_MAX_ROW,
+        Self::NOT_UTF8,
     ];
 
     /// What the topic setting makes of the row, where that is what is wrong.
@@ -199,26 +286,35 @@ impl BadReason {
         if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
     }
 
+    /// Its kind: what is the same for all rows of the same trouble.
+    pub const fn kind(&self) -> BadKind {
+        match self {
+            Self::NullRoute { .. } => Self::NULL_ROUTE,
+            Self::InvalidTopic { .. } => Self::INVALID_TOPIC,
+            Self::HeadersNotObject { .. } => Self::HEADERS_NOT_OBJECT,
+            Self::InvalidPartition { .. } => Self::INVALID_PARTITION,
+            Self::InvalidSchemaId { .. } => Self::INVALID_SCHEMA_ID,
+            Self::InvalidTimestamp { .. } => Self::INVALID_TIMESTAMP,
+            Self::Unwritable { .. } => Self::UNWRITABLE,
+            Self::NotJson { .. } => Self::NOT_JSON,
+            Self::MissingId { .. } => Self::MISSING_ID,
+            Self::MissingType { .. } => Self::MISSING_TYPE,
+            Self::MissingPayload { .. } => Self::MISSING_PAYLOAD,
+            Self::GoneTable => Self::GONE_TABLE,
+            Self::Updated => Self::UPDATED,
+            Self::TooLarge { .. } => Self::ABOVE_MAX_ROW,
+            Self::NotUtf8 { .. } => Self::NOT_UTF8,
+            Self::Refused { label, .. } => BadKind {
+                label,
+                meaning: "the destination will never take the record",
+                fix: "the topic's limit or another setting, as the error says",
+            },
+        }
+    }
+
     /// A label for metrics, from a closed set.
     pub const fn label(&self) -> &'static str {
-        match self {
-            Self::NullRoute { .. } => "null_route",
-            Self::InvalidTopic { .. } => "invalid_topic",
-            Self::HeadersNotObject { .. } => "headers_not_object",
-            Self::InvalidPartition { .. } => "invalid_partition",
-            Self::InvalidSchemaId { .. } => "invalid_schema_id",
-            Self::InvalidTimestamp { .. } => "invalid_timestamp",
-            Self::NotJson { .. } => "not_json",
-            Self::MissingId { .. } => "missing_id",
-            Self::MissingType { .. } => "missing_type",
-            Self::MissingPayload { .. } => "missing_payload",
-            Self::NotUtf8 { .. } => "not_utf8",
-            Self::Unwritable { .. } => "unwritable",
-            Self::GoneTable => "gone_table",
-            Self::Updated => "updated",
-            Self::TooLarge { .. } => "above_max_row",
-            Self::Refused { label, .. } => label,
-        }
+        self.kind().label
     }
 }
 
@@ -270,11 +366,11 @@ mod tests {
     }
 
     #[test]
-    fn every_label_of_our_own_is_listed() {
+    fn every_kind_of_our_own_is_listed() {
         let first = Reason::NullRoute { column: String::new() };
         let all: Vec<Reason> = std::iter::successors(Some(first), next).collect();
         let ours = all.iter().filter(|reason| !matches!(reason, Reason::Refused { .. }));
-        let labels: Vec<&str> = ours.map(Reason::label).collect();
-        assert_eq!(labels, Reason::LABELS);
+        let kinds: Vec<BadKind> = ours.map(Reason::kind).collect();
+        assert_eq!(kinds, Reason::KINDS);
     }
 }

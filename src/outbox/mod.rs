@@ -33,7 +33,7 @@ mod value;
 pub use cloudevents::CloudEvents;
 pub use connect::{ColumnDetail, Details, TypeDetail};
 pub(crate) use fault::shown;
-pub use fault::{BadReason, BadRow, RowError};
+pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};

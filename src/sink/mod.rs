@@ -13,6 +13,7 @@ mod fetch;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
+pub mod labels;
 #[cfg(feature = "lanes")]
 pub mod lanes;
 #[cfg(feature = "nats")]

@@ -122,7 +122,7 @@ impl Registry {
             401 | 403 => Err(self.unavailable(&format!("it refuses our credentials: {words}"))),
             400..=499 => {
                 let text = format!("schema registry, subject \"{subject}\": {words}");
-                Err(Failure { class: FailureClass::Topic, reason: "unknown_subject", text })
+                Err(Failure { class: FailureClass::Topic, reason: super::UNKNOWN_SUBJECT, text })
             }
             _ => Err(self.unavailable(&words)),
         }

@@ -29,6 +29,13 @@ use std::time::Duration;
 /// The header that has a row's type.
 const TYPE: &str = "eventType";
 
+/// Labels of failures, for metrics.
+const NO_SUBJECT: &str = "no_subject";
+const UNKNOWN_SUBJECT: &str = "unknown_subject";
+
+/// What a record may be refused for here.
+pub const REFUSALS: [&str; 2] = [NO_SUBJECT, UNKNOWN_SUBJECT];
+
 /// A sink that puts numbers in front of values.
 pub struct Framed<S> {
     sink: S,
@@ -94,7 +101,7 @@ impl<S: Sink> Framed<S> {
         let Self { subjects, subject, numbers, client, .. } = self;
         if !subjects.fill(record.topic, event_type, subject) {
             let text = "the row has no type, which its schema's subject is made of".to_owned();
-            return Err(Enqueue::Bad(Failure { class: FailureClass::Row, reason: "no_subject", text }));
+            return Err(Enqueue::Bad(Failure { class: FailureClass::Row, reason: NO_SUBJECT, text }));
         }
         let number = match numbers.get(subject.as_str()) {
             Some(number) => *number,

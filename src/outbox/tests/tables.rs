@@ -1,0 +1,158 @@
+//! Which tables are outboxes, also while partitions come and go.
+
+use super::*;
+
+#[test]
+fn only_tables_that_are_listed_are_published() {
+    let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
+    let mut outbox = Outbox::new(Mapping { on_update: OnUpdate::Stop, ..defaults() }, tables).unwrap();
+    let no_outbox = given(&[("anything", TEXT, None)]);
+    assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
+    assert_eq!(offer(&mut outbox, &no_outbox.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    let published = |given: &Given, ancestors: &[(String, String)]| {
+        [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec() }]
+    };
+    assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
+    assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
+    assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(Outcome::NotPublished));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::NotPublished));
+    let parent = [("shop".to_owned(), "events".to_owned())];
+    assert!(outbox.published(&published(&no_outbox, &parent)).is_err());
+    assert_eq!(outbox.published(&published(&debezium(), &parent)), Ok(false));
+    assert_eq!(outbox.relation(&debezium().relation()), Ok(()));
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Stop));
+}
+
+#[test]
+fn a_table_is_listed_by_schema_and_name_with_their_case() {
+    let listing = |schema: &str, name: &str| {
+        let other = TableName { schema: "a".into(), name: "b".into() };
+        let tables = vec![other, TableName { schema: schema.into(), name: name.into() }];
+        let mut outbox = Outbox::new(defaults(), tables).unwrap();
+        outbox.relation(&debezium().relation()).unwrap();
+        offer(&mut outbox, &debezium().insert()).map(drop)
+    };
+    let new = Err(RowError::NewTable("shop.outbox".into()));
+    assert_eq!(listing("shop", "outbox"), Ok(()));
+    assert_eq!(listing("Shop", "outbox"), new);
+    assert_eq!(listing("shop", "Outbox"), new);
+}
+
+/// Publishes `shop.events`, which has no row of its own.
+fn of_events() -> Outbox {
+    let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
+    Outbox::new(defaults(), tables).unwrap()
+}
+
+/// What a look finds: `shop.outbox`, a table of its own or a partition of `shop.events`.
+fn found(given: &Given, is_partition: bool) -> [PublishedTable; 1] {
+    let ancestors = if is_partition { vec![("shop".to_owned(), "events".to_owned())] } else { Vec::new() };
+    [PublishedTable { relation: given.relation(), ancestors }]
+}
+
+/// The look that a row has asked for: taken behind the row.
+fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(found).unwrap();
+}
+
+#[test]
+fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and_not_listed() {
+    let (mut outbox, passing) = (of_events(), given(&[("nothing", INT4, Some("1"))]));
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    look_again(&mut outbox, &[]);
+    assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished));
+}
+
+#[test]
+fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
+    let (mut outbox, given) = (of_events(), debezium());
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    look_again(&mut outbox, &[]);
+    assert_eq!(outbox.take_gone(), Vec::<String>::new(), "its rows will tell");
+    outbox.relation(&given.relation()).unwrap();
+    let Err(RowError::Bad(bad)) = offer(&mut outbox, &given.insert()) else { panic!("a bad row") };
+    assert_eq!(
+        (bad.table.as_str(), bad.id.as_deref(), bad.reason),
+        ("shop.outbox", Some("0192"), BadReason::GoneTable)
+    );
+    let remains = outbox.remains(RELATION, &tuple(&given.insert()), &context(), Kept::of);
+    let Ok(Outcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
+    assert_eq!((remains.key.as_deref(), remains.value_text()), (Some(&b"order-17"[..]), Some("{\"total\": 1.50}")));
+    assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Ignored { warn: true }));
+}
+
+#[test]
+fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
+    for later in [&found(&debezium(), false)[..], &[]] {
+        let (mut outbox, given) = (of_events(), debezium());
+        outbox.published(&found(&given, true)).unwrap();
+        look_again(&mut outbox, later);
+        outbox.relation(&given.relation()).unwrap();
+        assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))), "{later:?}");
+        // The same name again, and another table.
+        let other = Relation { id: RELATION + 1, ..given.relation() };
+        outbox.relation(&other).unwrap();
+        assert!(outbox.plan(RELATION + 1).is_none());
+    }
+}
+
+#[test]
+fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announced_it_is_asked_for_once() {
+    let (mut outbox, given) = (of_events(), debezium());
+    let new = Err(RowError::NewTable("shop.outbox".into()));
+    outbox.looks_at(AT);
+    outbox.published(&found(&given, false)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), new, "attached after the look, or before the row: who knows");
+    look_again(&mut outbox, &found(&given, false));
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), Ok(Outcome::NotPublished));
+    let later = Lsn::new(AT.bytes() + 10);
+    assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced anew");
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(outbox.update(RELATION, later), Err(RowError::NewTable("shop.outbox".into())));
+    outbox.looks_at(Lsn::new(AT.bytes() + 11));
+    outbox.published(&found(&given, true)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
+}
+
+#[test]
+fn a_table_that_cannot_be_attached_is_not_asked_for() {
+    let passing = given(&[("nothing", INT4, Some("1"))]);
+    let mut outbox = of_events();
+    outbox.published(&found(&passing, false)).unwrap();
+    outbox.relation(&passing.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished), "it lacks columns");
+    let (mut outbox, named) = (of_events(), Relation { id: 1, name: "events".into(), ..debezium().relation() });
+    let [beside] = found(&debezium(), false);
+    outbox.published(&[beside, PublishedTable { relation: named, ancestors: Vec::new() }]).unwrap();
+    outbox.relation(&debezium().relation()).unwrap();
+    assert_eq!(
+        offer(&mut outbox, &debezium().insert()),
+        Ok(Outcome::NotPublished),
+        "what is named is no partitioned table"
+    );
+}
+
+#[test]
+fn a_table_that_cannot_be_mapped_now_ends_the_stream_once_everything_from_before_has_come() {
+    let mut outbox = Outbox::new(Mapping { payload_column: Some("payload".into()), ..defaults() }, Vec::new()).unwrap();
+    let mut renamed = debezium();
+    renamed.columns.last_mut().unwrap().0 = "body".into();
+    let error = outbox.published(&found(&renamed, false)).unwrap_err();
+    outbox.unmappable_from(AT, error.clone());
+    assert_eq!(outbox.unmappable_at(Lsn::new(AT.bytes() - 1)), None);
+    assert_eq!(outbox.unmappable_at(AT), Some(&error));
+    outbox.relation(&debezium().relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))), "its shape of then");
+    assert_eq!(outbox.relation(&renamed.relation()), Err(error));
+    assert_eq!(outbox.published(&found(&debezium(), false)), Ok(false));
+    assert_eq!(outbox.unmappable_at(AT), None, "fixed");
+}

@@ -1,0 +1,146 @@
+//! What the labels of destinations mean: the `reason` of refused records and of failed deliveries.
+//!
+//! In: nothing. Out: one table for the manual. Each destination has its own labels beside the code that gives them; that every
+//! one of them has its line here, and no other, is tested below.
+
+/// A label of one destination or of several, for the same thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// The value of `reason`.
+    pub name: &'static str,
+    /// What happened.
+    pub meaning: &'static str,
+    /// What to change.
+    pub fix: &'static str,
+}
+
+const fn label(name: &'static str, meaning: &'static str, fix: &'static str) -> Label {
+    Label { name, meaning, fix }
+}
+
+/// By name.
+pub const LABELS: &[Label] = &[
+    label(
+        "alarm",
+        "RabbitMQ blocks publishers: its memory or disk alarm is on",
+        "free memory or disk of the RabbitMQ node",
+    ),
+    label(
+        "attributes",
+        "the message has more than 10 attributes, or one that AWS does not take",
+        "fewer --header, another --headers-column",
+    ),
+    label(
+        "authentication",
+        "Kafka does not accept the user or the password",
+        "the user, the password and sasl.mechanism",
+    ),
+    label("authorization", "the user may not write to the topic", "WRITE and DESCRIBE on the topic for the user"),
+    label("body", "the value is empty, or has a character that AWS does not take", "a payload that AWS takes"),
+    label(
+        "client",
+        "the client library gave up",
+        "nothing: walrelay opens a new client; if it repeats, read the error",
+    ),
+    label(
+        "connection",
+        "the connection broke, or could not be opened",
+        "network and address; walrelay connects again by itself",
+    ),
+    label(
+        "exchange",
+        "the row's exchange is not UTF-8, or longer than 255 bytes",
+        "the values of the column that -X exchange-column names",
+    ),
+    label("full", "the stream has reached its limit and takes no more", "the stream's limits, or its discard policy"),
+    label(
+        "headers",
+        "a header has a form that the destination does not take",
+        "another --headers-column, --header or --key-column",
+    ),
+    label(
+        "invalid_record",
+        "Kafka refuses the record",
+        "what the topic's settings ask for, such as a key if it is compacted",
+    ),
+    label(
+        "invalid_timestamp",
+        "the record's time is outside of what the topic allows",
+        "another --timestamp, or message.timestamp.before.max.ms",
+    ),
+    label("invalid_topic", "Kafka refuses the topic's name", "another --topic"),
+    label(
+        "log_in",
+        "the destination does not accept the credentials",
+        "the credentials; walrelay tries again by itself",
+    ),
+    label("memory", "Redis has reached maxmemory", "maxmemory, or -X maxlen for the stream"),
+    label("no_ack", "no acknowledgement came in time", "nothing: the record is sent again"),
+    label("no_exchange", "the exchange does not exist", "declare the exchange"),
+    label("no_stream", "no stream of NATS takes the subject", "a stream with that subject"),
+    label(
+        "no_subject",
+        "the row has no type, and its schema's subject is made of it",
+        "another --type-column, or a --schema-subject without {type}",
+    ),
+    label(
+        "not_enough_replicas",
+        "fewer replicas are in sync than min.insync.replicas",
+        "start the brokers that are down",
+    ),
+    label("not_permitted", "the user may not write there", "the rights of the user; walrelay tries again by itself"),
+    label(
+        "not_taken",
+        "RabbitMQ did not take the message (basic.nack)",
+        "nothing: the record is sent again; if it repeats, read RabbitMQ's log",
+    ),
+    label("not_writable", "the Redis server takes no writes now", "the server's state; walrelay tries again by itself"),
+    label("other", "another code of librdkafka, which the log names", "what the log says"),
+    label(
+        "other_stream",
+        "another stream than -X stream names takes the subject",
+        "the subjects of the streams, or another -X stream",
+    ),
+    label("output", "standard output cannot be written", "whoever reads it"),
+    label("queue", "the queue or the topic does not exist", "create it, or another --topic"),
+    label("refused", "the destination refuses the record", "what the error says"),
+    label("routing_key", "the routing key is empty or longer than 255 bytes", "another --topic"),
+    label("sealed", "the stream is sealed", "another stream for the subject"),
+    label("service", "the service failed", "nothing: the record is sent again"),
+    label("stream", "the stream has no name", "another --topic"),
+    label("throttled", "AWS takes fewer messages in a second", "the quota; the record is sent again"),
+    label("timed_out", "no delivery report came in time", "nothing: the record is sent again"),
+    label(
+        "too_large",
+        "the record is larger than the destination takes",
+        "the destination's limit, or smaller payloads",
+    ),
+    label("unavailable", "JetStream does not answer", "the servers; walrelay tries again by itself"),
+    label("unknown_partition", "the topic has no such partition", "another --partition-column, or more partitions"),
+    label(
+        "unknown_subject",
+        "the registry does not know the schema's subject",
+        "register a schema, or another --schema-subject",
+    ),
+    label("unknown_topic", "the topic does not exist", "create the topic, or another --topic"),
+    label("unreachable", "no broker can be reached", "network and --brokers; walrelay connects again by itself"),
+    label("unroutable", "no queue is bound for the routing key", "bind a queue"),
+    label("wrong_type", "a key of that name holds something else than a stream", "another --topic, or remove that key"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::KINDS;
+    use super::super::registry;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    #[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+    fn each_label_that_a_destination_gives_has_its_line_and_no_other() {
+        let given = KINDS.iter().flat_map(|kind| (kind.refusals)().into_iter().chain((kind.reasons)()));
+        let given: BTreeSet<&str> = given.chain(registry::REFUSALS).collect();
+        let listed: Vec<&str> = LABELS.iter().map(|label| label.name).collect();
+        assert_eq!(listed, given.into_iter().collect::<Vec<_>>());
+    }
+}
