@@ -10,6 +10,8 @@ pub mod check;
 pub mod dead_letters;
 mod error;
 mod exit;
+#[cfg(test)]
+mod hints;
 mod listed;
 mod notify;
 mod output;
