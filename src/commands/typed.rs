@@ -208,10 +208,13 @@ fn trimmed(word: &str) -> &str {
 /// The words with where they begin and end; quotes hold a word together.
 fn words(text: &str) -> Vec<(usize, &str, usize)> {
     let mut found = Vec::new();
-    let (mut start, mut quote) = (0, None);
+    let (mut start, mut quote, mut escaped) = (0, None, false);
     for (at, character) in text.char_indices().chain([(text.len(), ' ')]) {
+        let is_escaped = escaped;
+        escaped = quote.is_none() && character == '\\' && !is_escaped;
         match (quote, character) {
             (Some(open), _) if open == character => quote = None,
+            (None, '\'' | '"') if is_escaped => {}
             (None, '\'' | '"') => quote = Some(character),
             (None, ' ' | '\n') | (Some(_), '\n') => {
                 found.extend(text.get(start..at).filter(|word| !word.is_empty()).map(|word| (start, word, at)));
@@ -284,6 +287,10 @@ mod tests {
         check(
             "walrelay republish --table x --where 'a > 1, b' --apply, once it is there",
             "walrelay republish --table x --where 'a > 1, b' --apply§, once it is there",
+        );
+        check(
+            r"walrelay republish --where 'at > now() - interval '\''1 day'\''' --apply, once it is there",
+            r"walrelay republish --where 'at > now() - interval '\''1 day'\''' --apply§, once it is there",
         );
     }
 
