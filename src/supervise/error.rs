@@ -458,7 +458,9 @@ fn moved_hint(shard: Option<Shard>, to: u8) -> String {
     if index < to {
         format!("walrelay run --shard {index}/{to}{all}; nothing is missing")
     } else {
-        format!("this relay is no longer needed; the new ones are: walrelay run --shard 0/{to}{all}; nothing is missing")
+        format!(
+            "this relay is no longer needed; the new ones are: walrelay run --shard 0/{to}{all}; nothing is missing"
+        )
     }
 }
 
