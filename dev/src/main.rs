@@ -3,6 +3,7 @@
 //! Every command brings what it needs, starts services of its own on free loopback ports and leaves nothing running.
 
 mod binary;
+mod chosen;
 mod commands;
 mod distance;
 mod screen;

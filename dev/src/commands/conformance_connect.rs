@@ -8,20 +8,14 @@ use anyhow::Result;
 use walrelay_dev::conformance::beside::{Beside, Pair, Topics};
 use walrelay_dev::conformance::data::{self, Connect, Group};
 
-use crate::binary::Binary;
+use crate::chosen::Chosen;
 use crate::screen;
 
 /// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    binary: Binary,
-    /// Postgres' major version, 14 to 18
-    #[arg(long, default_value_t = 18)]
-    postgres: u32,
-    /// Only groups whose names hold this
-    #[arg(long)]
-    only: Option<String>,
+    chosen: Chosen,
     /// How many run at the same time
     #[arg(long, default_value_t = 3)]
     at_once: usize,
@@ -30,8 +24,8 @@ pub(crate) struct Arguments {
 /// Whether there is no difference.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let started = Instant::now();
-    let beside = Beside::start(arguments.postgres, arguments.binary.path()?)?;
-    let wanted = |group: &Group| arguments.only.as_ref().is_none_or(|only| group.name.contains(only.as_str()));
+    let beside = Beside::start(arguments.chosen.postgres, arguments.chosen.binary.path()?)?;
+    let wanted = |group: &Group| arguments.chosen.has(&group.name);
     let mut pairs = Vec::new();
     for group in data::load(&data::folder())?.into_iter().flat_map(|(_, file)| file.groups) {
         if !group.debezium.is_empty() && group.exit.is_none() && wanted(&group) && beside.has(&group)? {

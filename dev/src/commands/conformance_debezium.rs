@@ -16,7 +16,7 @@ use walrelay_dev::debezium::{self, CONTEXT, Debezium};
 use walrelay_dev::kafka::{Kafka, Options};
 use walrelay_dev::process;
 
-use crate::binary::Binary;
+use crate::chosen::Chosen;
 use crate::screen;
 
 /// How long Debezium may take for what the relay has written already.
@@ -29,13 +29,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    binary: Binary,
-    /// Postgres' major version, 14 to 18
-    #[arg(long, default_value_t = 18)]
-    postgres: u32,
-    /// Only groups whose names hold this
-    #[arg(long)]
-    only: Option<String>,
+    chosen: Chosen,
     /// Take Debezium's records for the expected ones and write the files
     #[arg(long)]
     write: bool,
@@ -52,10 +46,10 @@ struct Count {
 
 /// Whether there is no difference but those on purpose.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let binary = arguments.binary.path()?;
+    let binary = arguments.chosen.binary.path()?;
     debezium::debezium()?;
     let known = keys(arguments.write)?;
-    let ground = Ground::start(arguments.postgres)?;
+    let ground = Ground::start(arguments.chosen.postgres)?;
     let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
     let mut files = data::load(&data::folder())?;
     let mut count = Count::default();
@@ -95,7 +89,7 @@ fn in_file(
     arguments: &Arguments,
     count: &mut Count,
 ) -> Result<()> {
-    let wanted = |group: &Group| arguments.only.as_ref().is_none_or(|only| group.name.contains(only.as_str()));
+    let wanted = |group: &Group| arguments.chosen.has(&group.name);
     for number in 0..file.groups.len() {
         let Some(group) = file.groups.get_mut(number) else { continue };
         if group.debezium.is_empty() || group.exit.is_some() || !wanted(group) || !ground.has(group)? {

@@ -17,7 +17,7 @@ use walrelay_dev::debezium::{CONTEXT, Debezium, State, Worker};
 use walrelay_dev::process;
 use walrelay_dev::relay::Relay;
 
-use crate::binary::Binary;
+use crate::chosen::Chosen;
 use crate::screen;
 use scenario::{Scenario, scenarios};
 
@@ -25,13 +25,7 @@ use scenario::{Scenario, scenarios};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    binary: Binary,
-    /// Postgres' major version, 14 to 18
-    #[arg(long, default_value_t = 18)]
-    postgres: u32,
-    /// Only those whose description holds this
-    #[arg(long)]
-    only: Option<String>,
+    chosen: Chosen,
     /// How many run at the same time
     #[arg(long, default_value_t = 3)]
     at_once: usize,
@@ -39,11 +33,11 @@ pub(crate) struct Arguments {
 
 /// Whether no row was lost, swapped or sent to another partition on any of the ways.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let binary = arguments.binary.path()?;
-    let ground = Ground::start(arguments.postgres)?;
+    let binary = arguments.chosen.binary.path()?;
+    let ground = Ground::start(arguments.chosen.postgres)?;
     let worker = Worker::start(ground.folder(), &ground.kafka().brokers())?;
     let mut left = scenarios();
-    left.retain(|scenario| arguments.only.as_ref().is_none_or(|only| scenario.to_string().contains(only)));
+    left.retain(|scenario| arguments.chosen.has(&scenario.to_string()));
     let count = left.len();
     let left = Mutex::new(left.into_iter());
     let good = Mutex::new(0);
