@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use postgres::Client;
 use rdkafka::ClientConfig;
+use walrelay_dev::brokers::Broker;
 use walrelay_dev::postgres::shared_postgres;
+use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
-use crate::lane::{Lane, OUTBOX, binary};
+use crate::lane::{LONG, Lane, OUTBOX, binary};
 
 /// Keys of the rows that [`insert`] inserts.
 const KEYS: u32 = 7;
@@ -48,6 +50,32 @@ pub(crate) fn insert(client: &mut Client, first: u32, last: u32) {
         );
         client.batch_execute(&sql).unwrap();
     }
+}
+
+/// Writes 300 rows a round and kills relay and server in turns, each time while rows are on their way. Once all are confirmed: the last
+/// row. `count`: how many messages are stored.
+pub(crate) fn killed_in_turns(
+    lane: &Lane,
+    relay: &mut Relay,
+    broker: &mut Broker,
+    rounds: u32,
+    count: impl Fn(&Broker) -> anyhow::Result<u64>,
+) -> u32 {
+    let mut writer = lane.connect();
+    for round in 0..rounds {
+        let before = 300 * round;
+        insert(&mut writer, before + 1, before + 300);
+        wait_until(LONG, "some of them to arrive", || Ok(count(broker)? > u64::from(before))).unwrap();
+        if round % 2 == 0 {
+            relay.kill9().unwrap();
+            relay.start_again().unwrap();
+        } else {
+            broker.kill().unwrap();
+            broker.start_again().unwrap();
+        }
+    }
+    lane.wait_confirmed();
+    300 * rounds
 }
 
 /// Every row of 1 to `last` is among the ids that are stored, and those of a key are in their order where they appear first. How many

@@ -7,7 +7,7 @@ use walrelay_dev::brokers::{Broker, JetStream, Kind, Stored, shared};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
-use crate::elsewhere::{self, insert, lane};
+use crate::elsewhere::{self, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_events, wait_log};
 
 /// A client of the test's own, as nobody.
@@ -301,21 +301,7 @@ fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped()
     let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
     let lane = with_stream(&broker, &json!({}));
     let mut relay = start(&lane, &broker, &[]);
-    let mut writer = lane.connect();
-    let mut last = 0;
-    for round in 0..8 {
-        insert(&mut writer, last + 1, last + 300);
-        last += 300;
-        wait_count(&broker, &lane, u64::from(last - 300));
-        if round % 2 == 0 {
-            relay.kill9().unwrap();
-            relay.start_again().unwrap();
-        } else {
-            broker.kill().unwrap();
-            broker.start_again().unwrap();
-        }
-    }
-    lane.wait_confirmed();
+    let last = killed_in_turns(&lane, &mut relay, &mut broker, 8, |broker| client(broker).count(&lane.name));
     assert_eq!(assert_complete(&broker, &lane, last), 0);
 }
 

@@ -8,7 +8,7 @@ use walrelay_dev::brokers::{Broker, Kind, Reply, shared};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
-use crate::elsewhere::{self, insert, lane};
+use crate::elsewhere::{self, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
 
 /// The fields of an entry, in their order.
@@ -245,24 +245,10 @@ fn a_server_that_is_unavailable_or_full_is_waited_for() {
 fn killed_under_load(more: &[&str]) -> usize {
     let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
     let mut relay = start(&lane, &broker, more);
-    let mut writer = lane.connect();
-    let mut last = 0;
-    for round in 0..8 {
-        insert(&mut writer, last + 1, last + 300);
-        last += 300;
-        wait_until(LONG, "entries to arrive", || {
-            Ok(call(&broker, &["XLEN", &lane.topic("order")]).integer() > Some(i64::from(last - 300)))
-        })
-        .unwrap();
-        if round % 2 == 0 {
-            relay.kill9().unwrap();
-            relay.start_again().unwrap();
-        } else {
-            broker.kill().unwrap();
-            broker.start_again().unwrap();
-        }
-    }
-    lane.wait_confirmed();
+    let count = |broker: &Broker| {
+        Ok(call(broker, &["XLEN", &lane.topic("order")]).integer().unwrap_or_default().unsigned_abs())
+    };
+    let last = killed_in_turns(&lane, &mut relay, &mut broker, 8, count);
     assert_complete(&broker, &lane, last)
 }
 

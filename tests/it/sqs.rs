@@ -11,7 +11,7 @@ use walrelay_dev::gate::{Failing, Gate};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
-use crate::elsewhere::{self, assert_complete, insert, lane};
+use crate::elsewhere::{self, assert_complete, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, ended, hint, wait_log};
 
 fn broker() -> &'static Broker {
@@ -280,24 +280,8 @@ fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped()
     let mut broker = Broker::start(Kind::ElasticMq, &[]).unwrap();
     let lane = with_queue(broker.queues());
     let mut relay = start(&lane, &broker.url(), &[]);
-    let mut writer = lane.connect();
-    let mut last = 0;
-    for round in 0..6 {
-        insert(&mut writer, last + 1, last + 300);
-        last += 300;
-        wait_until(LONG, "messages to arrive", || {
-            Ok(broker.queues().count(&queue(&lane, "order"))? > u64::from(last - 300))
-        })
-        .unwrap();
-        if round % 2 == 0 {
-            relay.kill9().unwrap();
-            relay.start_again().unwrap();
-        } else {
-            broker.kill().unwrap();
-            broker.start_again().unwrap();
-        }
-    }
-    lane.wait_confirmed();
+    let count = |broker: &Broker| broker.queues().count(&queue(&lane, "order"));
+    let last = killed_in_turns(&lane, &mut relay, &mut broker, 6, count);
     assert_complete(&ids(broker.queues(), &lane, "order"), last);
 }
 
