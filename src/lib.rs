@@ -1,4 +1,4 @@
-//! walrelay: every row committed to an outbox table of Postgres becomes one Kafka record.
+//! walrelay: every row committed to an outbox table of Postgres becomes one record of a message broker.
 //!
 //! # The picture
 //!

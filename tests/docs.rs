@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "blocks/mod.rs"]
+mod blocks;
+
 use std::fs;
 use std::path::Path;
 
@@ -225,4 +228,26 @@ fn the_book_has_each_page_of_the_manual() {
 fn the_readme_is_short() {
     let lines = text("README.md").lines().count();
     assert!(lines <= 250, "{lines} lines: what is a manual's belongs into docs/");
+}
+
+/// Each block that a reader types is run by a test, or says why not.
+#[test]
+fn each_block_of_commands_is_run_or_says_why_not() {
+    let tests = [text("tests/it/manual/mod.rs"), text("tests/it/tables.rs")].concat();
+    let (mut run, mut reasons) = (0, Vec::new());
+    for page in pages() {
+        for block in blocks::blocks(&text(&page)) {
+            let place = format!("{page}, line {}", block.line);
+            if let Some(reason) = &block.not_run {
+                reasons.push(format!("{place}: {reason}"));
+                continue;
+            }
+            let is_followed = tests.contains(&format!("\"{page}\"")) || tests.contains(&format!("../{page}\""));
+            assert!(is_followed, "{place}: no test follows this page; run it in tests/it/manual, or say why not");
+            assert!(!block.steps().is_empty(), "{place}: nothing is typed");
+            run += 1;
+        }
+    }
+    eprintln!("{run} blocks run, {} do not:\n{}", reasons.len(), reasons.join("\n"));
+    assert!(run >= 40 && reasons.iter().all(|reason| reason.len() > 12), "{run} blocks run: {reasons:#?}");
 }

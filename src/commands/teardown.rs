@@ -228,7 +228,7 @@ fn ending(request: &Request, facts: &Facts) -> String {
     let tables = if request.publication_too { facts.tables.as_slice() } else { &[] };
     let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
     let left = if left.is_empty() { "nothing".to_owned() } else { left.join(", ") };
-    format!("left: {left}\nto begin anew: {}\n", command("setup --apply", &told))
+    format!("left: {left}\nto start over: {}\n", command("setup --apply", &told))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod failover;
 mod first_batch;
 mod hints;
 mod idle;
+mod manual;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]

@@ -4,37 +4,13 @@
 //! line; where to connect, and the slot's name, come by the environment, as a user would have it.
 
 use crate::lane::{LONG, Lane, binary, fresh};
+use crate::manual::words;
 use postgres::SimpleQueryMessage;
 use std::process::Command;
 use walrelay_dev::consume::{self, Record};
 use walrelay_dev::relay::Relay;
 
 const DOC: &str = include_str!("../../docs/tables.md");
-
-/// The words of a command line, with double quotes as a shell has them.
-fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
-    let mut characters = line.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => (quoted, any) = (!quoted, true),
-            '\\' if quoted => match characters.next() {
-                Some(next @ ('"' | '\\')) => word.push(next),
-                Some(next) => word.extend(['\\', next]),
-                None => panic!("a backslash ends {line}"),
-            },
-            ' ' if !quoted => {
-                if std::mem::take(&mut any) || !word.is_empty() {
-                    words.push(std::mem::take(&mut word));
-                }
-            }
-            other => word.push(other),
-        }
-    }
-    assert!(!quoted, "{line} ends within quotes");
-    words.push(word);
-    words
-}
 
 /// As `kcat -f '%t %k %h %s'` shows it.
 fn shown(record: &Record) -> String {
@@ -56,7 +32,7 @@ impl Block {
     }
 
     fn command(&mut self, line: &str) {
-        let words = words(line);
+        let words = words(line, &|name| panic!("no variable {name} here"));
         let words = words.iter().map(String::as_str).collect::<Vec<_>>();
         match words.as_slice() {
             ["psql", "-f", file] => {

@@ -49,6 +49,6 @@ pub(super) fn teardown(
     let source = request.typed_source.as_deref();
     let (publication, slot) = (request.publication.as_str(), request.slot.as_str());
     let told = Told { source, publication, slot, tables: &facts.tables };
-    writeln!(out, "to begin anew: {}", command(&format!("setup --shards {count} --apply"), &told))?;
+    writeln!(out, "to start over: {}", command(&format!("setup --shards {count} --apply"), &told))?;
     Ok(())
 }
