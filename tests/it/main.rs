@@ -29,6 +29,7 @@ mod first_batch;
 mod hints;
 mod idle;
 mod manual;
+mod names;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]
