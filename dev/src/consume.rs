@@ -398,7 +398,8 @@ fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
     Ok(high)
 }
 
-/// Whether an error passes by itself: brokers that come and go, partitions whose leader is being chosen.
+/// Whether an error passes by itself: brokers that come and go, or have not heard of a new topic yet; partitions whose leader is being
+/// chosen.
 fn is_passing(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -413,6 +414,7 @@ fn is_passing(error: &KafkaError) -> bool {
                 | Code::UnknownLeaderEpoch
                 | Code::OffsetNotAvailable
                 | Code::ReplicaNotAvailable
+                | Code::UnknownTopicOrPartition
         )
     )
 }
