@@ -137,18 +137,28 @@ securityContext:
 {{- define "walrelay.env" -}}
 {{- include "walrelay.passwordEnv" (list . .Values.secret.name .Values.secret.postgresPasswordKey) }}
 {{- include "walrelay.caEnv" . }}
-{{- if .Values.shards }}
-- name: SHARD
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
-- name: WALRELAY_SLOT
-  value: {{ .Values.settings.slot }}_$(SHARD)
-- name: WALRELAY_PUBLICATION
-  value: {{ .Values.settings.publication }}_$(SHARD)
-{{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Which shard a pod of the StatefulSet is: its ordinal is at the end of its name. */}}
+{{- define "walrelay.shardEnv" -}}
+{{- if .Values.shards }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: WALRELAY_SHARD
+  value: $(POD_NAME)/{{ .Values.shards }}
+{{- end }}
+{{- end }}
+
+{{/* A check as the first shard looks at the others, too. */}}
+{{- define "walrelay.firstShardEnv" -}}
+{{- if .Values.shards }}
+- name: WALRELAY_SHARD
+  value: 0/{{ .Values.shards }}
 {{- end }}
 {{- end }}
 
@@ -201,17 +211,20 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* A container that runs `walrelay check` with the relay's settings. */}}
+{{/* A container that runs `walrelay check` with the relay's settings. Takes a list of the context and the variables of its shard. */}}
 {{- define "walrelay.check" -}}
+{{- $shard := index . 1 }}
+{{- with index . 0 -}}
 - name: check
   {{- include "walrelay.container" . | nindent 2 }}
   args:
     - check
     {{- include "walrelay.fileArgs" . | nindent 4 }}
-  {{- with include "walrelay.env" . | trim }}
+  {{- with print (include "walrelay.env" .) $shard | trim }}
   env:
     {{- . | nindent 4 }}
   {{- end }}
   volumeMounts:
     {{- include "walrelay.mounts" . | nindent 4 }}
+{{- end }}
 {{- end }}
