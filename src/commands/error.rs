@@ -121,8 +121,16 @@ pub enum CommandError {
         slot: String,
         /// Its name.
         publication: String,
+        /// It is a shard's, which `setup --apply` does not mark.
+        is_shard: bool,
         /// Why.
         why: String,
+    },
+    /// What a slot carries was changed.
+    #[error("publication \"{publication}\" was changed while its slot was waited for: no row was deleted since")]
+    Changed {
+        /// Its name.
+        publication: String,
     },
     /// The relay has passed over rows which cannot be told from others.
     #[error("no row is deleted: the relay of slot \"{slot}\" has passed over rows which cannot be told from others")]
@@ -141,6 +149,8 @@ pub enum CommandError {
         lsn: Lsn,
         /// How long it was waited for.
         waited: Duration,
+        /// What runs its relay.
+        run: String,
     },
     /// Archived rows would be published.
     #[error("publication \"{publication}\" has {archive}: what is archived would be published again")]
@@ -329,6 +339,7 @@ impl CommandError {
             Self::DeadLetters(_)
             | Self::Interrupted
             | Self::NotConfirmed { .. }
+            | Self::Changed { .. }
             | Self::NotReady { .. }
             | Self::NoRelay { .. }
             | Self::Output(_) => EXIT_RESTART,
@@ -360,6 +371,10 @@ impl CommandError {
             Self::PassedOver { forget, .. } => {
                 format!("look at them; when they are published or not needed, as the relay's role: {forget} or --force")
             }
+            Self::Changed { .. } => "the same command again, which looks at what it has now".to_owned(),
+            Self::NoProof { is_shard: true, .. } => {
+                "publications of shards have to stay as they were made; to delete rows without that proof: --force".to_owned()
+            }
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
             }
@@ -384,9 +399,7 @@ impl CommandError {
                 "the same flags resume it; --again publishes rows whether or not they were published before".to_owned()
             }
             Self::BadRow(row) => existing_row_hint(row),
-            Self::NotConfirmed { slot, .. } => {
-                format!("is its relay running? walrelay run --slot {slot}; or a longer --timeout")
-            }
+            Self::NotConfirmed { run, .. } => format!("is its relay running? {run}; or a longer --timeout"),
             Self::ArchivePublished { .. } => "an archive that the publication does not have".to_owned(),
             Self::NoArchive { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
             Self::ArchiveLacks { archive, column, .. } => {

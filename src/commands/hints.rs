@@ -216,7 +216,8 @@ fn command_case(error: &CommandError) -> usize {
         CommandError::DeadLetters(_) => 30,
         CommandError::Output(_) => 31,
         // Of the settings: `config` has their hints.
-        CommandError::Topic(_) | CommandError::Destination(_) => 32,
+        CommandError::Topic(_) | CommandError::Destination(_) => 33,
+        CommandError::Changed { .. } => 32,
     }
 }
 
@@ -247,9 +248,16 @@ fn command_errors() -> Vec<CommandError> {
         CommandError::NoRelay { address: "127.0.0.1:9464".to_owned(), source: io::Error::other("refused") },
         CommandError::CheckFailed { count: 2 },
         CommandError::NotProven { table: table(), why: "why" },
-        CommandError::NoProof { slot: slot(), publication: slot(), why: "why".to_owned() },
+        CommandError::NoProof { slot: slot(), publication: slot(), is_shard: false, why: "why".to_owned() },
+        CommandError::NoProof { slot: slot(), publication: slot(), is_shard: true, why: "why".to_owned() },
+        CommandError::Changed { publication: slot() },
         CommandError::PassedOver { slot: slot(), forget: "SELECT lo_unlink(1);".to_owned() },
-        CommandError::NotConfirmed { slot: slot(), lsn: AT, waited: Duration::from_mins(1) },
+        CommandError::NotConfirmed {
+            slot: slot(),
+            lsn: AT,
+            waited: Duration::from_mins(1),
+            run: "walrelay run --slot walrelay".to_owned(),
+        },
         CommandError::ArchivePublished { archive: "public.archive".to_owned(), publication: slot() },
         CommandError::NoArchive { archive: "public.archive".to_owned(), table: table(), database: "shop".to_owned() },
         CommandError::ArchiveLacks {
@@ -290,7 +298,15 @@ fn shard_errors() -> Vec<ShardError> {
         ShardError::NothingToMove { publication: "walrelay".to_owned(), hint: text() },
         ShardError::Exists { found: "slot \"walrelay\"".to_owned(), hint: text() },
         ShardError::Several { found: vec!["3 shards".to_owned(), "5 shards".to_owned()] },
-        ShardError::Incomplete { shard: Shard::new(0, 3).unwrap(), publication: "walrelay_0_of_3".to_owned() },
+        ShardError::incomplete(Shard::new(0, 3).unwrap(), "publication", "walrelay_0_of_3"),
+        ShardError::OnePart {
+            publication: "walrelay_0_of_3".to_owned(),
+            shard: Shard::new(0, 3).unwrap(),
+            whole: Some(("walrelay".to_owned(), "walrelay".to_owned())),
+        },
+        ShardError::OnePart { publication: "orders".to_owned(), shard: Shard::new(0, 3).unwrap(), whole: None },
+        ShardError::Moves { to: "3 shards".to_owned(), resume: text() },
+        ShardError::SharedOut { found: "3 shards".to_owned(), why: "why", hint: text() },
         ShardError::Unread { slot: "walrelay_0_of_3".to_owned(), start: "walrelay run --shard 0/3".to_owned() },
     ]
 }
@@ -332,7 +348,7 @@ fn every_hint_is_as_it_was_reviewed() {
     let errors = command_errors();
     let runs: BTreeSet<usize> = run_errors().iter().map(run_case).collect();
     let commands: BTreeSet<usize> = errors.iter().map(command_case).collect();
-    assert_eq!((runs, commands), ((0..31).collect(), (0..32).collect()), "one of each case");
+    assert_eq!((runs, commands), ((0..31).collect(), (0..33).collect()), "one of each case");
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
         let hint = error.hint().unwrap_or_else(|| "(no hint)".to_owned());

@@ -13,7 +13,7 @@ use super::error::CommandError;
 use super::output::{number, shell_quoted, typed as sql_typed};
 use super::progress::Progress;
 use super::target::{self, OutboxPlace, Target};
-use super::{AGE_COLUMNS, TypedFlags, listed};
+use super::{AGE_COLUMNS, TypedFlags, listed, shards};
 use crate::outbox::TableName;
 use crate::pg::{Connection, Purpose, identifier};
 use std::io::Write;
@@ -51,9 +51,8 @@ pub fn republish(
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
-    target::confirmed(&mut connection, &request.place)?;
-    let found = target::targets(&mut connection, &request.place, std::slice::from_ref(&request.table))?;
-    let Some(target) = found.into_iter().next() else { return Ok(()) };
+    let carriers = request.place.carriers(&mut connection)?;
+    let Some(target) = look(&mut connection, &carriers, &request.table)? else { return Ok(()) };
     let condition = request.condition.as_ref().map_or_else(|| "true".to_owned(), |sql| format!("({sql})"));
     let order = request.order.clone().unwrap_or_else(|| default_order(&target));
     let reasons = reasons(&target);
@@ -81,8 +80,31 @@ pub fn republish(
         String::new()
     };
     writeln!(out, "{} moved: the relay publishes them now{changed}", rows(moved))?;
-    writeln!(out, "next: {}", typed.complete("walrelay status --watch"))?;
+    let status = if carriers.len() > 1 { "walrelay status --all" } else { "walrelay status --watch" };
+    writeln!(out, "next: {}", typed.complete(status))?;
     Ok(())
+}
+
+/// The table, and what it is to its slot, or to those of all shards.
+fn look(
+    connection: &mut Connection,
+    carriers: &[OutboxPlace],
+    table: &TableName,
+) -> Result<Option<Target>, CommandError> {
+    let mut found = None;
+    for place in carriers {
+        target::confirmed(connection, place)?;
+        let mut targets = target::targets(connection, place, std::slice::from_ref(table))?;
+        if let Some(mut target) = targets.pop() {
+            // What one leaves out is another one's.
+            let is_share = place.shard.is_some() && shards::is_as_made(connection, &place.publication, &place.slot)?;
+            target.filtered &= !is_share;
+            let others_filter = found.is_some_and(|found: Target| found.filtered);
+            target.filtered |= others_filter;
+            found = Some(target);
+        }
+    }
+    Ok(found)
 }
 
 fn more_flags(request: &Request, force: bool) -> String {

@@ -17,6 +17,7 @@ mod slot;
 use super::backfill;
 use super::error::CommandError;
 use super::output::{Told, as_role, bytes, command, number};
+use super::shards::has_no_shards;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
@@ -104,6 +105,7 @@ pub fn setup(
         shards::set_up(connection, request, shards, out, &mut wait, stop)?;
         return Ok(None);
     }
+    has_no_shards(&mut connection, (&request.publication, &request.slot))?;
     if !request.apply {
         let facts = look(&mut connection, request)?;
         let plan = plan(request, &facts)?;
@@ -160,6 +162,7 @@ pub fn once(
         stop,
     };
     let mut connection = Connection::open(source, Purpose::Control)?;
+    has_no_shards(&mut connection, (publication, slot))?;
     if is_done(&mut connection, &request)? {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
-use crate::supervise::{EXIT_OPERATOR, RunError};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 
 /// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -74,12 +74,40 @@ pub enum ShardError {
         found: Vec<String>,
     },
     /// A part of a set is gone.
-    #[error("shard {shard} is not whole: publication \"{publication}\" does not exist")]
+    #[error("shard {shard} is not whole: {missing} does not exist")]
     Incomplete {
         /// Which.
         shard: Shard,
-        /// Its publication.
+        /// Its publication or slot.
+        missing: String,
+    },
+    /// The names of one shard were given, where all are meant.
+    #[error("publication \"{publication}\" is shard {shard} alone, which has only a part of each table's rows")]
+    OnePart {
+        /// Its name.
         publication: String,
+        /// Which.
+        shard: Shard,
+        /// Publication and slot of the whole; `None`: they are not known.
+        whole: Option<(String, String)>,
+    },
+    /// Rows go over from one set to another.
+    #[error("the rows are being moved to {to}: until that is done, nothing proves which of them are delivered")]
+    Moves {
+        /// For people.
+        to: String,
+        /// What resumes it.
+        resume: String,
+    },
+    /// There are shards, and what was asked for is for one slot.
+    #[error("the rows are shared out among {found}: {why}")]
+    SharedOut {
+        /// For people.
+        found: String,
+        /// Why that is refused.
+        why: &'static str,
+        /// What to do.
+        hint: String,
     },
     /// Rows are under way, and nobody publishes them.
     #[error("no relay reads slot \"{slot}\": its rows are under way, and would hold up all others")]
@@ -95,7 +123,12 @@ impl ShardError {
     /// Wrong settings, or for an operator.
     pub(super) const fn exit_code(&self) -> u8 {
         match self {
-            Self::TooOld { .. } | Self::KeyType { .. } | Self::NoColumn { .. } => super::EXIT_SETTINGS,
+            Self::TooOld { .. }
+            | Self::KeyType { .. }
+            | Self::NoColumn { .. }
+            | Self::OnePart { .. }
+            | Self::SharedOut { .. } => super::EXIT_SETTINGS,
+            Self::Moves { .. } => EXIT_RESTART,
             Self::Unfit { .. }
             | Self::NothingToMove { .. }
             | Self::Exists { .. }
@@ -103,6 +136,11 @@ impl ShardError {
             | Self::Incomplete { .. }
             | Self::Unread { .. } => EXIT_OPERATOR,
         }
+    }
+
+    /// That something of a shard is gone: of such a kind, with such a name.
+    pub(super) fn incomplete(shard: Shard, kind: &str, name: &str) -> Self {
+        Self::Incomplete { shard, missing: format!("{kind} \"{name}\"") }
     }
 
     pub(super) fn hint(&self) -> String {
@@ -115,7 +153,7 @@ impl ShardError {
                     .to_owned()
             }
             Self::Unfit { fix, .. } => fix.clone(),
-            Self::NothingToMove { hint, .. } | Self::Exists { hint, .. } => hint.clone(),
+            Self::NothingToMove { hint, .. } | Self::Exists { hint, .. } | Self::SharedOut { hint, .. } => hint.clone(),
             Self::Several { .. } => {
                 "drop the set that nobody reads: walrelay teardown --shards N, or walrelay teardown for the one slot"
                     .to_owned()
@@ -126,6 +164,14 @@ impl ShardError {
                     "rows committed since it went are in no slot: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
                 )
             }
+            Self::OnePart { whole: Some((publication, slot)), .. } => format!(
+                "the names without the shard, for all shards at once: --publication {} --slot {slot}",
+                shell_quoted(publication)
+            ),
+            Self::OnePart { whole: None, .. } => "the names without the shard, for all shards at once".to_owned(),
+            Self::Moves { resume, .. } => format!(
+                "walrelay status --all shows how far it is; then the same command again. If nobody moves them any more: {resume}"
+            ),
             Self::Unread { start, .. } => format!("start its relay: {start}; then the same command again"),
         }
     }
@@ -185,7 +231,7 @@ impl Set {
     pub(super) fn is_whole(&self, publication: &str) -> Result<(), ShardError> {
         let has = |shard: &Shard| self.members.iter().any(|member| member.shard == Some(*shard));
         match self.count.and_then(|count| Shard::all(count).find(|shard| !has(shard))) {
-            Some(shard) => Err(ShardError::Incomplete { shard, publication: shard.name(publication) }),
+            Some(shard) => Err(ShardError::incomplete(shard, "publication", &shard.name(publication))),
             None => Ok(()),
         }
     }
@@ -230,6 +276,88 @@ pub(super) fn sets(connection: &mut Connection, publication: &str, slot: &str) -
     }
     sets.sort_by_key(|set| set.count);
     Ok(sets)
+}
+
+/// The set of shards that has the rows now, each with its slot; `None`: there are no shards. `whole`: publication and slot.
+///
+/// # Errors
+/// The names are those of one shard; rows go over to another set; there are several sets, or one is not whole.
+pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, super::CommandError> {
+    let (publication, slot) = whole;
+    is_whole_name(connection, publication, slot)?;
+    let mut sets = sets(connection, publication, slot)?;
+    if let Some(set) = sets.iter().find(|set| set.is(Moving::Waits)) {
+        let count = set.count.unwrap_or_default();
+        let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
+        let resume = format!("walrelay setup {verb} {count} --apply");
+        return Err(ShardError::Moves { to: set.shown(), resume }.into());
+    }
+    if !sets.iter().any(|set| set.count.is_some()) {
+        return Ok(None);
+    }
+    if sets.len() > 1 {
+        return Err(ShardError::Several { found: sets.iter().map(Set::shown).collect() }.into());
+    }
+    let Some(set) = sets.pop() else { return Ok(None) };
+    set.is_whole(publication)?;
+    let lost = set.members.iter().find_map(|member| member.shard.filter(|_| member.found.is_none()));
+    match lost {
+        Some(shard) => Err(ShardError::incomplete(shard, "replication slot", &shard.name(slot)).into()),
+        None => Ok(Some(set)),
+    }
+}
+
+/// Sees that a publication is not that of one shard.
+fn is_whole_name(connection: &mut Connection, publication: &str, slot: &str) -> Result<(), super::CommandError> {
+    let mark = catalog::publication_mark(connection, publication)?;
+    let Some((shard, found)) = marker::shard(mark.comment.as_deref()) else { return Ok(()) };
+    let slot = shard.whole(slot).or_else(|| shard.whole(found));
+    let whole = shard.whole(publication).zip(slot).map(|(one, other)| (one.to_owned(), other.to_owned()));
+    Err(ShardError::OnePart { publication: publication.to_owned(), shard, whole }.into())
+}
+
+/// Sees that existing rows can be told from those of the slot, which shards have no snapshot for.
+///
+/// # Errors
+/// There are shards.
+pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> Result<(), super::CommandError> {
+    let Some(set) = settled(connection, whole)? else { return Ok(()) };
+    Err(ShardError::SharedOut {
+        found: set.shown(),
+        why: "nothing says which rows are older than their slots",
+        hint: "walrelay republish --table SCHEMA.TABLE --where SQL passes rows through the shards, whether or not they were published. Another time publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply".to_owned(),
+    }
+    .into())
+}
+
+/// Sees that one slot for all rows would not publish those of shards once more.
+///
+/// # Errors
+/// There are shards, and that slot is not.
+pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) -> Result<(), super::CommandError> {
+    let (publication, slot) = whole;
+    is_whole_name(connection, publication, slot)?;
+    let sets = sets(connection, publication, slot)?;
+    let Some(set) = sets.iter().find(|set| set.count.is_some()) else { return Ok(()) };
+    if sets.iter().any(|set| set.count.is_none()) {
+        return Ok(());
+    }
+    Err(ShardError::SharedOut {
+        found: set.shown(),
+        why: "one slot for all of them would publish each row twice",
+        hint: "one relay for each of them, with --shard and without --setup; to have one relay again: walrelay setup --reshard 1 --apply".to_owned(),
+    }
+    .into())
+}
+
+/// Whether a shard's publication is as it was when it was opened, so that each row passes the filter of one of them.
+///
+/// # Errors
+/// The connection broke.
+pub(super) fn is_as_made(connection: &mut Connection, publication: &str, slot: &str) -> Result<bool, pg::Error> {
+    let mark = catalog::publication_mark(connection, publication)?;
+    let made = marker::whole(mark.comment.as_deref(), slot).map(|whole| whole.members);
+    Ok(made.is_some() && catalog::membership(connection, publication)? == made)
 }
 
 /// The tables that a publication names.

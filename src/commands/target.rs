@@ -3,10 +3,12 @@
 //! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
 
 use super::error::CommandError;
+use super::shards::{self, ShardError};
 use crate::outbox::Mapping;
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Role};
 use crate::pg::shape::{Shape, shape};
+use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
 use crate::pgoutput::PublishedTable;
@@ -21,8 +23,34 @@ pub struct OutboxPlace {
     pub publication: String,
     /// The slot that does.
     pub slot: String,
+    /// Which shard these are of; `None`: of the whole, or there are no shards.
+    pub shard: Option<Shard>,
     /// The id's column; `None`: found by name.
     pub id_column: Option<String>,
+}
+
+impl OutboxPlace {
+    /// Where the rows go: to this slot, or to those of a set of shards, all of which are there.
+    pub(super) fn carriers(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
+        let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
+            return Ok(vec![self.clone()]);
+        };
+        let place = |member: shards::Member| Self {
+            publication: member.publication,
+            slot: member.slot,
+            shard: member.shard,
+            ..self.clone()
+        };
+        Ok(set.members.into_iter().map(place).collect())
+    }
+
+    /// What runs the relay of the slot.
+    pub(super) fn run_command(&self) -> String {
+        match self.shard {
+            Some(shard) => format!("walrelay run --shard {shard}"),
+            None => format!("walrelay run --slot {}", self.slot),
+        }
+    }
 }
 
 /// A table.
@@ -60,6 +88,9 @@ impl Target {
 /// The slot's position, if it is one that a relay on this database can read.
 pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<crate::lsn::Lsn, CommandError> {
     let Some(slot) = server::slot(connection, &place.slot)? else {
+        if let Some(shard) = place.shard {
+            return Err(ShardError::incomplete(shard, "replication slot", &place.slot).into());
+        }
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
         return Err(RunError::NoSlot { slot: place.slot.clone(), was_there }.into());

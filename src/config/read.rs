@@ -274,7 +274,7 @@ impl Reader<'_> {
 
     fn outbox_place(&mut self, args: &SourceArgs, id_column: Option<&str>) -> Result<OutboxPlace, ConfigError> {
         let Place { source, publication, slot } = self.place(args)?;
-        Ok(OutboxPlace { source, publication, slot, id_column: self.name("id-column", id_column)? })
+        Ok(OutboxPlace { source, publication, slot, shard: None, id_column: self.name("id-column", id_column)? })
     }
 
     fn place(&mut self, args: &SourceArgs) -> Result<Place, ConfigError> {

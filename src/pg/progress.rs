@@ -58,6 +58,19 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>,
     Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
 }
 
+/// Where a backfill is written down that has begun and not ended, of rows before `snapshot`: the large object; `None`: there is none.
+///
+/// # Errors
+/// The connection broke.
+pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Result<Option<u32>, Error> {
+    let found = notes::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    let is_open = |progress: &Progress| {
+        progress.snapshot == snapshot && progress.tables.values().any(|table| !table.done && table.rows > 0)
+    };
+    let open = found.iter().find(|note| serde_json::from_str(&note.text).is_ok_and(|progress| is_open(&progress)));
+    Ok(open.map(|note| note.place))
+}
+
 /// Writes it down, in one transaction.
 ///
 /// # Errors

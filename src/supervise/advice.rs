@@ -228,7 +228,8 @@ fn hint(
 
 /// What became of a publication or slot that is gone, where rows are shared out: a slot alone is never made again.
 fn of_shards(connection: &mut Connection, target: &Target, error: &RunError) -> Result<Option<Found>, pg::Error> {
-    if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. }) {
+    // A publication may also be dropped between two questions about it.
+    if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. } | RunError::NoTables { .. }) {
         return Ok(None);
     }
     let Target { publication, slot, shard, .. } = target;
@@ -246,12 +247,18 @@ fn of_shards(connection: &mut Connection, target: &Target, error: &RunError) -> 
         shard: *shard,
         to: other.count(),
     });
-    Ok(moved.map(Found::Instead).or_else(|| shard.map(|shard| Found::Hint(lost_shard(shard, slot, is_there)))))
+    let has_slot = !matches!(error, RunError::NoSlot { .. });
+    let lost = || shard.map(|shard| Found::Hint(lost_shard(shard, slot, is_there, has_slot)));
+    Ok(moved.map(Found::Instead).or_else(lost))
 }
 
-fn lost_shard(shard: Shard, slot: &str, is_there: bool) -> String {
+/// `is_there`: its publication is.
+fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> String {
     let count = shard.count();
-    if is_there {
+    if is_there && has_slot {
+        // A table without its row filter would send the rows of all shards.
+        format!("walrelay check --shard {shard} looks at all shards; no table goes into a shard's publication by hand")
+    } else if is_there {
         format!(
             "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then walrelay run --shard {shard}, with the --accept-slot-at that it may ask for; compare the table with the topics, and walrelay republish for rows that are missing",
             literal(slot)

@@ -55,6 +55,7 @@ mod rotation;
 mod secure;
 mod shapes;
 mod shards;
+mod shards_rows;
 mod signals;
 mod silent;
 mod slots;

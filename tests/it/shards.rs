@@ -18,56 +18,56 @@ use walrelay_dev::relay::Relay;
 use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint};
 
 /// A place whose slots go with it.
-struct Shards {
-    lane: Lane,
+pub(crate) struct Shards {
+    pub(crate) lane: Lane,
 }
 
 impl Shards {
-    fn with(tables: &str) -> Self {
+    pub(crate) fn with(tables: &str) -> Self {
         let lane = Lane::empty();
         lane.sql(tables);
         Self { lane }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let name = &self.lane.name;
         let mut command = Command::new(binary());
         command.args(arguments).args(["--source", &self.lane.source, "--publication", name, "--slot", name]);
         command
     }
 
-    fn output(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
     /// What it said on stdout.
     #[track_caller]
-    fn done(&self, arguments: &[&str]) -> String {
+    pub(crate) fn done(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         assert!(output.status.success(), "{}", text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Exit code and everything that it said.
-    fn refused(&self, arguments: &[&str]) -> (i32, String) {
+    pub(crate) fn refused(&self, arguments: &[&str]) -> (i32, String) {
         let output = self.output(arguments);
         (output.status.code().unwrap(), text(&output))
     }
 
     /// With a set of shards for `outbox`.
-    fn of(count: &str) -> Self {
+    pub(crate) fn of(count: &str) -> Self {
         let shards = Self::with(OUTBOX);
         shards.done(&["setup", "--shards", count, "--apply", "--table", "outbox"]);
         shards
     }
 
-    fn relay(&self, shard: &str) -> Relay {
+    pub(crate) fn relay(&self, shard: &str) -> Relay {
         self.lane.relay(&["--shard", shard])
     }
 
     /// Starts all relays of a set, and waits until they stream.
     #[track_caller]
-    fn relays(&self, count: u32) -> Vec<Relay> {
+    pub(crate) fn relays(&self, count: u32) -> Vec<Relay> {
         let mut relays: Vec<Relay> = (0..count).map(|index| self.relay(&format!("{index}/{count}"))).collect();
         for relay in &mut relays {
             relay.wait_streaming(LONG).unwrap();
@@ -75,19 +75,19 @@ impl Shards {
         relays
     }
 
-    fn slot(&self, index: u32, count: u32) -> String {
+    pub(crate) fn slot(&self, index: u32, count: u32) -> String {
         format!("{}_{index}_of_{count}", self.lane.name)
     }
 
     #[track_caller]
-    fn wait_confirmed(&self, count: u32) {
+    pub(crate) fn wait_confirmed(&self, count: u32) {
         for index in 0..count {
             self.lane.wait_confirmed_of(&self.slot(index, count));
         }
     }
 
     /// The names of all slots of the database.
-    fn slots(&self) -> Vec<String> {
+    pub(crate) fn slots(&self) -> Vec<String> {
         let sql = "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database() ORDER BY 1";
         self.lane.connect().query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
     }
@@ -122,7 +122,7 @@ impl Drop for Shards {
     }
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8([output.stdout.clone(), output.stderr.clone()].concat()).unwrap()
 }
 
@@ -322,7 +322,7 @@ fn nothing_is_lost_or_swapped_while_relays_and_the_move_itself_are_killed() {
 }
 
 /// Waits for a line of a command that runs.
-fn spawn(shards: &Shards, arguments: &[&str]) -> Child {
+pub(crate) fn spawn(shards: &Shards, arguments: &[&str]) -> Child {
     shards.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     postgres: u32,
+    /// Numbers of shards, one after the other, each for as many rounds; none: one slot
+    #[arg(long, value_delimiter = ',')]
+    shards: Vec<u8>,
 }
 
 /// Whether no row was deleted before it was delivered, and many were.
@@ -75,19 +78,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let stage = Stage::build_with(&postgres, &kafka, &binary, "outbox.event", &options, 4, &append_time)?;
     stage.connect()?.batch_execute(WATCHED)?;
     stage.connect()?.batch_execute(&format!("ALTER DATABASE {} SET synchronous_commit = off", stage.name))?;
-    stage.setup()?;
-    let mut relay = stage.relay(&[])?;
-    relay.wait_streaming(PATIENCE)?;
+    let first = arguments.shards.first().copied();
+    set_up(&stage, first, "--shards")?;
+    let mut relays = relays(&stage, first)?;
     let mut prune = prune_all_the_time(&stage)?;
     let shop = Shop::open(&stage.source, &options)?;
-    disturb(arguments.rounds, seed, &mut relay)?;
+    let rounds = arguments.rounds / arguments.shards.len().max(1);
+    let mut rng = StdRng::seed_from_u64(seed);
+    disturb(rounds, &mut rng, &mut relays)?;
+    for count in arguments.shards.iter().skip(1) {
+        set_up(&stage, Some(*count), "--reshard")?;
+        relays = self::relays(&stage, Some(*count))?;
+        line(&format!("  moved to {count} shards"));
+        disturb(rounds, &mut rng, &mut relays)?;
+    }
     ensure!(prune.exited()?.is_none(), "prune ended under way: see its log");
     let tally = shop.close()?;
-    stage.wait_confirmed(PATIENCE)?;
     wait_until_empty(&stage)?;
     prune.signal(Signal::TERM)?;
     let verdict = compare(&stage)?;
-    relay.terminate(PATIENCE)?;
+    for relay in &mut relays {
+        relay.terminate(PATIENCE)?;
+    }
     line(&format!(
         "load          {} transactions, {} rows committed, {} rolled back",
         thousands(tally.transactions),
@@ -106,6 +118,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
+/// One slot, or so many shards, made or moved to.
+fn set_up(stage: &Stage, count: Option<u8>, verb: &str) -> Result<()> {
+    let Some(count) = count else { return stage.setup().map(drop) };
+    let count = count.to_string();
+    let place = ["--source", &stage.source, "--publication", &stage.name, "--slot", &stage.name];
+    let setup = ["setup", verb, &count, "--apply", "--table", "public.outbox"];
+    walrelay_dev::relay::run_well(&stage.binary, &[&setup[..], &place].concat()).map(drop)
+}
+
+/// The relay, or one for each shard, once they stream.
+fn relays(stage: &Stage, count: Option<u8>) -> Result<Vec<Relay>> {
+    let mut relays = match count {
+        None => vec![stage.relay(&[])?],
+        Some(count) => {
+            (0..count).map(|index| stage.relay(&["--shard", &format!("{index}/{count}")])).collect::<Result<_>>()?
+        }
+    };
+    relays.iter_mut().try_for_each(|relay| relay.wait_streaming(PATIENCE).map(drop))?;
+    Ok(relays)
+}
+
 /// Whatever the age of a row, again and again.
 fn prune_all_the_time(stage: &Stage) -> Result<Guarded> {
     let mut command = std::process::Command::new(&stage.binary);
@@ -115,9 +148,10 @@ fn prune_all_the_time(stage: &Stage) -> Result<Guarded> {
     Guarded::spawn("prune", &mut command, &LastWill::default())
 }
 
-fn disturb(rounds: usize, seed: u64, relay: &mut Relay) -> Result<()> {
-    let mut rng = StdRng::seed_from_u64(seed);
+fn disturb(rounds: usize, rng: &mut StdRng, relays: &mut [Relay]) -> Result<()> {
     for number in 1..=rounds {
+        let at = rng.random_range(0..relays.len());
+        let Some(relay) = relays.get_mut(at) else { continue };
         std::thread::sleep(Duration::from_millis(rng.random_range(0..600)));
         let away = Duration::from_millis(rng.random_range(0..800));
         let killed = rng.random_bool(0.5);

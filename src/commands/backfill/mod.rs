@@ -22,6 +22,7 @@ use super::error::CommandError;
 use super::output::number;
 use super::run::{self, Error};
 use super::setup::{self, Held};
+use super::shards;
 use super::target::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
@@ -123,9 +124,11 @@ impl Job {
             source: run.source.clone(),
             publication: run.publication.clone(),
             slot: run.slot.clone(),
+            shard: None,
             id_column: None,
         };
         let mut connection = Connection::open(&run.source, Purpose::Control).map_err(CommandError::from)?;
+        shards::has_one_slot(&mut connection, (&place.publication, &place.slot))?;
         target::confirmed(&mut connection, &place)?;
         let mut outbox =
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());

@@ -3,7 +3,7 @@
 //! ```text
 //!  list the old rows: ctid, xmin, id, in one snapshot
 //!    ─► commit a logical message: it stands in the log behind every commit that the snapshot has seen
-//!    ─► wait until the slot has confirmed it: all of these are delivered
+//!    ─► wait until the slot has confirmed it, or those of all shards have: all of these are delivered
 //!    ─► delete in chunks what still stands there as it was listed
 //! ```
 //!
@@ -16,21 +16,23 @@
 //! short transaction.
 
 mod age;
+mod carriers;
 mod partitions;
 mod proof;
 
 use super::error::CommandError;
 use super::output::{duration, number, shell_quoted, typed as sql_typed};
 use super::progress::Progress;
+use super::shards::ShardError;
 use super::target::{self, OutboxPlace, Target};
 use super::{TypedFlags, listed};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
-use crate::pg::instance::{self, Sighting, Witness};
 use crate::pg::shape::shape;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, marker, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, server, sqlstate};
 use crate::supervise::RunError;
 use age::Age;
+use carriers::Carriers;
 use proof::Proof;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -107,7 +109,14 @@ pub fn prune(
             {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
-            (Err(error @ CommandError::NotConfirmed { .. }), Some(_)) => {
+            (
+                Err(
+                    error @ (CommandError::NotConfirmed { .. }
+                    | CommandError::Changed { .. }
+                    | CommandError::Shards(ShardError::Moves { .. })),
+                ),
+                Some(_),
+            ) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
             (Err(error), _) => return Err(error),
@@ -132,12 +141,11 @@ fn once(
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
-    target::confirmed(&mut connection, &request.place)?;
-    let slot = sight(&mut connection, &request.place)?;
-    let tables = tables(&mut connection, request)?;
-    let proof = if request.force { None } else { Some(Proof::find(&mut connection, &request.place, &slot)?) };
+    let carriers = Carriers::look(&mut connection, &request.place)?;
+    let tables = tables(&mut connection, request, &carriers)?;
+    let proof = if request.force { None } else { Some(carriers.proof(&mut connection)?) };
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, slot, proof, typed, notes, stop };
+    let mut round = Round { connection, request, carriers, proof, typed, notes, stop };
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
@@ -149,26 +157,25 @@ fn once(
     Ok(())
 }
 
-/// The slot as it is now.
-fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
-    let lost = || RunError::NoSlot { slot: place.slot.clone(), was_there: true };
-    Ok(instance::sight(connection, &place.slot)?.ok_or_else(lost)?)
-}
-
 /// A table to prune.
 struct Table {
     target: Target,
     age: Age,
+    /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
+    shared: Option<String>,
 }
 
-fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, CommandError> {
+fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -> Result<Vec<Table>, CommandError> {
+    // Those of all shards have the same tables.
+    let place = carriers.first();
     if request.tables.is_empty() {
-        target::only_outboxes(connection, &request.place)?;
+        target::only_outboxes(connection, place)?;
     }
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
-    let targets = target::targets(connection, &request.place, &request.tables)?;
+    let targets = target::targets(connection, place, &request.tables)?;
     let table = |target: Target| {
-        if target.filtered && !request.force {
+        let shared = if request.force { None } else { carriers.shared(connection, &target)? };
+        if target.filtered && shared.is_none() && !request.force {
             return Err(CommandError::NotProven {
                 table: target.name.to_string(),
                 why: "the publication has a row filter on it: rows that it leaves out are never delivered",
@@ -187,7 +194,7 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
                 why: "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
             });
         }
-        Ok(Table { target, age })
+        Ok(Table { target, age, shared })
     };
     targets.into_iter().map(table).collect()
 }
@@ -196,8 +203,8 @@ fn tables(connection: &mut Connection, request: &Request) -> Result<Vec<Table>, 
 struct Round<'a> {
     connection: Connection,
     request: &'a Request,
-    /// The slot when it was looked at last.
-    slot: Sighting,
+    /// The slot, or those of all shards.
+    carriers: Carriers,
     /// `None`: whatever has come through the slot.
     proof: Option<Proof>,
     typed: &'a TypedFlags,
@@ -208,7 +215,6 @@ struct Round<'a> {
 impl Round<'_> {
     fn table(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
         let started = Instant::now();
-        let since = self.since()?;
         let condition = self.condition(table);
         if self.request.dry_run {
             return self.count(table, &condition, out);
@@ -218,7 +224,7 @@ impl Round<'_> {
         let total = listed::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
         let mut deleted = 0;
         if total > 0 {
-            self.confirmed(since)?;
+            self.confirmed()?;
             deleted = self.delete(table, archive.as_deref(), total)?;
         }
         listed::close(&mut self.connection)?;
@@ -233,16 +239,17 @@ impl Round<'_> {
     /// The rows that may go.
     fn condition(&self, table: &Table) -> String {
         let older = table.age.older_than(self.request.older_than);
-        match &self.proof {
-            Some(proof) => format!("{older} AND NOT ({})", proof.keeps(&table.target, &table.age)),
+        match self.keeps(table) {
+            Some(keeps) => format!("{older} AND NOT ({keeps})"),
             None => older,
         }
     }
 
-    /// Since which transaction the slot is there, where that was written down.
-    fn since(&mut self) -> Result<Option<u64>, pg::Error> {
-        let mark = catalog::publication_mark(&mut self.connection, &self.request.place.publication)?;
-        Ok(marker::since(mark.comment.as_deref(), &self.request.place.slot))
+    /// As SQL, which rows are to stay; `None`: none.
+    fn keeps(&self, table: &Table) -> Option<String> {
+        let keeps = self.proof.as_ref()?.keeps(&table.target, &table.age);
+        let of_none = table.shared.as_ref().map(|shared| format!(" OR ({shared}) IS NOT TRUE"));
+        Some(format!("{keeps}{}", of_none.unwrap_or_default()))
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -292,7 +299,7 @@ impl Round<'_> {
     }
 
     /// Returns once everything that was committed before this call is confirmed.
-    fn confirmed(&mut self, since: Option<u64>) -> Result<(), CommandError> {
+    fn confirmed(&mut self) -> Result<(), CommandError> {
         // Visible means that the commit is in the log, if only in memory: this message comes behind it, and its own commit flushes both.
         let rows = self.connection.query(
             "BEGIN; SET LOCAL synchronous_commit = on;
@@ -302,20 +309,21 @@ impl Round<'_> {
         let started = Instant::now();
         let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
         let mut progress = Progress::new("waiting", 0);
-        while self.slot_confirmed()? <= behind {
+        while let Some(place) = self.carriers.behind(&mut self.connection, behind)? {
             if (self.stop)() {
                 return Err(CommandError::Interrupted);
             }
             if self.request.timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
                 return Err(CommandError::NotConfirmed {
-                    slot: self.request.place.slot.clone(),
+                    slot: place.slot.clone(),
                     lsn: behind,
                     waited: started.elapsed(),
+                    run: place.run_command(),
                 });
             }
             let word = format!(
                 "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
-                self.request.place.slot,
+                place.slot,
                 duration(started.elapsed())
             );
             if started.elapsed() >= next_word {
@@ -326,23 +334,7 @@ impl Round<'_> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
-        // Who drops the slot with `teardown` takes the mark away.
-        if self.since()? != since {
-            return Err(RunError::NoSlot { slot: self.request.place.slot.clone(), was_there: true }.into());
-        }
-        Ok(())
-    }
-
-    /// The slot's position, if it is the slot that was there before: one that was created meanwhile has confirmed what it never carried.
-    fn slot_confirmed(&mut self) -> Result<Lsn, CommandError> {
-        let place = &self.request.place;
-        target::confirmed(&mut self.connection, place)?;
-        let now = sight(&mut self.connection, place)?;
-        if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
-            return Err(proof::missing(place, "a slot of that name may have been created while it was waited for"));
-        }
-        self.slot = now;
-        Ok(self.slot.confirmed.unwrap_or_default())
+        self.carriers.are_unchanged(&mut self.connection)
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {
@@ -380,11 +372,11 @@ impl Round<'_> {
                 database: self.request.place.source.dbname.clone(),
             });
         };
-        let published = server::published_tables(&mut self.connection, &self.request.place.publication)?;
+        let published = server::published_tables(&mut self.connection, &self.carriers.first().publication)?;
         if *into == table.target.name || published.iter().any(|table| into.covers(table)) {
             return Err(CommandError::ArchivePublished {
                 archive: into.to_string(),
-                publication: self.request.place.publication.clone(),
+                publication: self.carriers.first().publication.clone(),
             });
         }
         let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);

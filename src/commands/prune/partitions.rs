@@ -39,8 +39,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
         return Ok(());
     }
     let oldest = catalog::oldest_running(&mut round.connection)?.unwrap_or_default();
-    let since = round.since()?;
-    round.confirmed(since)?;
+    round.confirmed()?;
     for name in old {
         let outcome = drop_partition(round, table, &name, oldest)?;
         writeln!(out, "{}: {outcome} partition {name}", table.target.name)?;
@@ -112,8 +111,7 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
         round.request.older_than.as_millis()
     ))?;
     let mut names: Vec<String> = rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect();
-    if let Some(proof) = &round.proof {
-        let lacks = proof.keeps(&table.target, &table.age);
+    if let Some(lacks) = round.keeps(table) {
         let mut proven = Vec::new();
         for name in names {
             let one = format!("SELECT FROM {name} WHERE {lacks} LIMIT 1");

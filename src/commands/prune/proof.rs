@@ -55,6 +55,13 @@ impl Proof {
         Ok(Self { seconds: whole.seconds, xid, kept: kept.ids, places })
     }
 
+    /// What is proven of the slots of two shards: a row may be in either.
+    pub(super) fn and(mut self, mut other: Self) -> Self {
+        self.kept.append(&mut other.kept);
+        self.places.append(&mut other.places);
+        Self { seconds: self.seconds.max(other.seconds), xid: self.xid.max(other.xid), ..self }
+    }
+
     /// As SQL, whether the relay has passed a row over; `None`: it has passed over none.
     pub(super) fn passed_over(&self, target: &Target) -> Option<String> {
         const BYTEA: u32 = 17;
@@ -93,7 +100,12 @@ fn forget(places: &[u32]) -> String {
 
 /// That nothing is proven.
 pub(super) fn missing(place: &OutboxPlace, why: &str) -> CommandError {
-    CommandError::NoProof { slot: place.slot.clone(), publication: place.publication.clone(), why: why.to_owned() }
+    CommandError::NoProof {
+        slot: place.slot.clone(),
+        publication: place.publication.clone(),
+        is_shard: place.shard.is_some(),
+        why: why.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -108,6 +120,10 @@ mod tests {
             proof.lacks(&age),
             "(\"at\" < pg_catalog.to_timestamp(1000) OR (age(xmin) > age('4'::xid) OR age(xmin) < 0))"
         );
-        assert_eq!(Proof { xid: None, ..proof }.lacks(&age), "\"at\" < pg_catalog.to_timestamp(1000)");
+        let never = Proof { xid: None, ..proof.clone() };
+        assert_eq!(never.lacks(&age), "\"at\" < pg_catalog.to_timestamp(1000)");
+        let later = Proof { seconds: 2000, xid: Some(7), kept: vec!["a".to_owned()], places: vec![5] };
+        let both = proof.clone().and(later).and(never);
+        assert_eq!((both.seconds, both.xid, both.kept, both.places), (2000, proof.xid, vec!["a".to_owned()], vec![5]));
     }
 }

@@ -9,6 +9,7 @@ use crate::commands::setup::Request;
 use crate::commands::shards::{Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets};
 use crate::outbox::{Role, TableName};
 use crate::pg::marker::{self, Moving};
+use crate::pg::progress;
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
@@ -176,6 +177,15 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
     if let Some(other) = other {
         let fix = format!("drop that slot first, if nobody needs it: walrelay teardown --slot {other}");
         return unfit(format!("slot \"{other}\" is read with it, too"), fix);
+    }
+    let taken = marker::taken(member.comment.as_deref(), &member.slot);
+    let unfinished = taken.map(|taken| progress::unfinished(connection, &member.slot, &taken.snapshot)).transpose()?;
+    if let Some(place) = unfinished.flatten() {
+        let why = "its existing rows are not all published, and no backfill can resume once they are shared out";
+        let fix = format!(
+            "walrelay backfill, to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
+        );
+        return unfit(why.to_owned(), fix);
     }
     if member.all_tables || has_schemas(connection, &member.publication)? {
         let why = "it names no tables, but all, or all of a schema".to_owned();

@@ -1,0 +1,161 @@
+//! The slots that carry the rows: one, or one for each shard.
+//!
+//! In: the names of the whole. Out: whether all have confirmed a position, and whether they still carry what they carried. Reads only.
+//!
+//! Invariant: what was proven of a publication before rows were listed still holds once its slot has confirmed. A move to another set of
+//! shards changes the publications in the transaction from which on their slots carry no new row ([`crate::commands::setup`]): whoever
+//! finds them unchanged has listed no row that another slot carries.
+
+use super::proof::{self, Proof};
+use crate::commands::error::CommandError;
+use crate::commands::target::{self, OutboxPlace, Target};
+use crate::lsn::Lsn;
+use crate::pg::instance::{self, Sighting, Witness};
+use crate::pg::{self, Connection, catalog, literal, marker};
+use crate::supervise::RunError;
+
+/// One of them.
+#[derive(Debug)]
+struct Carrier {
+    place: OutboxPlace,
+    /// The slot when it was looked at last.
+    slot: Sighting,
+    /// Since which transaction it is there, where that was written down.
+    since: Option<u64>,
+    /// What its publication has.
+    members: Option<String>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Carriers {
+    /// The names of the whole.
+    whole: OutboxPlace,
+    of: Vec<Carrier>,
+}
+
+impl Carriers {
+    /// Looks at them.
+    pub(super) fn look(connection: &mut Connection, whole: &OutboxPlace) -> Result<Self, CommandError> {
+        let places = whole.carriers(connection)?;
+        let look = |place: &OutboxPlace| Carrier::look(connection, place.clone());
+        let of = places.iter().map(look).collect::<Result<Vec<_>, _>>();
+        // A move that began between the two looks is seen by the second one.
+        let slots = |places: &[OutboxPlace]| places.iter().map(|place| place.slot.clone()).collect::<Vec<_>>();
+        if slots(&whole.carriers(connection)?) != slots(&places) {
+            return Err(CommandError::Changed { publication: whole.publication.clone() });
+        }
+        Ok(Self { whole: whole.clone(), of: of? })
+    }
+
+    /// The slot, or the first shard's.
+    pub(super) fn first(&self) -> &OutboxPlace {
+        self.of.first().map_or(&self.whole, |carrier| &carrier.place)
+    }
+
+    /// What is proven of all of them.
+    pub(super) fn proof(&self, connection: &mut Connection) -> Result<Proof, CommandError> {
+        let mut all: Option<Proof> = None;
+        for carrier in &self.of {
+            let proof = Proof::find(connection, &carrier.place, &carrier.slot)?;
+            all = Some(match all {
+                Some(others) => others.and(proof),
+                None => proof,
+            });
+        }
+        all.ok_or_else(|| proof::missing(&self.whole, "there is no slot"))
+    }
+
+    /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
+    pub(super) fn shared(&self, connection: &mut Connection, table: &Target) -> Result<Option<String>, CommandError> {
+        let mut filters = Vec::new();
+        for Carrier { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
+            let filter = filter(connection, &place.publication, table.shape.oid)?;
+            filters.push(
+                filter.ok_or_else(|| proof::missing(place, "it has the table without a row filter, or not at all"))?,
+            );
+        }
+        Ok((!filters.is_empty()).then(|| filters.join(" OR ")))
+    }
+
+    /// One that has not confirmed `position`; `None`: all have.
+    pub(super) fn behind(
+        &mut self,
+        connection: &mut Connection,
+        position: Lsn,
+    ) -> Result<Option<&OutboxPlace>, CommandError> {
+        for carrier in &mut self.of {
+            match carrier.confirmed(connection) {
+                Ok(confirmed) if confirmed > position => {}
+                Ok(_) => return Ok(Some(&carrier.place)),
+                // A move drops its slots, after it has changed the publications.
+                Err(error) => return Err(carrier.has_members(connection).err().unwrap_or(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sees that they carry what they carried.
+    pub(super) fn are_unchanged(&self, connection: &mut Connection) -> Result<(), CommandError> {
+        for carrier in &self.of {
+            carrier.has_members(connection)?;
+            // Who drops the slot with `teardown` takes the mark away.
+            if since(connection, &carrier.place)? != carrier.since {
+                return Err(RunError::NoSlot { slot: carrier.place.slot.clone(), was_there: true }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Carrier {
+    fn look(connection: &mut Connection, place: OutboxPlace) -> Result<Self, CommandError> {
+        target::confirmed(connection, &place)?;
+        let slot = sight(connection, &place)?;
+        let since = since(connection, &place)?;
+        let members = catalog::membership(connection, &place.publication)?;
+        Ok(Self { place, slot, since, members })
+    }
+
+    /// Sees that its publication is as it was.
+    fn has_members(&self, connection: &mut Connection) -> Result<(), CommandError> {
+        let publication = &self.place.publication;
+        if catalog::membership(connection, publication)? == self.members {
+            return Ok(());
+        }
+        Err(CommandError::Changed { publication: publication.clone() })
+    }
+
+    /// The slot's position, if it is the slot that was there before: one that was created meanwhile has confirmed what it never carried.
+    fn confirmed(&mut self, connection: &mut Connection) -> Result<Lsn, CommandError> {
+        let place = &self.place;
+        target::confirmed(connection, place)?;
+        let now = sight(connection, place)?;
+        if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
+            return Err(proof::missing(place, "a slot of that name may have been created while it was waited for"));
+        }
+        self.slot = now;
+        Ok(self.slot.confirmed.unwrap_or_default())
+    }
+}
+
+/// The slot as it is now.
+fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
+    let lost = || RunError::NoSlot { slot: place.slot.clone(), was_there: true };
+    Ok(instance::sight(connection, &place.slot)?.ok_or_else(lost)?)
+}
+
+fn since(connection: &mut Connection, place: &OutboxPlace) -> Result<Option<u64>, pg::Error> {
+    let mark = catalog::publication_mark(connection, &place.publication)?;
+    Ok(marker::since(mark.comment.as_deref(), &place.slot))
+}
+
+/// The row filter that a publication has on a table; `None`: it has none, or not the table.
+fn filter(connection: &mut Connection, publication: &str, table: u32) -> Result<Option<String>, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.pg_get_expr(m.prqual, m.prrelid) FROM pg_catalog.pg_publication_rel AS m
+           JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid WHERE p.pubname = {} AND m.prrelid = {table}",
+        literal(publication)
+    ))?;
+    Ok(rows.first().and_then(|row| row.text(0)).map(|filter| format!("({filter})")))
+}
