@@ -7,6 +7,7 @@ use super::error::ConfigError;
 use super::read::{self, Reader};
 use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
+use crate::outbox::connect::Connect;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::route::TopicSetting;
@@ -44,10 +45,18 @@ impl Reader<'_> {
                 position_header: self.layers.is_on("position-header", records.position_header.as_deref())?,
                 on_update: self.one_of("on-update", rows.on_update.as_deref(), &ON_UPDATE)?.unwrap_or_default(),
                 message_prefixes: self.message_prefixes(rows)?,
-                connect: self.layers.translation().map(|translation| Box::new(translation.connect.clone())),
+                connect: self.connect(args)?,
                 ..Mapping::default()
             },
         )
+    }
+
+    fn connect(&self, args: &RunArgs) -> Result<Option<Box<Connect>>, ConfigError> {
+        let accept = self.layers.is_on("accept-differences", args.debezium.accept_differences.as_deref())?;
+        Ok(self.layers.translation().map(|translation| {
+            let connect = translation.connect.clone();
+            Box::new(Connect { alike_envelopes: connect.alike_envelopes && !accept, ..connect })
+        }))
     }
 
     fn columns(&self, args: &RowArgs, mapping: Mapping) -> Result<Mapping, ConfigError> {

@@ -95,6 +95,8 @@ fn missing(error: PlanError) -> BadReason {
         },
         PlanError::NotAsDebezium { column, why, .. } => BadReason::Unwritable { column, value: why.to_owned() },
         PlanError::WrongType { flag, column, .. } => missing_named(flag, column),
+        // Of tables alone.
+        PlanError::EnvelopesDiffer { one, .. } => missing_named("--envelope", one),
     }
 }
 

@@ -221,7 +221,19 @@ impl Outbox {
             covered.iter().map(|table| self.catalogued(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
+        self.alike(&plans)?;
         Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+    }
+
+    /// Sees that the envelopes of all tables have the same members, where that is asked for.
+    fn alike(&self, plans: &[Plan]) -> Result<(), PlanError> {
+        let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.alike_envelopes);
+        let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
+        let members = |plan: &Plan| format!("{} has {:?}", plan.table(), plan.envelope_names);
+        match plans.iter().find(|plan| plan.envelope_names != first.envelope_names) {
+            Some(other) => Err(PlanError::EnvelopesDiffer { one: members(first), other: members(other) }),
+            None => Ok(()),
+        }
     }
 
     /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are told by their table.

@@ -188,7 +188,7 @@ fn identify(
 /// it up to `from` is done with. Rows from before may have come in while it had another shape: these are let through first.
 fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Outbox) -> Result<(), RunError> {
     match unmappable {
-        Some(error) if from >= flushed => Err(RunError::Unmappable(Box::new(error))),
+        Some(error) if from >= flushed || error.is_for_all_rows() => Err(RunError::Unmappable(Box::new(error))),
         Some(error) => {
             outbox.unmappable_from(flushed, error);
             Ok(())

@@ -220,9 +220,10 @@ impl Translator {
             }
         }
         if !envelope.is_empty() && self.out.connect.skip_missing && !self.one_table {
-            let text = "of tables of which some lack an envelope's column the router writes what the first row's table has, in all of them; \
-                        here each has its own (with one table, named in table.include.list, there is no difference)";
-            self.differs(&list, text);
+            self.out.connect.alike_envelopes = true;
+            let text = "of tables of which some lack an envelope's column the router writes what the first row's table has, in all of them: \
+                        where there are such tables, walrelay ends before the first record (--accept-differences: each table has its own)";
+            self.warn(&list, text);
         }
         self.set_list("header", headers, &list.origin);
         self.set_list("envelope", envelope, &list.origin);

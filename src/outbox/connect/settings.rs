@@ -7,6 +7,7 @@ use crate::outbox::{List, TablePatterns};
 
 /// How keys, values and headers are made of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own in the files")]
 pub struct Connect {
     /// Makes the record's key.
     pub key: Converter,
@@ -20,6 +21,8 @@ pub struct Connect {
     pub expand: Option<Expand>,
     /// Whether a header or envelope column that a table lacks is left out; else it is an error.
     pub skip_missing: bool,
+    /// Whether the tables must all have the same of the envelope's columns, where some may be missing.
+    pub alike_envelopes: bool,
     /// Whether a header whose value is null is left out, as Debezium Server does; Kafka Connect writes it as null.
     pub skip_null_headers: bool,
     /// `event.converting.failure.handling.mode=fail`: a value that cannot be converted is no null, it ends the run.
@@ -40,6 +43,7 @@ impl Default for Connect {
             modes: Modes::default(),
             expand: None,
             skip_missing: false,
+            alike_envelopes: false,
             skip_null_headers: false,
             fail_on_conversion: false,
             schemas: Schemas::default(),

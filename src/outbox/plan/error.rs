@@ -31,6 +31,14 @@ pub enum PlanError {
         /// What it is, and what helps.
         why: &'static str,
     },
+    /// Tables have different columns for the envelope, of which Debezium would write those of the first row's table.
+    #[error("envelopes of tables differ: {one}, {other}; Debezium writes that of the first row's table in all of them")]
+    EnvelopesDiffer {
+        /// A table and the members that its envelope has.
+        one: String,
+        /// Another one.
+        other: String,
+    },
     /// A column cannot do what a setting wants of it.
     #[error("column \"{column}\" of table {table}, which {flag} names, is {type_name}: {wanted} is wanted")]
     WrongType {
@@ -101,6 +109,9 @@ impl PlanError {
             Self::NotAsDebezium { .. } => {
                 "the records would not be Debezium's: change what the message names in its files".to_owned()
             }
+            Self::EnvelopesDiffer { .. } => {
+                "walrelay run --accept-differences, which gives each table its own envelope; or the same columns in all tables".to_owned()
+            }
             Self::WrongType { flag, wanted, .. } => match without(flag) {
                 Some(value) => {
                     format!(
@@ -110,6 +121,11 @@ impl PlanError {
                 None => format!("set {flag} to a column of type {wanted}"),
             },
         }
+    }
+
+    /// It holds for all rows, whatever the shapes of their time.
+    pub(crate) const fn is_for_all_rows(&self) -> bool {
+        matches!(self, Self::EnvelopesDiffer { .. })
     }
 
     /// The same, where `sql` brings the columns in.

@@ -490,3 +490,25 @@ proptest! {
         prop_assert_eq!(given.through(mapping), first);
     }
 }
+
+#[test]
+fn tables_with_other_members_in_their_envelopes_are_refused_where_debezium_would_write_the_first_ones() {
+    let plain = |id: u32, name: &str, given: &Given| PublishedTable {
+        relation: Relation { id, name: name.into(), ..given.relation() },
+        ancestors: Vec::new(),
+    };
+    let with = debezium_and("ver", TEXT, Some("1"));
+    let envelope = pairs(&[("version", "ver"), ("t", "type")]);
+    let published = |alike_envelopes, tables: &[PublishedTable]| {
+        let connect = Connect { skip_missing: true, alike_envelopes, value: PLAIN_JSON, ..Connect::default() };
+        let mapping = Mapping { envelope: envelope.clone(), ..router(connect) };
+        Outbox::new(mapping, Vec::new()).unwrap().published(tables).map(drop)
+    };
+    let differing = [plain(1, "one", &with), plain(2, "two", &debezium())];
+    let error = published(true, &differing).unwrap_err();
+    assert!(error.is_for_all_rows() && error.hint().contains("--accept-differences"), "{error}");
+    assert!(error.to_string().contains(r#"shop.one has ["version", "t"], shop.two has ["t"]"#), "{error}");
+    published(false, &differing).unwrap();
+    published(true, &[plain(1, "one", &with), plain(2, "two", &with)]).unwrap();
+    published(true, &differing[1..]).unwrap();
+}
