@@ -311,12 +311,20 @@ fn a_relay_that_is_held_at_a_bad_row_fails_the_check_with_its_own_hint() {
     let commands = first_commands(&fix);
     assert!(commands[0].iter().any(|word| word.ends_with("=dead-letter")), "{fix}");
     assert!(commands[0].contains(&lane.topic("{route}")), "the flags that it was started with: {fix}");
+    // The address may stand wherever a setting may.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("http = \"{http}\"\n")).unwrap();
+    check(&lane, &["--config", file.path().to_str().unwrap()]).level("relay", "fail", &["is stopped"]);
+    let mut arguments = check_arguments(&lane);
+    arguments.push("--json".to_owned());
+    checked_as(&arguments, &[("WALRELAY_HTTP", &http)]).level("relay", "fail", &["is stopped"]);
     drop(relay);
     assert!(check(&lane, &["--http", &http]).of("relay").is_empty());
     let flags: Vec<&str> = commands[0][1..].iter().map(String::as_str).collect();
     let relay = lane.streaming(&flags);
     let http = format!("127.0.0.1:{}", relay.http_port());
     check(&lane, &["--http", &http]).level("relay", "ok", &["streaming"]);
+    check(&lane, &["--http", "127.0.0.1:1"]).level("relay", "ok", &["no relay of slot", "127.0.0.1:1", "--http"]);
 }
 
 #[test]

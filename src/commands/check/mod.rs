@@ -117,14 +117,15 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, O
     let facts = match facts::gather(&place, outbox) {
         Ok(facts) => facts,
         Err(error) => {
-            report.findings.extend(relay::ask(config));
+            report.findings.extend(relay::ask(config, false));
             report.findings.push(postgres::unreachable(&host, error));
             return (report, Tables::default(), None);
         }
     };
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
     let mut tables = tables::tables(config, &facts, outbox);
-    report.findings.extend(relay::ask(config));
+    let is_read = facts.slot.as_ref().is_some_and(|slot| slot.reader.is_some());
+    report.findings.extend(relay::ask(config, is_read));
     report.findings.extend(postgres::findings(config, &facts));
     shards::add(config, &mut report.findings);
     report.findings.append(&mut tables.findings);

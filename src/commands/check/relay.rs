@@ -8,10 +8,19 @@ use crate::finding::{Finding, Side};
 use crate::http::HttpAddress;
 use crate::metrics::State;
 
-/// Asks the relay that serves HTTP where this run would.
-pub(super) fn ask(config: &run::Request) -> Option<Finding> {
+/// Asks the relay that serves HTTP where this run would. `is_read`: somebody reads the slot.
+pub(super) fn ask(config: &run::Request, is_read: bool) -> Option<Finding> {
     let address = config.http.as_ref().map(HttpAddress::of_this_machine)?;
-    Some(judge(&address, &of_relay(&address, &config.slot)?))
+    match of_relay(&address, &config.slot) {
+        Some(report) => Some(judge(&address, &report)),
+        None => is_read.then(|| unasked(&address, &config.slot)),
+    }
+}
+
+fn unasked(address: &str, slot: &str) -> Finding {
+    Finding::ok(Side::Postgres, "relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
+        .why("what a relay says of itself counts for more than what its slot looks like")
+        .fix("--http with the address that the relay serves, if it runs on this machine")
 }
 
 fn judge(address: &str, report: &RelayReport) -> Finding {
@@ -48,6 +57,13 @@ mod tests {
         assert_eq!((found.level, found.finding.as_str()), (Level::Fail, "the relay at h:1 is stopped: a row is bad"));
         assert_eq!(found.fix.as_deref(), Some("walrelay run --bad-row-at 0/1:0=skip"));
         assert_eq!(judged("blocked", None).level, Level::Fail);
+    }
+
+    #[test]
+    fn a_relay_that_serves_elsewhere_is_asked_for() {
+        let found = unasked("127.0.0.1:9464", "orders");
+        assert_eq!(found.level, Level::Ok);
+        assert!(found.finding.contains("127.0.0.1:9464") && found.fix.unwrap().contains("--http"));
     }
 
     #[test]
