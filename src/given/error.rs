@@ -72,6 +72,8 @@ pub enum SettingError {
     Client {
         /// They name what is wrong, and show no secret.
         text: String,
+        /// What to set, where that is known.
+        hint: Option<String>,
     },
     /// Nothing is wrong with what was set, but a secret that it names cannot be had.
     #[error("{text}")]
@@ -102,8 +104,8 @@ impl SettingError {
                 nearest.as_ref().map(|nearest| format!("the nearest valid value is {nearest}"))
             }
             Self::Exclusive { .. } => Some("leave one of them out".to_owned()),
-            Self::Refused { hint, .. } => hint.clone(),
-            Self::Unreadable { .. } | Self::Needs { .. } | Self::Client { .. } | Self::Credentials { .. } => None,
+            Self::Refused { hint, .. } | Self::Client { hint, .. } => hint.clone(),
+            Self::Unreadable { .. } | Self::Needs { .. } | Self::Credentials { .. } => None,
         }
     }
 }

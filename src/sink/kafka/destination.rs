@@ -70,7 +70,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         login,
     };
     // Librdkafka judges the rest.
-    kafka.settings("walrelay").map_err(|error| named(&error, &places))?;
+    kafka.settings("walrelay").map_err(|error| named(&error, &places, kafka.lacks_mechanism()))?;
     Ok(Arc::new(kafka))
 }
 
@@ -81,7 +81,7 @@ fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
 }
 
 /// The error, with the place of the property that it names; of several together, with that of the first that may be meant.
-fn named(error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
+fn named(error: &SettingsError, places: &[(String, Origin)], hint: Option<String>) -> SettingError {
     let is_meant = |name: &str| match error {
         SettingsError::Property { key, .. } => name == key,
         SettingsError::Together { .. } | SettingsError::Login(_) => {
@@ -89,7 +89,7 @@ fn named(error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
         }
     };
     let place = places.iter().find(|(name, _)| is_meant(name)).map(|(_, origin)| format!("{origin}: "));
-    SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()) }
+    SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()), hint }
 }
 
 /// What fixes a failure for which an operator must act.
@@ -102,16 +102,29 @@ impl Kafka {
         Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
     }
 
+    /// What librdkafka refuses, or the credentials that are missing.
+    fn refused(&self, error: &SettingsError) -> SettingError {
+        let text = error.to_string();
+        match error {
+            SettingsError::Login(_) => SettingError::Credentials { text },
+            SettingsError::Property { .. } => SettingError::Client { text, hint: None },
+            SettingsError::Together { .. } => SettingError::Client { text, hint: self.lacks_mechanism() },
+        }
+    }
+
+    /// What to set where there is to be a log-in, and not said by which mechanism: librdkafka then takes one that is not built in.
+    fn lacks_mechanism(&self) -> Option<String> {
+        let protocol = self.property("security.protocol")?.to_ascii_lowercase();
+        let is_named = ["sasl.mechanism", "sasl.mechanisms"].iter().any(|name| self.property(name).is_some());
+        (protocol.starts_with("sasl_") && !is_named).then(|| {
+            "-X sasl.mechanism=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, whichever the brokers offer"
+                .to_owned()
+        })
+    }
+
     /// A property as the user gave it.
     pub(super) fn property(&self, name: &str) -> Option<&str> {
         self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-}
-
-impl From<SettingsError> for SettingError {
-    fn from(error: SettingsError) -> Self {
-        let text = error.to_string();
-        if error.is_of_login() { Self::Credentials { text } } else { Self::Client { text } }
     }
 }
 
@@ -125,10 +138,11 @@ impl Destination for Kafka {
     }
 
     fn open(&self, client: &str, how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let settings = self.settings(client)?;
+        let refused = |error| self.refused(&error);
+        let settings = self.settings(client).map_err(refused)?;
         Ok(match how {
-            Delivery::AtLeastOnce => Box::new(KafkaSink::new(settings)?),
-            Delivery::ExactlyOnce => Box::new(KafkaSink::in_transactions(settings)?),
+            Delivery::AtLeastOnce => Box::new(KafkaSink::new(settings).map_err(refused)?),
+            Delivery::ExactlyOnce => Box::new(KafkaSink::in_transactions(settings).map_err(refused)?),
         })
     }
 
@@ -151,7 +165,7 @@ impl Destination for Kafka {
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        let settings = self.settings(client).map_err(SettingError::from)?;
+        let settings = self.settings(client).map_err(|error| self.refused(&error))?;
         Ok(Box::new(Reading::new(settings, topic)?))
     }
 }

@@ -14,7 +14,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::producer::{DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(super) struct Cluster {
     pub settings: Result<BTreeMap<String, String>, String>,
     /// Whether an idempotent producer gets its identity; `Err`: why not.
     pub idempotence: Result<(), String>,
+    /// Of the topics that matter, those that are not there and that the user may not create; `rights` tells.
+    pub forbidden: BTreeSet<String>,
 }
 
 /// A topic.
@@ -69,7 +71,7 @@ pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster,
     }
     let brokers = metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
     let idempotence = idempotence(settings);
-    Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence })
+    Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence, forbidden: BTreeSet::new() })
 }
 
 /// Whether a failure is that of an address which only the cluster itself has named.

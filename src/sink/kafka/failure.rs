@@ -113,7 +113,10 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Fa
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
-            format!("not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it")
+            format!(
+                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it; if it does not exist, to make it: \
+                 kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
+            )
         }
         code => format!("topic {topic}: {code}"),
     };

@@ -10,11 +10,12 @@
 use super::examine::Cluster;
 use super::progress::{PARTITION, TOPIC, new_topic, passes};
 use super::settings::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
-use rdkafka::admin::AdminOptions;
+use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer;
 use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
@@ -114,13 +115,32 @@ fn readable(settings: &Settings) -> Result<(), Refusal> {
 }
 
 fn makeable(settings: &Settings) -> Result<(), Refusal> {
+    made_for_trial(settings, &[new_topic()])?.into_iter().try_for_each(|outcome| match outcome {
+        Ok(_) => Ok(()),
+        Err((_, code)) => Err(Refusal::of(Some(code), &code)),
+    })
+}
+
+/// Of topics that are not there, those that this user may not create. Where that cannot be asked: none.
+pub(super) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+    let topics: Vec<NewTopic<'_>> =
+        names.iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(-1))).collect();
+    if topics.is_empty() {
+        return BTreeSet::new();
+    }
+    let outcomes = made_for_trial(settings, &topics).unwrap_or_default().into_iter();
+    outcomes
+        .filter_map(Result::err)
+        .filter(|(_, code)| Refusal::of(Some(*code), code).forbidden)
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// The cluster judges the request, and creates nothing.
+fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, Refusal> {
     let admin = settings.admin()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Refusal { forbidden: false, text: error.to_string() })?;
     let options = AdminOptions::new().request_timeout(Some(PATIENCE)).validate_only(true);
-    let made = runtime.block_on(admin.create_topics([&new_topic()], &options)).map_err(|error| Refusal::new(&error))?;
-    made.into_iter().try_for_each(|outcome| match outcome {
-        Ok(_) => Ok(()),
-        Err((_, code)) => Err(Refusal::of(Some(code), &code)),
-    })
+    runtime.block_on(admin.create_topics(topics, &options)).map_err(|error| Refusal::new(&error))
 }

@@ -83,7 +83,7 @@ impl Destination for Settings {
 
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let sink = super::open(self.clone().named(client));
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text })?))
+        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {

@@ -66,7 +66,7 @@ impl Destination for Settings {
 
     fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let sink = super::open(self.clone());
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text })?))
+        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {

@@ -11,6 +11,7 @@ use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
 use super::failure::LOGIN_HINT;
 use super::listener::{self, Speaks};
 use super::progress::TOPIC as PROGRESS_TOPIC;
+use super::rights;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
 use crate::given::units::bytes;
@@ -26,6 +27,9 @@ const OVERHEAD_BYTES: usize = 512;
 
 /// More missing topics than this are summed up.
 const TOPICS_SHOWN: usize = 20;
+
+/// What there is to be set where both sides speak TLS, and come to no agreement.
+const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
 fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
     Finding::ok(Side::Destination(KIND.name), check, finding)
@@ -49,7 +53,10 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
     let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
     match examine(&settings, &topics) {
         Err(failure) => vec![unreachable(kafka, &failure, &listener::ask(&kafka.brokers))],
-        Ok(cluster) => {
+        Ok(mut cluster) => {
+            let missing: Vec<&str> =
+                topics.iter().map(String::as_str).filter(|name| !cluster.topics.contains_key(*name)).collect();
+            cluster.forbidden = rights::not_to_be_created(&settings, &missing);
             let mut found = findings(kafka, &settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
                 found.extend(exactly_once::findings(kafka, &settings, &cluster, name));
@@ -71,9 +78,14 @@ fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     }
     match failure.class {
         FailureClass::LogIn => found.why("the brokers refuse the credentials").fix(LOGIN_HINT),
-        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => found
-            .why("nothing else could be looked at here")
-            .fix(format!("--brokers with the brokers' address; security.protocol is {protocol}")),
+        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => {
+            found.why("nothing else could be looked at here").fix(match speaks {
+                Speaks::Tls => CERTIFICATES.to_owned(),
+                Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
+                    format!("--brokers with the brokers' address; security.protocol is {protocol}")
+                }
+            })
+        }
     }
 }
 
@@ -201,7 +213,8 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
         }];
     }
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
-    match creates.map(String::as_str) {
+    let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
+    match creates.map(String::as_str).filter(|_| !forbidden) {
         Some("true") => {
             let names: Vec<&str> = missing.iter().take(TOPICS_SHOWN).map(|name| name.as_str()).collect();
             vec![
@@ -214,8 +227,10 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
             .into_iter()
             .take(TOPICS_SHOWN)
             .map(|name| {
-                let text = format!("topic {name} is not there, or may not be seen");
-                let found = if creates.is_some() { fail("topics", text) } else { warn("topics", text) };
+                let is_forbidden = cluster.forbidden.contains(name);
+                let whose = if is_forbidden { "; this user may not create it" } else { "" };
+                let text = format!("topic {name} is not there, or may not be seen{whose}");
+                let found = if creates.is_some() || is_forbidden { fail("topics", text) } else { warn("topics", text) };
                 found.why("the relay waits in front of its first record").fix(create(kafka, name))
             })
             .collect(),

@@ -30,6 +30,7 @@ pub(super) fn cluster(topic: TopicFacts) -> Cluster {
         topics: [("orders".to_owned(), topic)].into(),
         settings: Ok([("auto.create.topics.enable".to_owned(), "false".to_owned())].into()),
         idempotence: Ok(()),
+        forbidden: BTreeSet::new(),
     }
 }
 
@@ -93,6 +94,10 @@ fn a_topic_that_is_not_there_fails_unless_the_cluster_makes_it() {
     assert_eq!(found(&[], &makes, &missing), []);
     let silent = Cluster { settings: Err("no right".to_owned()), ..there };
     check(&silent, &missing, "topics", Level::Warn, "--create --topic returns");
+    for cluster in [makes, silent] {
+        let forbidden = Cluster { forbidden: ["returns".to_owned()].into(), ..cluster };
+        check(&forbidden, &missing, "topics", Level::Fail, "--create --topic returns");
+    }
 }
 
 #[test]
