@@ -4,6 +4,9 @@
 
 use serde::{Serialize, Serializer};
 
+/// What a line of the log says where only a look at both sides tells the cause.
+pub const CHECK: &str = "walrelay check, with the same flags, says what fixes it";
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

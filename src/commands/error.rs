@@ -354,7 +354,7 @@ impl CommandError {
             Self::DeadLetters(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {
-                "check the name (schema.table; capitals need double quotes, as in SQL), or let setup make it: --create-table".to_owned()
+                "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup make it: --create-table".to_owned()
             }
             Self::Refused { fix, source, .. } => return refused_hint(fix, source),
             Self::NoFailoverSlots { .. } => {
@@ -366,7 +366,9 @@ impl CommandError {
             Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
             Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
-            Self::NotReady { .. } | Self::Output(_) | Self::Topic(_) | Self::Destination(_) => return None,
+            Self::Topic(error) => return error.hint(),
+            Self::Destination(error) => return error.hint(),
+            Self::NotReady { .. } | Self::Output(_) => return None,
             Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
             Self::PassedOver { forget, .. } => {
                 format!("look at them; when they are published or not needed, as the relay's role: {forget} or --force")

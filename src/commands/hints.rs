@@ -7,7 +7,7 @@ use super::dead_letters;
 use super::error::CommandError;
 use super::shards::ShardError;
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Lack, PlanError, Role, TableName};
+use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
@@ -90,11 +90,11 @@ fn plan_errors() -> Vec<PlanError> {
         topic: topic.map(str::to_owned),
     };
     let named = Lack::Named { flag: "--header", column: "verison".to_owned(), meant: Some("v=version".to_owned()) };
-    let lacks = |lacks: Vec<Lack>, widen: Option<&str>| PlanError::Lacks {
+    let lacks = |lacks: Vec<Lack>, cause: Option<Cause>| PlanError::Lacks {
         table: table.clone(),
         lacks,
         present: present.clone(),
-        widen: widen.map(str::to_owned),
+        cause,
     };
     let wrong = |flag, wanted| PlanError::WrongType {
         table: table.clone(),
@@ -108,7 +108,15 @@ fn plan_errors() -> Vec<PlanError> {
         lacks(vec![role(Role::Payload, None, None)], None),
         lacks(vec![role(Role::Route, None, Some("orders"))], None),
         lacks(vec![named], None),
-        lacks(vec![role(Role::Payload, None, None)], Some("ALTER PUBLICATION …;")),
+        lacks(
+            vec![role(Role::Payload, None, None)],
+            Some(Cause::ColumnList { widen: "ALTER PUBLICATION …;".to_owned(), slot: "walrelay".to_owned() }),
+        ),
+        lacks(
+            vec![role(Role::Payload, Some("body"), None)],
+            Some(Cause::Past { slot: "walrelay".to_owned(), renamed: false }),
+        ),
+        PlanError::EnvelopesDiffer { one: "public.a has [\"x\"]".to_owned(), other: "public.b has []".to_owned() },
         PlanError::NotAsDebezium { table: table.clone(), column: "at".to_owned(), why: "of a type" },
         wrong("--timestamp", "timestamp"),
         wrong("--headers-column", "json"),

@@ -15,6 +15,7 @@ pub use request::{Limits, OnStop, Request};
 
 use super::notify::Notifier;
 use super::{CommandError, TypedFlags, setup};
+use crate::finding::CHECK;
 use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
@@ -128,9 +129,9 @@ impl Error {
             Self::Run(error) => error.hint(),
             Self::Setup(error) => error.hint(),
             Self::Sink { failure, kind } => (kind.hint)(failure),
-            Self::Topic(_)
-            | Self::Destination(_)
-            | Self::Bind(_)
+            Self::Topic(error) => error.hint(),
+            Self::Destination(error) => error.hint(),
+            Self::Bind(_)
             | Self::Address { .. }
             | Self::Start { .. }
             | Self::Vanished
@@ -171,7 +172,7 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Erro
         }
         Reach::Refused(failure) => Err(Error::Sink { failure, kind }),
         Reach::Silent(failure) => {
-            tracing::warn!(reason = %failure, "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
+            tracing::warn!(reason = %failure, hint = CHECK, "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
             Ok(())
         }
     }

@@ -127,17 +127,14 @@ impl TypedFlags {
         done + rest
     }
 
-    /// The commands of ours in a text, and a text that is SQL as a whole: what can be pasted as it is.
+    /// The SQL that a text begins with, and the commands of ours in it: what can be pasted as it is.
     pub fn commands(&self, text: &str) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut found: Vec<String> = leading_sql(text).map(str::to_owned).into_iter().collect();
         let mut rest = text;
         while let Some((_, from)) = rest.find("walrelay ").map(|at| rest.split_at(at)) {
             let length = self.command_length(from);
             found.extend(length.and_then(|length| from.get(..length)).map(str::to_owned));
             rest = from.get(length.unwrap_or("walrelay ".len())..).unwrap_or_default();
-        }
-        if found.is_empty() && text.ends_with(';') {
-            found.push(text.to_owned());
         }
         found
     }
@@ -198,6 +195,16 @@ impl TypedFlags {
         }
         Some(end - (last.len() - trimmed(last).len()))
     }
+}
+
+/// The statements that a text begins with: each begins with a word in capitals and has its semicolon.
+fn leading_sql(text: &str) -> Option<&str> {
+    let is_sql = |part: &str| {
+        let word = part.split_whitespace().next().map_or("", trimmed);
+        part.ends_with(';') && word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase())
+    };
+    let length = text.split_inclusive(';').take_while(|part| is_sql(part)).map(str::len).sum();
+    text.get(..length).filter(|sql| !sql.is_empty())
 }
 
 /// Without what ends a sentence or a clause.
@@ -339,6 +346,11 @@ mod tests {
             ["walrelay run --topic 'a b'", "walrelay teardown --yes"]
         );
         assert_eq!(commands("ALTER ROLE x REPLICATION;"), ["ALTER ROLE x REPLICATION;"]);
+        assert_eq!(
+            commands("BEGIN; ALTER x; COMMIT; -- older rows: walrelay republish --table t; and more;"),
+            ["BEGIN; ALTER x; COMMIT;", "walrelay republish --table t"]
+        );
+        assert_eq!(commands("if it is gone: SELECT pg_terminate_backend(7);"), [""; 0]);
         assert_eq!(commands("restart walrelay"), [""; 0]);
     }
 

@@ -10,7 +10,7 @@
 
 mod error;
 
-pub use error::{Lack, PlanError};
+pub use error::{Cause, Lack, PlanError};
 
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
@@ -476,7 +476,7 @@ impl Finder<'_> {
 
     #[cold]
     fn lacking(&self, lacks: Vec<Lack>) -> PlanError {
-        PlanError::Lacks { table: self.table.to_owned(), lacks, present: self.present(), widen: None }
+        PlanError::Lacks { table: self.table.to_owned(), lacks, present: self.present(), cause: None }
     }
 
     #[cold]

@@ -51,6 +51,22 @@ pub fn slots(connection: &mut Connection) -> Result<Vec<String>, Error> {
     )
 }
 
+/// The database of a slot, where that is not the connection's.
+///
+/// # Errors
+/// The connection broke.
+pub fn other_database_of(connection: &mut Connection, slot: &str) -> Result<Option<String>, Error> {
+    let found = names(
+        connection,
+        &format!(
+            "SELECT database FROM pg_catalog.pg_replication_slots
+              WHERE slot_name = {} AND database <> current_database()",
+            literal(slot)
+        ),
+    )?;
+    Ok(found.into_iter().next())
+}
+
 fn names(connection: &mut Connection, sql: &str) -> Result<Vec<String>, Error> {
     let rows = connection.query(&format!("{sql} LIMIT {MOST}"))?;
     Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())

@@ -32,6 +32,7 @@ pub use clock::{Clock, SystemClock};
 pub use ended::{BadRowAt, Ended, ProtocolError, Why};
 pub use progress::{Identity, Misplaced, transactional_id};
 
+use crate::finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::Outbox;
@@ -479,7 +480,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (since, was_told) = before.map_or((now, false), |(_, since, told)| (since, told));
         let told = was_told || now.saturating_duration_since(since) >= TOLD_AFTER;
         if told && !was_told {
-            tracing::warn!(reason = %failure, "publishing blocked; no data lost; Postgres retains WAL");
+            tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
         }
         self.lanes_blocked = Some((failure.text, since, told));
     }

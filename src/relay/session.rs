@@ -4,6 +4,7 @@ use super::gathered::Gathered;
 use super::pause::Brought;
 use super::rows::Change;
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
+use crate::finding::CHECK;
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, PlanError, RowContext};
 use crate::pg::frame::{Frame, FrameError};
@@ -462,7 +463,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let was_told = before.is_some_and(|blocked| blocked.told);
         let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
         if told && !was_told {
-            tracing::warn!(reason = %failure, "publishing blocked; no data lost; Postgres retains WAL");
+            tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
         }
         Blocked { failure, since, told }
     }

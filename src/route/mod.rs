@@ -176,6 +176,13 @@ pub struct TopicError {
 }
 
 impl TopicError {
+    /// What a template is, where the setting is one.
+    pub fn hint(&self) -> Option<String> {
+        (self.flag == "--topic").then(|| {
+            "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters behind it: {route|kebab}".to_owned()
+        })
+    }
+
     fn new(flag: &'static str, text: &str, at_byte: usize, problem: TopicProblem) -> Self {
         let at = text.char_indices().take_while(|&(byte, _)| byte < at_byte).count();
         Self { flag, text: text.to_owned(), at: Some(at), problem }

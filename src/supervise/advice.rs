@@ -5,9 +5,9 @@
 //! where nobody can be asked, the error's own hint stands.
 
 use super::Target;
-use super::error::RunError;
+use super::error::{RunError, not_sent};
 use crate::given::{nearest, shell_quoted};
-use crate::outbox::{Outbox, PlanError, TableName};
+use crate::outbox::{Cause, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, Moving};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
@@ -28,6 +28,8 @@ pub(crate) struct Surroundings {
     pub(crate) publications: Vec<String>,
     /// The slots that could be read from it.
     pub(crate) slots: Vec<String>,
+    /// The slot that was asked for, and its database, where that is another one.
+    pub(crate) slot_elsewhere: Option<(String, String)>,
     /// The tables that could be an outbox.
     pub(crate) outboxes: Vec<TableName>,
 }
@@ -40,7 +42,7 @@ impl Surroundings {
     pub(crate) fn gather(
         connection: &mut Connection,
         user: &str,
-        tables: &[TableName],
+        (slot, tables): (&str, &[TableName]),
         outbox: &Outbox,
     ) -> Result<Self, pg::Error> {
         let mut absent = Vec::new();
@@ -61,6 +63,7 @@ impl Surroundings {
             absent,
             publications: names::publications(connection)?,
             slots: names::slots(connection)?,
+            slot_elsewhere: names::other_database_of(connection, slot)?.map(|database| (slot.to_owned(), database)),
             outboxes: outboxes.collect(),
         })
     }
@@ -71,7 +74,13 @@ impl Surroundings {
             return Some(self.no_publication(publication));
         }
         if let RunError::NoTables { publication } = error {
-            let add = |table| format!("ALTER PUBLICATION {} ADD TABLE {};", identifier(publication), sql_name(table));
+            let add = |table: &TableName| {
+                let (name, published) = (sql_name(table), identifier(publication));
+                format!(
+                    "ALTER PUBLICATION {published} ADD TABLE {name}; {}",
+                    not_sent(&shell_quoted(&table.as_typed()))
+                )
+            };
             return self.outbox().map(add);
         }
         if let RunError::NoSlot { slot, was_there: false } = error {
@@ -107,6 +116,12 @@ impl Surroundings {
             return format!(
                 "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}",
                 shell_quoted(meant),
+                self.setup(publication)
+            );
+        }
+        if let Some((slot, database)) = &self.slot_elsewhere {
+            return format!(
+                "slot \"{slot}\" belongs to database \"{database}\": connect to that database (--source …/{database}); if it is this one that is to be read: {}",
                 self.setup(publication)
             );
         }
@@ -222,7 +237,7 @@ fn hint(
     if let Some(found) = of_shards(connection, target, error)? {
         return Ok(Some(found));
     }
-    let around = Surroundings::gather(connection, &target.source.user, &target.tables, outbox)?;
+    let around = Surroundings::gather(connection, &target.source.user, (&target.slot, &target.tables), outbox)?;
     Ok(around.hint(error).map(Found::Hint))
 }
 
@@ -270,21 +285,28 @@ fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> Strin
     }
 }
 
-/// Where all columns of the table would do, the publication is to send them. Where they would not, what is meant is among all of them.
+/// Where the table as it is published now would do, the row is an older one. Where all columns of the table would do, the publication is
+/// to send them. Where they would not, what is meant is among all of them.
 fn widened(
     connection: &mut Connection,
     target: &Target,
     outbox: &Outbox,
     error: &PlanError,
 ) -> Result<Option<Box<PlanError>>, pg::Error> {
-    let PlanError::Lacks { table, .. } = error else { return Ok(None) };
+    let PlanError::Lacks { table, present, .. } = error else { return Ok(None) };
     let tables = server::published_tables(connection, &target.publication)?;
     let is_it = |name: (String, String)| format!("{}.{}", name.0, name.1) == *table;
     let Some(mut found) = tables.into_iter().find(|found| is_it(found.relation.full_name())) else { return Ok(None) };
+    let slot = target.slot.clone();
+    if outbox.could_read(&found.relation).is_ok() {
+        let is_there = |name: &String| found.relation.columns.iter().any(|column| column.name == *name);
+        let renamed = !present.iter().all(is_there);
+        return Ok(Some(Box::new(error.clone().because(Cause::Past { slot, renamed }))));
+    }
     let Some(listed) = names::listed(connection, &target.publication, found.relation.id)? else { return Ok(None) };
     found.relation.columns = listed.columns;
     Ok(Some(Box::new(match outbox.could_read(&found.relation) {
-        Ok(()) => error.clone().widened_by(listed.widened),
+        Ok(()) => error.clone().because(Cause::ColumnList { widen: listed.widened, slot }),
         Err(error) => error,
     })))
 }
@@ -307,6 +329,7 @@ mod tests {
             slots: vec!["orders".to_owned()],
             outboxes: all(outboxes),
             grants_by_role: false,
+            slot_elsewhere: None,
         }
     }
 

@@ -17,6 +17,10 @@ pub const EXIT_RESTART: u8 = 1;
 /// An operator must act.
 pub const EXIT_OPERATOR: u8 = 2;
 
+/// What a new slot leaves out.
+const NONE_BEFORE: &str =
+    "rows committed before that are in no slot: walrelay republish --table SCHEMA.TABLE --where SQL publishes them";
+
 /// Characters of a slot's name.
 const MOST_OF_SLOT: usize = 63;
 
@@ -331,14 +335,16 @@ impl RunError {
                 pg::identifier(publication)
             ),
             Self::NoInserts { publication } => {
-                format!("ALTER PUBLICATION {} SET (publish = 'insert');", pg::identifier(publication))
+                let publication = pg::identifier(publication);
+                format!("ALTER PUBLICATION {publication} SET (publish = 'insert'); {}", not_sent("SCHEMA.TABLE"))
             }
             Self::NoTables { publication } => {
                 format!("ALTER PUBLICATION {} ADD TABLE public.outbox;", pg::identifier(publication))
             }
             Self::TableNotPublished { table, publication, .. } => {
                 let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));
-                format!("ALTER PUBLICATION {} ADD TABLE {schema}.{name};", pg::identifier(publication))
+                let publication = pg::identifier(publication);
+                format!("ALTER PUBLICATION {publication} ADD TABLE {schema}.{name}; {}", not_sent(&shell_quoted(&table.as_typed())))
             }
             Self::NothingCaptured { publication, .. } => {
                 format!("ALTER PUBLICATION {} ADD TABLE …, or name its tables with --table", pg::identifier(publication))
@@ -353,12 +359,12 @@ impl RunError {
             Self::SlotOfOtherDatabase { slot, found, wanted } => {
                 let own = another_slot(slot, wanted);
                 format!(
-                    "for a slot of this database: walrelay setup --apply --slot {own} && walrelay run --slot {own}; or connect to that database (--source …/{found})"
+                    "for a slot of this database: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}; or connect to that database (--source …/{found})"
                 )
             }
             Self::SlotOfOtherPlugin { slot, .. } | Self::TemporarySlot { slot } | Self::TwoPhaseSlot { slot } => {
                 let own = another_slot(slot, "relay");
-                format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}")
+                format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}")
             }
             Self::SlotLost { slot, .. } => format!(
                 "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; more room next time: max_slot_wal_keep_size"
@@ -407,6 +413,14 @@ fn another_slot(slot: &str, suffix: &str) -> String {
     let suffix: String = suffix.chars().map(plain).take(MOST_OF_SUFFIX).collect();
     let slot: String = slot.chars().take(MOST_OF_SLOT - 1 - suffix.len()).collect();
     format!("{slot}_{suffix}")
+}
+
+/// Goes along with SQL that makes a publication send more, as a comment in it: Postgres decodes each row by the catalogue of its time.
+/// `table`: as a command has it.
+pub(super) fn not_sent(table: &str) -> String {
+    format!(
+        "-- rows committed before that are not sent, also those that the slot has yet to pass: walrelay republish --table {table} --where SQL publishes them from the table"
+    )
 }
 
 fn where_it_stays(row: &BadRowAt) -> String {
@@ -484,6 +498,11 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
             room_for(*length)
         ));
     }
+    if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
+        return Some(
+            "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".to_owned(),
+        );
+    }
     if let pg::Error::Authentication { .. } = error {
         return Some(
             "set the user's password: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
@@ -491,7 +510,7 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
     }
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
-        (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here, or the role does not exist or may not log in".to_owned(),
+        (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here (where its lines are for TLS alone: sslmode=require in --source), or the role does not exist or may not log in".to_owned(),
         (_, sqlstate::NO_DATABASE) => "name the database in --source: postgres://user@host/DATABASE".to_owned(),
         (_, sqlstate::INSUFFICIENT_PRIVILEGE) => {
             "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".to_owned()

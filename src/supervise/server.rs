@@ -7,6 +7,7 @@ use super::Target;
 use super::acquire::{self, Known};
 use super::advice;
 use super::error::RunError;
+use crate::finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
@@ -132,7 +133,7 @@ impl Server for PgServer {
 
     fn remedy(&self, error: &Error) -> Option<&'static str> {
         let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
-        Pooler::recognise(&host.to_string(), error).map(Pooler::fix)
+        Some(Pooler::recognise(&host.to_string(), error).map_or(CHECK, Pooler::fix))
     }
 
     fn advised(&self, outbox: &Outbox, error: RunError) -> RunError {

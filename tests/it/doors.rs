@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{self, Postgres, TlsFiles, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
@@ -35,6 +35,7 @@ fn guarded() -> &'static Guarded {
             "hostssl all by_certificate 127.0.0.1/32 cert",
             // Roles of tests that change their own password.
             "host all +rotating 127.0.0.1/32 scram-sha-256",
+            "hostssl all +encrypted 127.0.0.1/32 scram-sha-256",
             "host all by_scram 127.0.0.1/32 scram-sha-256",
             "host all by_md5 127.0.0.1/32 md5",
             "host all by_password 127.0.0.1/32 password",
@@ -55,7 +56,7 @@ fn guarded() -> &'static Guarded {
         let server = Postgres::start(&options).unwrap();
         let mut client = server.connect(None).unwrap();
         let password = PASSWORD.replace('\'', "''");
-        client.batch_execute("CREATE ROLE rotating").unwrap();
+        client.batch_execute("CREATE ROLE rotating; CREATE ROLE encrypted").unwrap();
         for (user, encryption) in [
             ("by_scram", "scram-sha-256"), ("by_md5", "md5"), ("by_password", "scram-sha-256"),
             ("by_trust", "scram-sha-256"), ("by_certificate", "scram-sha-256"), ("only_tls", "scram-sha-256"),
@@ -80,9 +81,13 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn open() -> Self {
+        Self::beside(shared_kafka().unwrap(), "door")
+    }
+
+    /// The same with another Kafka, and topics whose names begin so.
+    pub(crate) fn beside(kafka: &Kafka, prefix: &str) -> Self {
         let guarded = guarded();
-        let name = guarded.server.create_unique_database("door").unwrap();
-        let kafka = shared_kafka().unwrap();
+        let name = guarded.server.create_unique_database(prefix).unwrap();
         // Over the socket, where the superuser is trusted.
         let lane = Lane {
             source: guarded.server.socket_url(&name).unwrap(),

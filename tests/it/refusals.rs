@@ -1,5 +1,7 @@
 //! What ends a run before its first row, or in the middle: the exit code, the words, and that the hint fixes it.
 
+mod mistakes;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 

@@ -224,7 +224,8 @@ pub(super) fn gather(place: &Place<'_>, outbox: &Outbox) -> Result<Facts, pg::Er
         .collect::<Result<_, _>>()?;
     let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
     let prepared = or_none(catalog::prepared(&mut connection))?;
-    let around = or_none(Surroundings::gather(&mut connection, &place.source.user, place.tables, outbox))?;
+    let around =
+        or_none(Surroundings::gather(&mut connection, &place.source.user, (place.slot, place.tables), outbox))?;
     let host = connection.host().to_owned();
     Ok(Facts { host, server, replication, publication, slot, tables, holders, prepared, around })
 }

@@ -40,6 +40,10 @@ const SCHEDULE_COLUMNS: [&str; 14] = [
 /// From how many rows on a prune without an index is felt.
 const MANY_ROWS: i64 = 10_000;
 
+/// What a change of the publication does not do.
+const OLDER_ROWS: &str =
+    "a change counts for rows committed after it: the slot sends older ones by the publication of their time";
+
 /// What was found in all tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
@@ -247,7 +251,7 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
     let of_all = if table.column_list { outbox.published(&[whole]) } else { Err(error.clone()) };
     match of_all {
         Ok(_) => fail("columns", format!("the publication's column list hides what is needed: {error}"))
-            .why("the server does not send the column")
+            .why(format!("the server does not send the column; {OLDER_ROWS}"))
             .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint())),
         // What was meant may be among the columns that are hidden.
         Err(of_all) => fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint()),
@@ -274,7 +278,7 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
     if let Some(filter) = table.filter.as_ref().filter(|_| config.shard.is_none()) {
         found.push(
             warn("row_filter", format!("only rows where {filter}"))
-                .why("other rows are never published, and nobody is told")
+                .why(format!("other rows are never published, and nobody is told; {OLDER_ROWS}"))
                 .fix(in_publication(config, table, true, None).unwrap_or_default()),
         );
     }

@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Columns are not there: all that are missing.
-    #[error("{}table {table} has no column {}; it has {}", hidden(widen.as_deref()), joined(lacks), listed(present))]
+    #[error("{}table {table} has no column {}; it has {}", because(cause.as_ref()), joined(lacks), listed(present))]
     Lacks {
         /// `schema.table`.
         table: String,
@@ -18,8 +18,8 @@ pub enum PlanError {
         lacks: Vec<Lack>,
         /// The columns that are there.
         present: Vec<String>,
-        /// SQL that brings the columns in, where only the publication's column list hides them.
-        widen: Option<String>,
+        /// Why, where the table itself has them.
+        cause: Option<Cause>,
     },
     /// A column's type has no form that Debezium would give it.
     #[error("column \"{column}\" of table {table} is {why}")]
@@ -52,6 +52,25 @@ pub enum PlanError {
         type_name: String,
         /// What it should be.
         wanted: &'static str,
+    },
+}
+
+/// Why columns do not come that the table has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// The publication's column list hides them.
+    ColumnList {
+        /// SQL that lists all columns.
+        widen: String,
+        /// The slot, which has rows under the old list.
+        slot: String,
+    },
+    /// The row was committed before: Postgres decodes it by the catalogue of its time.
+    Past {
+        /// The slot.
+        slot: String,
+        /// A column of then has another name now, or is gone.
+        renamed: bool,
     },
 }
 
@@ -90,6 +109,11 @@ impl fmt::Display for Lack {
 }
 
 impl Lack {
+    /// Which column is meant cannot be told.
+    fn is_open(&self) -> bool {
+        self.flag().1.is_none()
+    }
+
     /// The flag that brings it, with its value; `None`: which column is meant cannot be told.
     fn flag(&self) -> (&'static str, Option<&str>) {
         match self {
@@ -100,11 +124,26 @@ impl Lack {
     }
 }
 
+/// How rows are published that the slot will only ever send without what is needed.
+fn anew(slot: &str, table: &str) -> String {
+    format!(
+        "a new slot leaves them out: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; then walrelay republish --table {} --where SQL publishes them from the table",
+        shell_quoted(table)
+    )
+}
+
 impl PlanError {
     /// What fixes it.
     pub fn hint(&self) -> String {
         match self {
-            Self::Lacks { widen: Some(sql), .. } => sql.clone(),
+            Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => {
+                format!("{widen} -- rows committed before that come by the old list all the same: {}", anew(slot, table))
+            }
+            Self::Lacks { cause: Some(Cause::Past { slot, renamed }), lacks, table, .. }
+                if !renamed || lacks.iter().any(Lack::is_open) =>
+            {
+                anew(slot, table)
+            }
             Self::Lacks { lacks, present, .. } => lacks_hint(lacks, present),
             Self::NotAsDebezium { .. } => {
                 "the records would not be Debezium's: change what the message names in its files".to_owned()
@@ -128,11 +167,11 @@ impl PlanError {
         matches!(self, Self::EnvelopesDiffer { .. })
     }
 
-    /// The same, where `sql` brings the columns in.
+    /// The same, with why columns do not come that the table has.
     #[must_use]
-    pub(crate) fn widened_by(mut self, sql: String) -> Self {
-        if let Self::Lacks { widen, .. } = &mut self {
-            *widen = Some(sql);
+    pub(crate) fn because(mut self, found: Cause) -> Self {
+        if let Self::Lacks { cause, .. } = &mut self {
+            *cause = Some(found);
         }
         self
     }
@@ -150,12 +189,10 @@ fn without(flag: &str) -> Option<&'static str> {
 /// One command with all flags.
 fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
     let mut command = "walrelay run".to_owned();
-    let mut is_open = false;
     for (flag, value) in lacks.iter().map(Lack::flag) {
-        is_open |= value.is_none();
         command.extend([" ", flag, " ", &value.map_or_else(|| "COLUMN".to_owned(), shell_quoted)]);
     }
-    if !is_open {
+    if !lacks.iter().any(Lack::is_open) {
         return command;
     }
     let generated = "(a generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored)";
@@ -166,8 +203,14 @@ fn joined(lacks: &[Lack]) -> String {
     lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", none ")
 }
 
-fn hidden(widen: Option<&str>) -> &'static str {
-    if widen.is_some() { "the publication's column list hides what is needed: " } else { "" }
+fn because(cause: Option<&Cause>) -> &'static str {
+    match cause {
+        Some(Cause::ColumnList { .. }) => "the publication's column list hides what is needed: ",
+        Some(Cause::Past { .. }) => {
+            "a row was committed before its table was published with the columns that it is published with now: "
+        }
+        None => "",
+    }
 }
 
 fn listed(columns: &[String]) -> String {

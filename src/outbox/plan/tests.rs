@@ -191,9 +191,27 @@ fn a_column_that_could_be_one_of_several_is_left_to_the_user() {
 
 #[test]
 fn a_column_that_only_the_publication_hides_is_brought_in_by_sql() {
-    let error = planned(&texts("id type"), &Mapping::default()).unwrap_err().widened_by("ALTER x;".to_owned());
+    let list = Cause::ColumnList { widen: "ALTER x;".to_owned(), slot: "s".to_owned() };
+    let error = planned(&texts("id type"), &Mapping::default()).unwrap_err().because(list);
     assert!(error.to_string().starts_with("the publication's column list hides what is needed: table shop.outbox"));
-    assert_eq!(error.hint(), "ALTER x;");
+    let hint = error.hint();
+    assert!(hint.starts_with("ALTER x; -- rows committed before that come by the old list all the same: "), "{hint}");
+    assert!(hint.contains("walrelay teardown --slot s --yes && walrelay setup --apply --slot s; "), "{hint}");
+}
+
+#[test]
+fn rows_from_before_the_present_columns_need_a_new_slot_unless_another_column_had_the_value() {
+    let of_the_past = |names: &str, renamed| {
+        let slot = "s".to_owned();
+        planned(&texts(names), &Mapping::default()).unwrap_err().because(Cause::Past { slot, renamed })
+    };
+    let error = of_the_past("id type", true);
+    assert!(error.to_string().starts_with("a row was committed before its table was published with the columns"));
+    let hint = error.hint();
+    assert!(hint.contains("walrelay teardown --slot s --yes && walrelay setup --apply --slot s; "), "{hint}");
+    assert!(hint.contains("walrelay republish --table shop.outbox --where SQL"), "{hint}");
+    assert_eq!(of_the_past("id type payloads", true).hint(), "walrelay run --payload-column payloads");
+    assert_eq!(of_the_past("id type payloads", false).hint(), hint, "what looks alike is another column");
 }
 
 #[test]
