@@ -339,7 +339,8 @@ impl RunError {
                 format!("ALTER PUBLICATION {publication} SET (publish = 'insert'); {}", not_sent("SCHEMA.TABLE"))
             }
             Self::NoTables { publication } => {
-                format!("ALTER PUBLICATION {} ADD TABLE public.outbox;", pg::identifier(publication))
+                let publication = pg::identifier(publication);
+                format!("ALTER PUBLICATION {publication} ADD TABLE public.outbox; {}", not_sent("public.outbox"))
             }
             Self::TableNotPublished { table, publication, .. } => {
                 let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));

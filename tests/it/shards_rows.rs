@@ -1,9 +1,10 @@
 //! What deletes, repeats and backfills rows, where these are shared out among shards: for all of them at once, or not at all.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command};
 
+use anyhow::bail;
 use rustix::process::Signal;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
@@ -129,10 +130,18 @@ fn prune_deletes_nothing_while_rows_move_to_other_shards() {
     let mut waits = spawn(&shards, &PRUNE);
     let mut notes = BufReader::new(waits.stderr.take().unwrap()).lines();
     assert!(notes.next().unwrap().unwrap().contains("waiting for slot"));
-    let moving = spawn(&shards, &["setup", "--reshard", "2", "--apply"]);
+    let mut moving = spawn(&shards, &["setup", "--reshard", "2", "--apply"]);
     let cut = "SELECT count(*) = 2 FROM pg_publication_tables WHERE pubname LIKE '%\\_of\\_2'";
     let mut client = shards.lane.connect();
-    wait_until(LONG, "the cut", || Ok(client.query_one(cut, &[])?.get(0))).unwrap();
+    wait_until(LONG, "the cut", || {
+        if moving.try_wait()?.is_some() {
+            let mut said = String::new();
+            moving.stderr.take().into_iter().try_for_each(|mut stderr| stderr.read_to_string(&mut said).map(drop))?;
+            bail!("the move has ended: {said}");
+        }
+        Ok(client.query_one(cut, &[])?.get(0))
+    })
+    .unwrap();
     // No relay of the new set publishes it yet.
     shards.lane.sql(&rows(11, 11));
     let (code, said) = shards.refused(&[&PRUNE[..], &["--force"]].concat());
