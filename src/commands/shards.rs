@@ -161,7 +161,7 @@ impl ShardError {
             Self::Incomplete { shard, .. } => {
                 let count = shard.count();
                 format!(
-                    "rows committed since it went are in no slot: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
+                    "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
                 )
             }
             Self::OnePart { whole: Some((publication, slot)), .. } => format!(

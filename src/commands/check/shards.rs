@@ -58,7 +58,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
             Finding::fail(Side::Postgres, CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
         return vec![
             finding
-                .why("their rows are published by nobody, and those committed since are in no slot")
+                .why("their rows are published by nobody, and those committed since are in no slot; before you drop the others, let their relays publish what waits there, and stop them")
                 .fix(format!("walrelay teardown --shards {count} && {set_up}; then compare the table with the topics")),
         ];
     }
