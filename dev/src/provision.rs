@@ -16,14 +16,16 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Instant;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::account::{self, Account};
+use crate::process;
 
 /// The Postgres that is used when nothing else is said.
 pub const DEFAULT_POSTGRES: u32 = 17;
@@ -40,6 +42,9 @@ const KAFKA_POM: &str = include_str!("../pom/kafka.xml");
 
 /// The oldest Java that Kafka 4 runs on.
 const OLDEST_JAVA: u32 = 17;
+
+/// A deadline that only a failure reaches.
+const RUNNABLE_WITHIN: Duration = Duration::from_secs(30);
 
 /// One Postgres on disk.
 #[derive(Debug, Clone)]
@@ -203,8 +208,20 @@ fn bring_postgres(version: &str, home: &Path) -> Result<()> {
     ])?;
     unpack(&archive_in(&jar)?, home)?;
     fs::remove_dir_all(&jar)?;
+    wait_runnable(&home.join("bin/postgres"))?;
     say(&format!("Postgres {version}: there after {:.0} s", started.elapsed().as_secs_f64()));
     Ok(())
+}
+
+/// Waits until a program that was just written can be run: a process that another thread has begun to start meanwhile holds its file
+/// open for writing, until it is another program itself.
+fn wait_runnable(program: &Path) -> Result<()> {
+    process::wait_until(RUNNABLE_WITHIN, "a program to be closed", || {
+        match Command::new(program).arg("-V").stdout(Stdio::null()).status() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => Ok(false),
+            outcome => Ok(outcome.map(|_| true)?),
+        }
+    })
 }
 
 fn bring_kafka(libs: &Path) -> Result<()> {
