@@ -17,7 +17,7 @@ use crate::sink::destination::NoDeadLetters;
 use crate::sink::kinds::KINDS;
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::{RunError, chain};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -338,13 +338,17 @@ fn of_destinations(text: &mut String) {
         writeln!(text, "\n# {}", kind.title).unwrap();
         let labels: BTreeSet<&str> = (kind.refusals)().into_iter().chain((kind.reasons)()).collect();
         for (class, name) in
-            [(FailureClass::LogIn, "log-in"), (FailureClass::Topic, "topic"), (FailureClass::Row, "row")]
+            [(FailureClass::LogIn, "credentials"), (FailureClass::Topic, "topic"), (FailureClass::Row, "row")]
         {
+            let mut hints: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for reason in &labels {
                 let hint = (kind.hint)(&Failure { class, reason, text: "…".to_owned() });
                 if let Some(hint) = hint {
-                    writeln!(text, "{name}, {reason}\n  {hint}").unwrap();
+                    hints.entry(hint).or_default().push(reason);
                 }
+            }
+            for (hint, reasons) in hints {
+                writeln!(text, "{name}: {}\n  {hint}", reasons.join(", ")).unwrap();
             }
         }
     }

@@ -440,7 +440,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
             format!("{stays}: walrelay run --on-update warn, which skips updates and logs them, or --on-update skip")
         }
         BadReason::GoneTable => format!(
-            "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has tables that are no outbox, put {} into it again, made anew if need be, and name it with --table as well); if it is no outbox, --bad-row-at {at}=skip; then start walrelay again",
+            "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has other tables than outboxes, add {} to it again, recreated if need be, and name it with --table as well); if it was no outbox table, --bad-row-at {at}=skip; then start walrelay again",
             row.row.table
         ),
         BadReason::NullRoute { .. }

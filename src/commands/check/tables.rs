@@ -278,7 +278,7 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
     if let Some(filter) = table.filter.as_ref().filter(|_| config.shard.is_none()) {
         found.push(
             warn("row_filter", format!("only rows where {filter}"))
-                .why(format!("other rows are never published, and nobody is told; {OLDER_ROWS}"))
+                .why(format!("other rows are never published, without any message; {OLDER_ROWS}"))
                 .fix(in_publication(config, table, true, None).unwrap_or_default()),
         );
     }

@@ -112,7 +112,7 @@ impl Kafka {
         }
     }
 
-    /// What to set where there is to be a log-in, and not said by which mechanism: librdkafka then takes one that is not built in.
+    /// What to set where SASL is to authenticate and no mechanism is named: librdkafka then takes one that is not built in.
     fn lacks_mechanism(&self) -> Option<String> {
         let protocol = self.property("security.protocol")?.to_ascii_lowercase();
         let is_named = ["sasl.mechanism", "sasl.mechanisms"].iter().any(|name| self.property(name).is_some());

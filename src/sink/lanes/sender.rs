@@ -25,7 +25,7 @@ pub(super) struct Sender {
     /// Something was pushed since the last poll.
     pushed: bool,
     in_flight: InFlight,
-    /// Memory of the chunks that are handed over.
+    /// Memory of the chunks that the client's side has.
     lent_bytes: usize,
     bound: u64,
     generation: u64,

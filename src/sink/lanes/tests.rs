@@ -413,5 +413,5 @@ async fn records_leave_at_once_to_an_idle_client_and_gather_beside_others_until_
     push(&mut sender);
     receiver.publish();
     push(&mut sender);
-    assert_eq!(come(&mut receiver).await, 2, "all that were handed over are reported");
+    assert_eq!(come(&mut receiver).await, 2, "all that the client had are reported");
 }

@@ -37,7 +37,7 @@ pub(super) struct Entry {
     pub(super) tag: Tag,
     /// The place of its partition.
     pub(super) partition: u32,
-    /// The partition that goes on once it is delivered: it stands for a record that was refused there.
+    /// The partition that resumes once it is delivered, where it replaces a record that was refused.
     pub(super) releases: Option<Released>,
     /// Rises with each record that is taken.
     pub(super) sequence: u64,
@@ -102,8 +102,8 @@ impl Entries {
         ticket
     }
 
-    /// Whether all these records are in flight. Brings their entries near, which costs less than one by one.
-    pub(super) fn hold(&self, tickets: impl Iterator<Item = Ticket>) -> bool {
+    /// Whether all these records are in flight. Loads their entries into the cache together, which costs less than one by one.
+    pub(super) fn have(&self, tickets: impl Iterator<Item = Ticket>) -> bool {
         tickets.fold(true, |all, ticket| all & self.slots.get(ticket.place as usize).is_some_and(|it| it.is(ticket)))
     }
 
@@ -170,9 +170,9 @@ mod tests {
         assert_eq!((second.place, entries.slots.len()), (first.place, 1));
         assert_ne!(first, second);
         assert_eq!(entries.get(second).sequence, 2);
-        assert!(entries.hold([second].into_iter()));
-        assert!(!entries.hold([second, first].into_iter()));
-        assert!(!entries.hold([Ticket { place: 1, generation: 0 }].into_iter()));
+        assert!(entries.have([second].into_iter()));
+        assert!(!entries.have([second, first].into_iter()));
+        assert!(!entries.have([Ticket { place: 1, generation: 0 }].into_iter()));
     }
 
     #[test]

@@ -297,7 +297,7 @@ impl Partitions {
     /// # Panics
     /// One of them is not in flight.
     pub fn prepare(&self, tickets: impl Iterator<Item = Ticket>) {
-        assert!(self.entries.hold(tickets), "a second report for one record");
+        assert!(self.entries.have(tickets), "a second report for one record");
     }
 
     /// A record was delivered.

@@ -1,14 +1,14 @@
-//! A set-up that works, the command that a person types there, and what the person's hands can do.
+//! A configuration that works, the command that a person types there, and what the person's hands can do.
 //!
 //! Postgres asks for a password by SCRAM, with TLS; Kafka lets in by SCRAM over TLS, and each user writes what its rights say. The role
 //! of the relay owns nothing. The owner of database and publication is another one, as whom SQL runs.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use walrelay_dev::consume::Record;
+use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 use crate::doors::Door;
@@ -167,16 +167,19 @@ impl Place {
         let environment: Vec<(&str, &str)> =
             self.environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let mut relay = Relay::start(&binary(), &arguments, &environment).unwrap();
-        let (deadline, mut is_filled) = (Instant::now() + LONG, false);
-        while Instant::now() < deadline {
+        let (mut is_filled, mut outcome) = (false, None);
+        let waited = wait_until(LONG, "a hint or the rows", || {
             if let Some(code) = relay.exited().unwrap() {
                 assert!([2, 64].contains(&code), "{code}: {}", relay.log());
                 let log = relay.log();
                 let hint = log.lines().find_map(|line| line.strip_prefix("hint: "));
-                return Outcome::Says(hint.unwrap_or_else(|| panic!("no hint: {arguments:?}: {log}")).to_owned());
+                outcome =
+                    Some(Outcome::Says(hint.unwrap_or_else(|| panic!("no hint: {arguments:?}: {log}")).to_owned()));
+                return Ok(true);
             }
             if let Some(hint) = hint_in(&relay.log()) {
-                return Outcome::Says(hint);
+                outcome = Some(Outcome::Says(hint));
+                return Ok(true);
             }
             if !is_filled && relay.get("/readyz").is_ok_and(|answer| answer.status == 200) {
                 is_filled = true;
@@ -184,11 +187,12 @@ impl Place {
                 (before..before + BATCH).for_each(|id| self.commit(id.to_string()));
             }
             if is_filled && relay.metric("walrelay_events_total").is_ok_and(|count| count > 0.0) && self.has_all() {
-                return Outcome::Flows;
+                outcome = Some(Outcome::Flows);
             }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("it waits and says nothing: {arguments:?}: {}", relay.log());
+            Ok(outcome.is_some())
+        });
+        waited.unwrap_or_else(|error| panic!("{error}: {arguments:?}: {}", relay.log()));
+        outcome.unwrap()
     }
 
     fn records(&self) -> Vec<Record> {
