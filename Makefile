@@ -24,7 +24,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints outage big backfill shards bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -120,6 +120,12 @@ shards: ## Measure a backlog that 1, 2 and 4 relays share, and what decoding the
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev shards $(ARGS)
+
+soak: HOURS = 2
+soak: ## HOURS=2 of 10,000 rows of 1 kB a second with a fault every few minutes: memory, file descriptors, slot lag, into benches/results
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins --release
+	$(target)/release/walrelay-dev soak --hours $(HOURS) $(ARGS)
 
 # One program each for what belongs side by side: backlogs and steady streams on loopback, then the same across a network.
 bench: ## Measure beside pg_recvlogical and Debezium, on loopback and across a network, RUNS=5 each, into benches/results (QUICK=1: less)

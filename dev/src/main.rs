@@ -6,6 +6,7 @@ mod binary;
 mod chosen;
 mod commands;
 mod distance;
+mod machine;
 mod screen;
 mod to;
 
@@ -17,7 +18,7 @@ use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
     backfill, bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
-    migrations, prune_chaos, shards,
+    migrations, prune_chaos, shards, soak,
 };
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
@@ -67,6 +68,8 @@ enum Command {
     Backfill(backfill::Arguments),
     /// Measure a backlog that several relays share, and the CPU time of their walsenders
     Shards(shards::Arguments),
+    /// Write for hours with a fault every few minutes, and look what grows: memory, file descriptors, the slot's lag
+    Soak(soak::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,7 @@ fn run(command: Command) -> Result<bool> {
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
         Command::Backfill(arguments) => backfill::run(&arguments),
         Command::Shards(arguments) => shards::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
     }
 }
 

@@ -242,6 +242,14 @@ pub fn memory_kib(pid: u32) -> Result<Memory> {
     Ok(Memory { peak, now })
 }
 
+/// How many files, sockets and pipes a process has open.
+///
+/// # Errors
+/// There is no such process, or it is somebody else's.
+pub fn files(pid: u32) -> Result<u64> {
+    Ok(u64::try_from(fs::read_dir(format!("/proc/{pid}/fd"))?.count())?)
+}
+
 /// Resident memory of a process, in KiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {

@@ -12,3 +12,4 @@ pub(crate) mod demo;
 pub(crate) mod migrations;
 pub(crate) mod prune_chaos;
 pub(crate) mod shards;
+pub(crate) mod soak;

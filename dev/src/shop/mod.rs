@@ -233,7 +233,7 @@ fn work_connected(
 }
 
 /// Whether the connection broke, the server is on its way down or up, or a deadlock chose us: the transaction is undone.
-fn is_lost(error: &::postgres::Error) -> bool {
+pub fn is_lost(error: &::postgres::Error) -> bool {
     let Some(code) = error.code().map(|code| code.code().to_owned()) else { return true };
     code.starts_with("57P") || code.starts_with("08") || code.starts_with("40")
 }

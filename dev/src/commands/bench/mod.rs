@@ -14,7 +14,6 @@ mod case;
 mod debezium;
 mod figure;
 mod ground;
-mod machine;
 mod measure;
 mod plot;
 mod report;
@@ -30,6 +29,7 @@ use walrelay_dev::provision;
 
 use crate::binary::Binary;
 use crate::distance::Distance;
+use crate::machine;
 use crate::screen::{failure, line, thousands};
 use crate::to::To;
 use case::{Delivery, Kind, Load, Reading, Size, Way};

@@ -10,7 +10,8 @@ use super::figure::{Figure, figure_of};
 use super::measure::Run;
 use super::subject::Name;
 use super::writers::Writers;
-use super::{machine, plot, steady};
+use super::{plot, steady};
+use crate::machine;
 use crate::screen::thousands;
 
 /// All runs of one subject on one case.

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 /// Processor, memory, system, and the load before the first run.
-pub(super) fn describe() -> Value {
+pub(crate) fn describe() -> Value {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = cpu.lines().find(|line| line.starts_with(name))?;
@@ -28,7 +28,7 @@ fn kernel(release: &str) -> String {
 }
 
 /// The same in one line.
-pub(super) fn line(machine: &Value) -> String {
+pub(crate) fn line(machine: &Value) -> String {
     let text = |name: &str| machine.get(name).map(|value| value.to_string().replace('"', "")).unwrap_or_default();
     format!(
         "{}, {} cores, {} GiB, Linux {}, load {} before",
