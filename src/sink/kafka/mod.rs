@@ -135,9 +135,9 @@ impl KafkaSink {
         Ok(Self {
             producer: senders.first(),
             topics: Topics::new(settings.partitioner(), lanes),
+            partitions: Partitions::new(settings.linger()),
             settings,
             senders,
-            partitions: Partitions::default(),
             retired: Vec::new(),
             now,
             reports: Vec::new(),
@@ -159,6 +159,12 @@ impl KafkaSink {
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
+    }
+
+    /// What was handed over should leave.
+    fn let_go(&mut self) {
+        self.senders.let_go();
+        self.partitions.let_go();
     }
 
     /// Another producer takes the place of the first lane's, which ends, with everything that was taken.
@@ -241,7 +247,7 @@ impl Sink for KafkaSink {
         }
         let mut lanes = self.senders.with(&self.topics);
         if self.partitions.turn(self.now, &mut lanes, each) {
-            self.senders.let_go();
+            self.let_go();
         }
         self.senders.urge(self.now);
         self.tell();
@@ -282,7 +288,7 @@ impl Sink for KafkaSink {
     /// See `client`.
     fn ran_dry(&mut self) {
         if self.partitions.in_flight().records > 0 {
-            self.senders.let_go();
+            self.let_go();
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 const MOST_REQUESTS: usize = 5;
 const PARTITIONS: i32 = 4;
 const RECORDS: u64 = 120;
+const LINGER: Duration = Duration::from_millis(50);
 
 /// Splitmix64.
 struct Dice(u64);
@@ -346,7 +347,7 @@ impl Partitions {
 /// A partition's log holds something else.
 fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
     let mut world = World::new(seed, lanes);
-    let mut partitions = Partitions::default();
+    let mut partitions = Partitions::new(LINGER);
     let place = |partition: i32| Place {
         topic: 0,
         partition,
@@ -371,6 +372,9 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
         world.step(&mut partitions, &mut reported);
         if world.dice.one_in(10) {
             world.form_dead_letters();
+        }
+        if world.dice.one_in(7) {
+            partitions.let_go();
         }
         world.now += Duration::from_millis(world.dice.below(20));
         let now = world.now;
@@ -453,7 +457,7 @@ fn handed(world: &World) -> usize {
 
 #[test]
 fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
     world.bad.clear();
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
     let now = world.now;
@@ -484,7 +488,7 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
 
 #[test]
 fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
     world.bad.clear();
     let now = world.now;
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
@@ -501,9 +505,71 @@ fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
     assert!(!enqueue(2, &mut partitions, &mut world), "others may join the third");
 }
 
+/// One lane, one proven partition.
+fn proven() -> (World, Partitions, u32) {
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
+    world.bad.clear();
+    let now = world.now;
+    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
+    offer_plain(&mut partitions, at, 1, now, &mut world);
+    answer(&mut partitions, 1, now, &mut world);
+    partitions.turn(now, &mut world, &mut |_| {});
+    (world, partitions, at)
+}
+
+fn offer_plain(partitions: &mut Partitions, at: u32, records: u64, now: Instant, world: &mut World) {
+    for number in 0..records {
+        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
+        partitions.enqueue(at, &record(b"7"), tag, now, world);
+    }
+}
+
+/// So many of what was handed over first are delivered.
+fn answer(partitions: &mut Partitions, records: usize, now: Instant, world: &mut World) {
+    let waiting = world.producers[0].waiting.get_mut(&0).unwrap();
+    let messages: Vec<Message> = waiting.drain(..records).collect();
+    for message in messages {
+        partitions.delivered(message.ticket, now);
+    }
+}
+
+#[test]
+fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_then_leaves_together() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_plain(&mut partitions, at, 7, now, &mut world);
+    assert_eq!(handed(&world), 7, "they may still gather in the producer");
+    partitions.let_go();
+    offer_plain(&mut partitions, at, 20, now, &mut world);
+    assert_eq!(handed(&world), 7, "they have left, and nothing leaves behind them");
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
+    partitions.let_go();
+    answer(&mut partitions, 2, now, &mut world);
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
+    assert_eq!(handed(&world), 5);
+    answer(&mut partitions, 1, now, &mut world);
+    assert!(partitions.turn(now, &mut world, &mut |_| {}), "they were told to leave while they waited");
+    assert_eq!(handed(&world), 4 + 20);
+}
+
+#[test]
+fn what_has_lingered_counts_as_gone_and_a_backlogs_records_linger_again() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_plain(&mut partitions, at, 9, now, &mut world);
+    let later = now + LINGER;
+    offer_plain(&mut partitions, at, 30, later, &mut world);
+    assert_eq!(handed(&world), 9);
+    answer(&mut partitions, 9, later, &mut world);
+    assert!(!partitions.turn(later, &mut world, &mut |_| {}), "nobody has told them to leave");
+    assert_eq!(handed(&world), 30);
+    offer_plain(&mut partitions, at, 30, later + LINGER / 2, &mut world);
+    assert_eq!(handed(&world), 60, "they join those that linger");
+}
+
 #[test]
 fn one_of_a_thousand_is_found_in_some_ten_requests() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
     world.limit = usize::MAX;
     world.cuts = false;
     world.bad = BTreeSet::from([700]);
