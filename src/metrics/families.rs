@@ -147,6 +147,11 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bytes of key and value enqueued and not acknowledged.",
         |scrape, out| out.single(scrape.metrics.in_flight_bytes.load(Relaxed)),
     ),
+    Family::gauge(
+        "walrelay_lanes",
+        "Producers that share Kafka's partitions, each partition always with the same one. 1 with exactly once.",
+        |scrape, out| out.known(scrape.metrics.lanes()),
+    ),
     Family::gauge("walrelay_confirmed_lsn_bytes", "WAL position confirmed to Postgres.", |scrape, out| {
         out.single(scrape.metrics.confirmed.load(Relaxed));
     }),

@@ -119,6 +119,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         stop: Arc<AtomicBool>,
         limits: Limits,
     ) -> Self {
+        metrics.set_lanes(sink.lanes());
         Self {
             group: Group::of(sink.transaction_timeout()),
             outbox,

@@ -367,6 +367,11 @@ pub trait Sink {
         None
     }
 
+    /// How many clients share the partitions, each partition always with the same, where that is so.
+    fn lanes(&self) -> Option<u8> {
+        None
+    }
+
     /// Takes over what was left open under that name, and reads what is kept.
     ///
     /// # Errors
@@ -423,6 +428,10 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn reach(&mut self, patience: Duration) -> Reach {
         (**self).reach(patience)
+    }
+
+    fn lanes(&self) -> Option<u8> {
+        (**self).lanes()
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {

@@ -8,7 +8,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 /// The metrics that dashboards are made of.
-const METRICS: [&str; 20] = [
+const METRICS: [&str; 21] = [
     "walrelay_bad_rows_total",
     "walrelay_ignored_total",
     "walrelay_publish_failures_total",
@@ -17,6 +17,7 @@ const METRICS: [&str; 20] = [
     "walrelay_reconnects_total",
     "walrelay_in_flight_records",
     "walrelay_in_flight_bytes",
+    "walrelay_lanes",
     "walrelay_confirmed_lsn_bytes",
     "walrelay_received_lsn_bytes",
     "walrelay_lag_seconds",

@@ -321,6 +321,10 @@ impl Sink for KafkaSink {
         self.producer.context().trouble()
     }
 
+    fn lanes(&self) -> Option<u8> {
+        Some(self.senders.lanes())
+    }
+
     fn transaction_timeout(&self) -> Option<Duration> {
         self.transactions.as_ref().map(|_| self.settings.transaction_timeout())
     }

@@ -177,6 +177,10 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.reach(patience)
     }
 
+    fn lanes(&self) -> Option<u8> {
+        self.sink.lanes()
+    }
+
     fn transaction_timeout(&self) -> Option<Duration> {
         self.sink.transaction_timeout()
     }
