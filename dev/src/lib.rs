@@ -21,6 +21,7 @@ pub mod drained;
 pub mod gate;
 pub mod http;
 pub mod kafka;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod provision;

@@ -140,7 +140,7 @@ fn postgres_version(major: u32) -> Result<&'static str> {
 }
 
 /// Where Postgres' files go: below `.dev`, unless its account cannot get there (a repository below `/root`).
-fn reachable_root(account: Option<Account>) -> Result<PathBuf> {
+pub(crate) fn reachable_root(account: Option<Account>) -> Result<PathBuf> {
     let root = dev_dir();
     let root = match account {
         Some(account) if !account.can_reach(&root) => fallback_root(&root)?,

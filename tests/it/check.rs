@@ -1,17 +1,16 @@
 //! `check` against configurations that are broken in one way each: it finds what is wrong and names the fix, and once the fix as it
 //! was printed is applied, that finding is gone.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+mod kafka;
+mod server;
 
 use serde_json::Value;
-use walrelay_dev::kafka::{Kafka, shared_kafka};
-use walrelay_dev::postgres::{self, Mode, Postgres, default_major, shared_postgres};
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::default_major;
 use walrelay_dev::process::wait_until;
 
 use crate::hints::first_commands;
 use crate::lane::{LONG, Lane, binary, fresh, quoted, wait_log};
-use crate::own;
 
 /// Debezium's outbox table, as it should be.
 const GOOD: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text NOT NULL, \
@@ -147,7 +146,7 @@ fn a_missing_slot_and_a_lost_one_are_told_apart_by_the_mark() {
     let lane = Lane::empty();
     lane.sql(GOOD);
     lane.publish("outbox");
-    let fix = check(&lane, &[]).level("slot", "fail", &["does not exist", "never made"]);
+    let fix = check(&lane, &[]).level("slot", "fail", &["does not exist", "never created"]);
     assert!(fix.contains("walrelay setup --apply"), "{fix}");
     lane.make_slot();
     check(&lane, &[]).level("slot", "ok", &[]);
@@ -400,99 +399,6 @@ fn partitions_pass_in_both_ways_of_publishing() {
     check(&lane, &["--table", "outbox"]).level("partitions", "ok", &["come as its own"]);
 }
 
-/// A server whose settings each bite, and that Amazon's settings name.
-fn badly_set() -> Postgres {
-    let settings = [
-        ("wal_level", "replica"),
-        ("wal_sender_timeout", "0"),
-        ("logical_decoding_work_mem", "1MB"),
-        ("synchronous_commit", "off"),
-        ("max_replication_slots", "1"),
-        ("idle_replication_slot_timeout", "2h"),
-    ];
-    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Postgres::start(&postgres::Options { major: 18, settings, ..postgres::Options::default() }).unwrap()
-}
-
-#[test]
-fn settings_that_bite_are_fixed_one_by_one() {
-    let mut server = badly_set();
-    let lane = Lane::on(&server, shared_kafka().unwrap());
-    lane.sql(GOOD);
-    lane.publish("outbox");
-    let fix = check(&lane, &[]).level("wal_level", "fail", &["wal_level is replica"]);
-    lane.sql(fix.split(" -- ").next().unwrap());
-    server.restart(Mode::Fast).unwrap();
-    lane.sql("SELECT pg_create_physical_replication_slot('full')");
-    let fix = check(&lane, &[]).level("free_slots", "fail", &["1 of max_replication_slots = 1"]);
-    lane.sql(fix.split(" -- ").next().unwrap());
-    server.restart(Mode::Fast).unwrap();
-    lane.make_slot();
-    check(&lane, &[]).level("free_slots", "ok", &[]);
-    for (name, words) in [
-        ("slot_wal_limit", "unlimited"),
-        ("sender_timeout", "is off"),
-        ("decoding_memory", "1.0 MiB"),
-        ("idle_timeout", "2 h"),
-        ("sync_commit", "synchronous_commit is off"),
-    ] {
-        fixed_by_sql(&lane, &[], name, "warn", &[words]);
-    }
-    let found = check(&lane, &[]);
-    assert_eq!((found.code, &found.report["verdict"]), (0, &Value::from("ok")), "{:#}", found.report);
-}
-
-#[test]
-fn a_slot_that_nears_its_limit_is_warned_of_and_a_lost_one_fails() {
-    let settings = [("max_slot_wal_keep_size", "64MB"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB")];
-    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    let server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
-    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(GOOD, "outbox");
-    lane.sql("CREATE TABLE busy (text text)");
-    let mut client = lane.connect();
-    let mut fill =
-        || client.batch_execute("INSERT INTO busy SELECT repeat(md5(n::text), 60) FROM generate_series(1, 4000) AS n");
-    wait_until(LONG, "a slot that holds much", || {
-        fill()?;
-        Ok(check(&lane, &[]).finding("slot_wal")["level"] == "warn")
-    })
-    .unwrap();
-    let fix = check(&lane, &[]).level("slot_wal", "warn", &["above max_slot_wal_keep_size the slot is lost"]);
-    assert!(fix.contains("walrelay run") && fix.contains("max_slot_wal_keep_size"), "{fix}");
-    wait_until(LONG, "the slot to be lost", || {
-        fill()?;
-        lane.sql("CHECKPOINT");
-        Ok(check(&lane, &[]).finding("slot")["level"] == "fail")
-    })
-    .unwrap();
-    let fix = check(&lane, &[]).level("slot", "fail", &["has been invalidated"]);
-    assert!(fix.contains("walrelay teardown") && fix.contains("walrelay setup --apply"), "{fix}");
-}
-
-#[test]
-fn a_managed_service_gets_its_own_fix() {
-    let server = Postgres::start(&postgres::Options {
-        settings: vec![
-            ("wal_level".to_owned(), "replica".to_owned()),
-            ("rds.logical_replication".to_owned(), "off".to_owned()),
-        ],
-        ..postgres::Options::default()
-    })
-    .unwrap();
-    let lane = Lane::on(&server, shared_kafka().unwrap());
-    lane.sql(GOOD);
-    lane.publish("outbox");
-    lane.sql("CREATE ROLE rds_replication; CREATE ROLE app LOGIN");
-    let source = lane.source.replace("postgres@", "app@");
-    let found = check(&lane, &["--source", &source]);
-    found.level("service", "ok", &["Amazon RDS"]);
-    let fix = found.level("wal_level", "fail", &[]);
-    assert!(fix.contains("ParameterName=rds.logical_replication,ParameterValue=1"), "{fix}");
-    assert_eq!(found.level("replication", "fail", &[]), "GRANT rds_replication TO \"app\";");
-    let fix = found.level("slot_wal_limit", "warn", &[]);
-    assert!(fix.starts_with("aws rds modify-db-parameter-group") && fix.contains("ParameterValue=51200,"), "{fix}");
-}
-
 #[test]
 fn one_side_away_leaves_the_other() {
     let mut lane = good();
@@ -506,124 +412,6 @@ fn one_side_away_leaves_the_other() {
     found.level("slot", "ok", &[]);
     lane.brokers = there;
     check(&lane, &[]).level("connection", "ok", &[]);
-}
-
-/// A Kafka of which nothing comes by itself.
-fn strict() -> (&'static Kafka, u16) {
-    let (kafka, port) = own::strict_kafka();
-    (kafka, *port)
-}
-
-#[test]
-fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_fixed() {
-    let kafka = strict().0;
-    let lane = Lane::on(shared_postgres().unwrap(), kafka)
-        .furnish("CREATE TABLE outbox (id text PRIMARY KEY, type text NOT NULL, payload text)", "outbox");
-    lane.sql("INSERT INTO outbox VALUES ('1', 'order', repeat('x', 30000))");
-    let topic = lane.topic("order");
-    let fix = check(&lane, &[]).level("topics", "fail", &[&topic, "is not there"]);
-    assert!(fix.contains(&format!("--create --topic {topic}")), "{fix}");
-    let settings = [("max.message.bytes", "20000"), ("min.insync.replicas", "2"), ("cleanup.policy", "compact")];
-    kafka.create_topic(&topic, 3, &settings).unwrap();
-    let found = check(&lane, &[]);
-    assert_eq!(found.code, 2);
-    found.level("topics", "ok", &[]);
-    let mut given = Vec::new();
-    for (name, setting) in
-        [("record_size", "max.message.bytes"), ("replicas", "min.insync.replicas"), ("compaction", "cleanup.policy")]
-    {
-        let fix = found.level(name, "fail", &[&topic]);
-        let value = fix.split_once(&format!("--add-config {setting}=")).unwrap_or_else(|| panic!("{fix}")).1;
-        given.push((setting, value.to_owned()));
-    }
-    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    kafka.alter_topic(&topic, &given).unwrap();
-    let after = check(&lane, &[]);
-    assert_eq!(after.code, 0, "{:#}", after.report);
-    let dead = format!("{}.dead", lane.name);
-    let more = ["--on-bad-row", "dead-letter", "--dead-letter-topic", dead.as_str()];
-    check(&lane, &more).level("dead_letters", "fail", &[&dead, "--create --topic"]);
-    kafka.create_topic(&dead, 1, &[]).unwrap();
-    check(&lane, &more).level("dead_letters", "ok", &[]);
-    let fix = check(&lane, &["-X", "message.max.bytes=10000"]).level("record_size", "fail", &["client refuses"]);
-    let property = fix.split_once("-X ").unwrap().1.split(' ').next().unwrap();
-    assert_eq!(check(&lane, &["-X", property]).code, 0);
-}
-
-#[test]
-fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_fixed() {
-    let kafka = strict().0;
-    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(GOOD, "outbox");
-    let more = ["--delivery", "exactly-once"];
-    let found = check(&lane, &more);
-    found.level("transactional_id", "ok", &[&lane.name]);
-    found.level("progress", "ok", &["is made at the first start"]);
-    assert!(!kafka.topics().unwrap().contains(&"walrelay.progress".to_owned()), "check has made it");
-    kafka.create_topic("walrelay.progress", 1, &[("cleanup.policy", "delete")]).unwrap();
-    let found = check(&lane, &more);
-    assert_eq!(found.code, 2);
-    found.level("progress", "ok", &["is there and can be read"]);
-    let fix = found.level("progress_policy", "fail", &["cleanup.policy=delete"]);
-    let value = fix.split_once("--entity-name walrelay.progress --add-config cleanup.policy=").unwrap().1;
-    kafka.alter_topic("walrelay.progress", &[("cleanup.policy", value)]).unwrap();
-    let after = check(&lane, &more);
-    assert_eq!(after.code, 0, "{:#}", after.report);
-    after.level("progress_policy", "ok", &[]);
-    let long = [&more[..], &["-X", "transaction.timeout.ms=3600000"]].concat();
-    let fix = check(&lane, &long).level("transaction_timeout", "fail", &["3600000", "transaction.max.timeout.ms"]);
-    let property = fix.split_once("-X ").unwrap().1.split(' ').next().unwrap();
-    assert_eq!(check(&lane, &[&more[..], &["-X", property]].concat()).code, 0);
-}
-
-#[test]
-fn an_advertised_address_that_leads_nowhere_is_named() {
-    let (kafka, _) = strict();
-    let mut lane = good();
-    let there = std::mem::replace(&mut lane.brokers, kafka.tap_target().unwrap());
-    let fix = check(&lane, &[]).level("advertised", "fail", &["advertises", &lane.brokers]);
-    assert!(fix.contains("advertised.listeners"), "{fix}");
-    lane.brokers = there;
-    assert!(check(&lane, &[]).of("advertised").is_empty());
-}
-
-/// Stands in front of a server and does what PgBouncer before 1.23 does: ordinary sessions pass, replication is refused at start-up.
-fn pgbouncer(target: u16) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(("127.0.0.1", target)).unwrap());
-            std::thread::spawn(move || {
-                let mut start = vec![0; 4096];
-                let length = client.read(&mut start).unwrap();
-                start.truncate(length);
-                if start.windows(11).any(|word| word == b"replication") {
-                    let body = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
-                    let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
-                    return drop(client.write_all(&[&b"E"[..], &length, body].concat()));
-                }
-                server.write_all(&start).unwrap();
-                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
-                drop(std::io::copy(&mut server, &mut client));
-                drop(client.shutdown(std::net::Shutdown::Both));
-            });
-        }
-    });
-    port
-}
-
-#[test]
-fn a_pooler_in_between_is_told_and_the_direct_port_fixes_it() {
-    let lane = good();
-    let direct = shared_postgres().unwrap().port().unwrap();
-    let pooled = lane.source.replace(&format!(":{direct}/"), &format!(":{}/", pgbouncer(direct)));
-    let found = check(&lane, &["--source", &format!("{pooled}?sslmode=disable")]);
-    assert_eq!(found.code, 2);
-    let fix = found.level("replication", "fail", &["this is PgBouncer"]);
-    assert!(fix.contains("use the direct port"), "{fix}");
-    found.level("slot", "ok", &[]);
-    check(&lane, &[]).level("replication", "ok", &[]);
 }
 
 #[test]

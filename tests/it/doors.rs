@@ -1,11 +1,12 @@
 //! Ways in: authentication, and TLS with an authority of one's own.
 
 use std::fs;
+use std::ops::Deref;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use walrelay_dev::kafka::{Kafka, shared_kafka};
-use walrelay_dev::postgres::{self, Postgres, TlsFiles, shared_postgres};
+use walrelay_dev::postgres::{self, Mode, Postgres, TlsFiles, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::secure::Authority;
@@ -22,7 +23,12 @@ struct Guarded {
 
 fn guarded() -> &'static Guarded {
     static SHARED: OnceLock<Guarded> = OnceLock::new();
-    SHARED.get_or_init(|| {
+    SHARED.get_or_init(|| Guarded::start(&[]))
+}
+
+impl Guarded {
+    /// With more settings.
+    fn start(settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (right, wrong) = (Authority::new("right authority").unwrap(), Authority::new("wrong authority").unwrap());
         fs::write(folder.path().join("right.pem"), right.pem()).unwrap();
@@ -51,6 +57,7 @@ fn guarded() -> &'static Guarded {
                 key: file("server.key"),
                 client_authority: Some(file("right.pem")),
             }),
+            settings: settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             ..postgres::Options::default()
         };
         let server = Postgres::start(&options).unwrap();
@@ -58,8 +65,12 @@ fn guarded() -> &'static Guarded {
         let password = PASSWORD.replace('\'', "''");
         client.batch_execute("CREATE ROLE rotating; CREATE ROLE encrypted").unwrap();
         for (user, encryption) in [
-            ("by_scram", "scram-sha-256"), ("by_md5", "md5"), ("by_password", "scram-sha-256"),
-            ("by_trust", "scram-sha-256"), ("by_certificate", "scram-sha-256"), ("only_tls", "scram-sha-256"),
+            ("by_scram", "scram-sha-256"),
+            ("by_md5", "md5"),
+            ("by_password", "scram-sha-256"),
+            ("by_trust", "scram-sha-256"),
+            ("by_certificate", "scram-sha-256"),
+            ("only_tls", "scram-sha-256"),
             ("nowhere", "scram-sha-256"),
             ("never_tls", "scram-sha-256"),
         ] {
@@ -69,14 +80,31 @@ fn guarded() -> &'static Guarded {
                 ))
                 .unwrap();
         }
-        Guarded { server, folder }
-    })
+        Self { server, folder }
+    }
 }
 
-/// A lane on the guarded server.
+/// The one that most share, or one of the lane's own.
+enum Server {
+    Shared(&'static Guarded),
+    Own(Box<Guarded>),
+}
+
+impl Deref for Server {
+    type Target = Guarded;
+
+    fn deref(&self) -> &Guarded {
+        match self {
+            Self::Shared(guarded) => guarded,
+            Self::Own(guarded) => guarded,
+        }
+    }
+}
+
+/// A lane on a guarded server.
 pub(crate) struct Door {
     pub(crate) lane: Lane,
-    guarded: &'static Guarded,
+    guarded: Server,
 }
 
 impl Door {
@@ -86,7 +114,17 @@ impl Door {
 
     /// The same with another Kafka, and topics whose names begin so.
     pub(crate) fn beside(kafka: &Kafka, prefix: &str) -> Self {
-        let guarded = guarded();
+        let door = Self::on(Server::Shared(guarded()), kafka, prefix);
+        door.lane.make_slot();
+        door
+    }
+
+    /// On a server of its own with these settings, which can be restarted. There is no slot.
+    pub(crate) fn with_settings(kafka: &Kafka, prefix: &str, settings: &[(&str, &str)]) -> Self {
+        Self::on(Server::Own(Box::new(Guarded::start(settings))), kafka, prefix)
+    }
+
+    fn on(guarded: Server, kafka: &Kafka, prefix: &str) -> Self {
         let name = guarded.server.create_unique_database(prefix).unwrap();
         // Over the socket, where the superuser is trusted.
         let lane = Lane {
@@ -95,7 +133,18 @@ impl Door {
             brokers: kafka.brokers(),
             client: kafka.client_config(),
         };
-        Self { lane: lane.furnish(OUTBOX, "outbox"), guarded }
+        lane.sql(OUTBOX);
+        lane.publish("outbox");
+        Self { lane, guarded }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        let Server::Own(guarded) = &mut self.guarded else { panic!("others are on that server") };
+        guarded.server.restart(Mode::Fast).unwrap();
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.guarded.server.port().unwrap()
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
@@ -104,7 +153,7 @@ impl Door {
 
     /// The URI of a user at a host, with parameters.
     pub(crate) fn source(&self, user: &str, host: &str, parameters: &str) -> String {
-        format!("postgres://{user}@{host}:{}/{}?{parameters}", self.guarded.server.port().unwrap(), self.lane.name)
+        format!("postgres://{user}@{host}:{}/{}?{parameters}", self.port(), self.lane.name)
     }
 
     fn relay(&self, source: &str, password: Option<&str>) -> Relay {

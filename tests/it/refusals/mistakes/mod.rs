@@ -5,7 +5,7 @@
 //! either arrives as well, or a hint on the way has said how it is published.
 //!
 //! `cargo test` takes each mistake once, with another one that a seed draws; `make hints` takes each alone and all pairs. `MISTAKES` is
-//! another seed, `all`, `alone`, or one case: `wrong-password`, `wrong-password,wrong-database`. (Variables of walrelay's own prefix would
+//! another seed, `all`, `all:2/3` (the second third of them), `alone`, or one case: `wrong-password`, `wrong-password,wrong-database`. (Variables of walrelay's own prefix would
 //! reach the relay, which knows all of its variables.)
 
 mod follow;
@@ -61,12 +61,24 @@ fn name(case: &Case) -> String {
 fn cases() -> Vec<Case> {
     let asked_for = std::env::var("MISTAKES").unwrap_or_else(|_| "1".to_owned());
     match (asked_for.as_str(), asked_for.parse()) {
-        // Mixed, so that those that wait for one server do not all wait at once.
-        ("all", _) => shuffled(ALL.iter().map(|one| vec![one]).chain(pairs()).collect(), 0, name),
+        ("all", _) => every(),
+        (part, _) if part.starts_with("all:") => part_of(&part["all:".len()..], every()),
         ("alone", _) => ALL.iter().map(|one| vec![one]).collect(),
         (_, Ok(seed)) => drawn(seed),
         (names, Err(_)) => vec![names.split(',').map(named).collect()],
     }
+}
+
+/// Mixed, so that those that wait for one server do not all wait at once.
+fn every() -> Vec<Case> {
+    shuffled(ALL.iter().map(|one| vec![one]).chain(pairs()).collect(), 0, name)
+}
+
+/// `2/3`: the second of three parts.
+fn part_of(part: &str, cases: Vec<Case>) -> Vec<Case> {
+    let (number, parts) = part.split_once('/').unwrap();
+    let (number, parts): (usize, usize) = (number.parse().unwrap(), parts.parse().unwrap());
+    cases.into_iter().skip(number - 1).step_by(parts).collect()
 }
 
 fn named(name: &str) -> &'static Mistake {

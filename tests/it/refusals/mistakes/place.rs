@@ -4,10 +4,12 @@
 //! of the relay owns nothing. The owner of database and publication is another one, as whom SQL runs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use walrelay_dev::consume::Record;
+use walrelay_dev::pgbouncer::{Front, PgBouncer};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -35,6 +37,7 @@ pub(super) struct Place {
     pub(super) flags: Vec<String>,
     pub(super) environment: BTreeMap<&'static str, String>,
     door: Door,
+    pooler: Option<PgBouncer>,
     /// The ids of all rows, in the order of their commits.
     committed: Vec<String>,
 }
@@ -42,8 +45,16 @@ pub(super) struct Place {
 impl Place {
     /// Without any mistake.
     pub(super) fn new() -> Self {
+        Self::behind(Door::beside(&secure::kafka().kafka, "lane"))
+    }
+
+    /// On a server that was installed and not set up for logical decoding, so that it has no slot either.
+    pub(super) fn without_logical_decoding() -> Self {
+        Self::behind(Door::with_settings(&secure::kafka().kafka, "lane", &[("wal_level", "replica")]))
+    }
+
+    fn behind(door: Door) -> Self {
         let kafka = secure::kafka();
-        let door = Door::beside(&kafka.kafka, "lane");
         let lane = &door.lane;
         let role = format!("{}_role", lane.name);
         lane.sql(&format!("CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{PASSWORD}' IN ROLE rotating"));
@@ -66,6 +77,7 @@ impl Place {
             committed: Vec::new(),
             role,
             door,
+            pooler: None,
         };
         for (key, value) in secure::by_scram("SCRAM-SHA-256", "scram", &authority) {
             place.property(key, value);
@@ -83,13 +95,34 @@ impl Place {
         self.environment.insert("PGPASSWORD", PASSWORD.to_owned());
     }
 
-    /// The source as it should be, with other parameters.
-    pub(super) fn source_with(&self, parameters: &str) -> String {
-        self.door.source(&self.role, "localhost", parameters)
-    }
-
     pub(super) fn authority_of_postgres(&self) -> String {
         self.door.file("right.pem")
+    }
+
+    pub(super) fn restart_postgres(&mut self) {
+        self.door.restart();
+    }
+
+    /// The port of Postgres itself.
+    pub(super) fn port(&self) -> u16 {
+        self.door.port()
+    }
+
+    /// Puts a PgBouncer in front of Postgres; its port.
+    pub(super) fn pool(&mut self) -> u16 {
+        let files = ["server.crt", "server.key"].map(|name| self.door.file(name));
+        let front = Front {
+            target: self.port(),
+            users: &[(&self.role, PASSWORD)],
+            tls: [Path::new(&files[0]), Path::new(&files[1])],
+        };
+        self.pooler = Some(PgBouncer::start(&front).unwrap());
+        self.pooler()
+    }
+
+    /// Its port.
+    pub(super) fn pooler(&self) -> u16 {
+        self.pooler.as_ref().unwrap().port()
     }
 
     /// The value of a flag.

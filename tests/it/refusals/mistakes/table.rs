@@ -35,13 +35,15 @@ type ByHand = (&'static str, fn(&mut Place));
 pub(super) struct Mistake {
     pub(super) name: &'static str,
     pub(super) part: Part,
+    /// Where it is made; `None`: where everything else is as it should be.
+    pub(super) place: Option<fn() -> Place>,
     pub(super) make: fn(&mut Place),
     /// `None`: its hint is SQL or a command, and all that it needs.
     pub(super) by_hand: Option<ByHand>,
 }
 
 const fn by_command(name: &'static str, part: Part, make: fn(&mut Place)) -> Mistake {
-    Mistake { name, part, make, by_hand: None }
+    Mistake { name, part, place: None, make, by_hand: None }
 }
 
 const fn by_hand(
@@ -51,13 +53,13 @@ const fn by_hand(
     words: &'static str,
     hand: fn(&mut Place),
 ) -> Mistake {
-    Mistake { name, part, make, by_hand: Some((words, hand)) }
+    Mistake { name, part, place: None, make, by_hand: Some((words, hand)) }
 }
 
 /// Nothing listens there.
 const NOBODY: &str = "1";
 
-pub(super) const ALL: [Mistake; 36] = [
+pub(super) const ALL: [Mistake; 38] = [
     // Who comes in.
     by_hand(
         "wrong-password",
@@ -142,14 +144,26 @@ pub(super) const ALL: [Mistake; 36] = [
         "wrong-port",
         Part::Port,
         |place| {
-            let port = port(place);
+            let port = place.port();
             place.in_source(&format!(":{port}"), &format!(":{NOBODY}"));
         },
         "is the address right?",
         |place| {
-            let right = place.source_with("");
-            let port = of_port(&right).to_owned();
+            let port = place.port();
             place.in_source(&format!(":{NOBODY}"), &format!(":{port}"));
+        },
+    ),
+    by_hand(
+        "pooler-in-between",
+        Part::Port,
+        |place| {
+            let (port, pooler) = (place.port(), place.pool());
+            place.in_source(&format!(":{port}"), &format!(":{pooler}"));
+        },
+        "use the direct port",
+        |place| {
+            let (port, pooler) = (place.port(), place.pooler());
+            place.in_source(&format!(":{pooler}"), &format!(":{port}"));
         },
     ),
     by_hand(
@@ -182,6 +196,10 @@ pub(super) const ALL: [Mistake; 36] = [
         },
     ),
     // What is read.
+    Mistake {
+        place: Some(Place::without_logical_decoding),
+        ..by_hand("wal-level-is-replica", Part::Slot, |_| {}, "then restart Postgres", Place::restart_postgres)
+    },
     by_command("no-publication", Part::Publication, |place| {
         place.sql(&format!("DROP PUBLICATION {}", place.lane().name));
     }),
@@ -286,16 +304,6 @@ pub(super) const ALL: [Mistake; 36] = [
     }),
     by_command("plain-to-a-listener-with-login", Part::Door, |place| place.property("security.protocol", "PLAINTEXT")),
 ];
-
-/// The port of the source that is typed.
-fn port(place: &Place) -> String {
-    of_port(place.value("--source")).to_owned()
-}
-
-fn of_port(source: &str) -> &str {
-    let behind = source.rsplit_once('@').unwrap().1.split_once(':').unwrap().1;
-    behind.split(['/', '?']).next().unwrap()
-}
 
 fn right_mechanism(place: &mut Place) {
     place.property("sasl.mechanism", "SCRAM-SHA-256");
