@@ -111,6 +111,14 @@ impl SecureKafka {
     /// # Errors
     /// As [`Kafka::start`].
     pub fn start(users: &[(&str, &str)]) -> Result<Self> {
+        Self::start_with(users, kafka::Options::default())
+    }
+
+    /// The same with options of its own.
+    ///
+    /// # Errors
+    /// As [`Kafka::start`].
+    pub fn start_with(users: &[(&str, &str)], options: kafka::Options) -> Result<Self> {
         let folder = run_dir::make(&provision::kafka()?.run, "secure")?;
         place_certificates(&folder)?;
         let (sasl, ssl) = (run_dir::free_port()?, run_dir::free_port()?);
@@ -120,7 +128,7 @@ impl SecureKafka {
         let options = kafka::Options {
             properties: properties(&folder, sasl, ssl),
             format_arguments: credentials.flat_map(|credential| ["--add-scram".to_owned(), credential]).collect(),
-            ..kafka::Options::default()
+            ..options
         };
         let kafka = Kafka::start(&options)?;
         Ok(Self { kafka, sasl_ssl: format!("localhost:{sasl}"), ssl: format!("localhost:{ssl}"), folder })

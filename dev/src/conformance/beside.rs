@@ -17,10 +17,11 @@ use anyhow::{Context as _, Result, bail};
 
 use super::compare;
 use super::data::{Group, Record};
+use super::doors::Broker;
 use super::ground::{self, Ground, LONG, Site};
 use crate::consume;
 use crate::debezium::{CONTEXT, State, Worker};
-use crate::kafka::{Kafka, Options};
+use crate::kafka::Kafka;
 use crate::relay::Relay;
 
 /// How long Debezium may take for what the relay has written already.
@@ -36,7 +37,7 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Beside {
     ground: Ground,
-    other: Kafka,
+    other: Broker,
     worker: Worker,
     binary: PathBuf,
 }
@@ -94,9 +95,20 @@ impl Beside {
     /// # Errors
     /// One of them does not start.
     pub fn start(major: u32, binary: PathBuf) -> Result<Self> {
-        let ground = Ground::start(major)?;
-        let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
-        let worker = Worker::start(ground.folder(), &other.brokers())?;
+        Self::with(Broker::open()?, Broker::open()?, major, binary)
+    }
+
+    /// The same, where configurations can name guarded doors: see [`super::doors`]. Behind those, topics begin with `prefix`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn guarded(major: u32, binary: PathBuf, prefix: &str) -> Result<Self> {
+        Self::with(Broker::guarded(prefix)?, Broker::guarded(prefix)?, major, binary)
+    }
+
+    fn with(own: Broker, other: Broker, major: u32, binary: PathBuf) -> Result<Self> {
+        let ground = Ground::beside(major, own)?;
+        let worker = Worker::start(ground.folder(), &other.kafka().brokers())?;
         Ok(Self { ground, other, worker, binary })
     }
 
@@ -166,7 +178,7 @@ impl Beside {
                 Topics::Below(prefix) => topic.starts_with(prefix),
             })
         };
-        let all = [self.ground.kafka().topics()?, self.other.topics()?].concat();
+        let all = [self.ground.kafka().topics()?, self.other.kafka().topics()?].concat();
         Ok(all.into_iter().filter(|topic| !is_known(topic)).collect())
     }
 
@@ -175,7 +187,7 @@ impl Beside {
         let theirs = format!("{}_debezium", site.name);
         site.make_slot(&site.name)?;
         site.make_slot(&theirs)?;
-        for kafka in [self.ground.kafka(), &self.other] {
+        for kafka in [self.ground.kafka(), self.other.kafka()] {
             ground::make_topics(kafka, &pair.group.topics())?;
         }
         let outcome = self.on_site(pair, &site, &theirs);
@@ -184,14 +196,16 @@ impl Beside {
     }
 
     fn on_site(&self, pair: &Pair, site: &Site<'_>, theirs: &str) -> Result<Outcome> {
-        let mut relay = match self.start_relay(pair, site)? {
+        let ours = self.ground.filled(&pair.group, None)?;
+        let mut relay = match self.start_relay(&site.with(&ours))? {
             ControlFlow::Continue(relay) => relay,
             ControlFlow::Break(words) if names_the_setting(&words) => {
                 return Ok(Outcome { told: Some(words), ..Outcome::default() });
             }
             ControlFlow::Break(words) => bail!("the relay ended: {words}"),
         };
-        self.worker.add(theirs, &site.connector(theirs)?)?;
+        let group = self.ground.filled(&pair.group, Some(&self.other))?;
+        self.worker.add(theirs, &site.with(&group).connector(theirs)?)?;
         let compared = self.on_both(pair, site, theirs, &mut relay);
         self.worker.remove(theirs)?;
         if relay.exited()?.is_none() {
@@ -201,12 +215,12 @@ impl Beside {
     }
 
     /// Until it streams; `Break`: it ended before, with these last words.
-    fn start_relay(&self, pair: &Pair, site: &Site<'_>) -> Result<ControlFlow<String, Relay>> {
+    fn start_relay(&self, site: &Site<'_>) -> Result<ControlFlow<String, Relay>> {
         let mut relay = site.start_relay(&self.ground, &self.binary)?;
         match relay.wait_streaming(LONG) {
             Ok(_) => Ok(ControlFlow::Continue(relay)),
             Err(_) if relay.exited()?.is_some() => Ok(ControlFlow::Break(last_words(&relay.log()))),
-            Err(error) => Err(error.context(pair.group.name.clone())),
+            Err(error) => Err(error.context(relay.log())),
         }
     }
 
@@ -221,7 +235,7 @@ impl Beside {
             return Ok(Outcome { told: Some(words.clone()), ..Outcome::default() });
         }
         let state = self.wait_for_records(pair, theirs, ours.len())?;
-        let mut seen = read(&self.other, pair)?;
+        let mut seen = read(self.other.kafka(), pair)?;
         for record in &mut seen {
             record.headers.retain(|(name, _)| !name.starts_with(CONTEXT));
         }
@@ -254,8 +268,10 @@ impl Beside {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let there = match &pair.topics {
-                Topics::OfRecords => read(&self.other, pair)?.len() >= wanted,
-                Topics::Below(prefix) => consume::count(&self.other.client_config(), &format!("{prefix}{LAST}"))? > 0,
+                Topics::OfRecords => read(self.other.kafka(), pair)?.len() >= wanted,
+                Topics::Below(prefix) => {
+                    consume::count(&self.other.kafka().client_config(), &format!("{prefix}{LAST}"))? > 0
+                }
             };
             let state = self.worker.state(name)?;
             if there || matches!(state, State::Failed(_)) || Instant::now() >= deadline {

@@ -14,12 +14,13 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
 use super::data::{Case, Group, Record, Statement};
+use super::doors::{self, Broker};
 use super::oracle;
 use crate::kafka::Kafka;
 use crate::postgres::{Postgres, unique_name};
 use crate::relay::Relay;
 use crate::wait::block_on;
-use crate::{consume, kafka, postgres as server, process, provision, run_dir};
+use crate::{consume, postgres as server, process, provision, run_dir};
 
 /// A deadline that only a failure reaches.
 pub const LONG: Duration = Duration::from_mins(3);
@@ -36,7 +37,7 @@ pub struct Ground {
     /// Postgres' major version.
     pub major: u32,
     postgres: Postgres,
-    kafka: Kafka,
+    broker: Broker,
     folder: PathBuf,
 }
 
@@ -69,11 +70,14 @@ impl Ground {
     /// # Errors
     /// One of them does not start.
     pub fn start(major: u32) -> Result<Self> {
-        let kafka = Kafka::start(&kafka::Options { partitions: 1, ..kafka::Options::default() })?;
-        Self::beside(major, kafka)
+        Self::beside(major, Broker::open()?)
     }
 
-    fn beside(major: u32, kafka: Kafka) -> Result<Self> {
+    /// The same; if the broker is guarded, so is Postgres, beside its open door.
+    ///
+    /// # Errors
+    /// Postgres does not start.
+    pub fn beside(major: u32, broker: Broker) -> Result<Self> {
         let settings = [
             ("max_prepared_transactions", "10"),
             ("max_replication_slots", "400"),
@@ -83,9 +87,11 @@ impl Ground {
             ("fsync", "off"),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let postgres = Postgres::start(&server::Options { major, settings, ..server::Options::default() })?;
         let folder = run_dir::make(&provision::dev_dir().join("run"), "conformance")?;
-        Ok(Self { major, postgres, kafka, folder })
+        let is_guarded = matches!(broker, Broker::Guarded(_));
+        let tls = is_guarded.then(|| doors::certificates_of_postgres(&folder)).transpose()?;
+        let postgres = Postgres::start(&server::Options { major, settings, tls, ..server::Options::default() })?;
+        Ok(Self { major, postgres, broker, folder })
     }
 
     /// Its Postgres.
@@ -95,7 +101,15 @@ impl Ground {
 
     /// Its Kafka.
     pub fn kafka(&self) -> &Kafka {
-        &self.kafka
+        self.broker.kafka()
+    }
+
+    /// The group with the addresses and files of the doors to this Postgres, and to `broker` or else to its own.
+    ///
+    /// # Errors
+    /// A file of theirs cannot be read.
+    pub fn filled(&self, group: &Group, broker: Option<&Broker>) -> Result<Group> {
+        doors::filled(group, broker.unwrap_or(&self.broker), &self.folder)
     }
 
     /// A folder of its own.
@@ -206,7 +220,7 @@ impl Ground {
     /// # Errors
     /// Kafka refuses.
     pub fn make_topics(&self, group: &Group) -> Result<()> {
-        make_topics(&self.kafka, &group.topics())
+        make_topics(self.kafka(), &group.topics())
     }
 
     /// Everything in the group's topics.
@@ -215,20 +229,20 @@ impl Ground {
     /// Kafka does not answer.
     pub fn read(&self, group: &Group) -> Result<Vec<consume::Record>> {
         let topics: Vec<&str> = group.topics().into_keys().collect();
-        consume::read_to_end(&self.kafka.client_config(), &topics)
+        consume::read_to_end(&self.kafka().client_config(), &topics)
     }
 
     fn arguments(&self, site: &Site<'_>, group: &Group) -> Result<Vec<String>> {
         let mut arguments = vec!["run".to_owned()];
         if group.is_debezium() {
-            let files = site.files(&self.folder, &site.name, &self.kafka.brokers())?;
+            let files = site.files(&self.folder, &site.name, &self.kafka().brokers())?;
             arguments.extend(files.into_iter().map(|file| format!("--from-debezium={}", file.display())));
         } else {
             let login = group.login.as_deref().unwrap_or("postgres");
             let source = site.source.replace("postgres@", &format!("{login}@"));
             let place = [("source", source), ("publication", PUBLICATION.to_owned()), ("slot", site.name.clone())];
             arguments.extend(place.map(|(flag, value)| format!("--{flag}={value}")));
-            arguments.push(format!("--brokers={}", self.kafka.brokers()));
+            arguments.push(format!("--brokers={}", self.kafka().brokers()));
         }
         arguments.extend(group.settings.iter().cloned());
         Ok(arguments)
@@ -242,6 +256,11 @@ impl Drop for Ground {
 }
 
 impl Site<'_> {
+    /// The same place with another configuration.
+    pub fn with<'g>(&self, group: &'g Group) -> Site<'g> {
+        Site { name: self.name.clone(), source: self.source.clone(), group }
+    }
+
     /// A new connection, as superuser.
     ///
     /// # Errors
@@ -257,7 +276,7 @@ impl Site<'_> {
     pub fn make_slot(&self, name: &str) -> Result<()> {
         let plain = "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')";
         let sql = self.group.slot.as_deref().unwrap_or(plain).replace("{slot}", name);
-        self.connect()?.batch_execute(&sql).with_context(|| format!("cannot make the slot: {sql}"))
+        self.connect()?.batch_execute(&sql).with_context(|| format!("cannot create the slot: {sql}"))
     }
 
     /// Runs the statements of all cases.
@@ -352,6 +371,11 @@ impl Site<'_> {
             let worker = connect.worker.iter().filter_map(|line| line.split_once('='));
             let of_part = worker.filter(|(key, _)| key.starts_with(part));
             config.extend(of_part.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        }
+        // A worker's connectors share its producer's settings; here each brings its own.
+        let producer = connect.worker.iter().filter_map(|line| line.strip_prefix("producer.")?.split_once('='));
+        for (key, value) in producer {
+            config.entry(format!("producer.override.{key}")).or_insert_with(|| value.to_owned());
         }
         config.extend(self.place(slot)?);
         Ok(config)

@@ -14,6 +14,7 @@ pub mod beside;
 pub(crate) mod bytes;
 pub mod compare;
 pub mod data;
+pub mod doors;
 pub mod ground;
 mod oracle;
 pub mod printer;

@@ -11,6 +11,8 @@ use rand::{Rng as _, SeedableRng as _};
 use walrelay_dev::conformance::beside::LAST;
 use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
 
+use super::doors;
+
 /// Types with values that are legal, odd ones among them.
 const TYPES: [(&str, &[&str]); 69] = [
     ("bool", &["t", "f"]),
@@ -96,9 +98,14 @@ const DATABASE: [&str; 6] = [
 
 const CLASS: &str = "org.apache.kafka.connect.";
 
+/// What the names of all topics of a seed begin with.
+pub(super) fn prefix_of_all(seed: u64) -> String {
+    format!("g{seed}-")
+}
+
 /// What the names of a configuration's topics begin with.
 pub(super) fn prefix(seed: u64, number: usize) -> String {
-    format!("g{seed}-{number}.")
+    format!("{}{number}.", prefix_of_all(seed))
 }
 
 /// The configuration of that number.
@@ -107,7 +114,8 @@ pub(super) fn group(seed: u64, number: usize) -> Group {
     let prefix = prefix(seed, number);
     let table = draw.table();
     let mut config = draw.config(&prefix, &table);
-    let worker = draw.converters(&table, &mut config);
+    let mut worker = draw.converters(&table, &mut config);
+    doors::add(&mut draw, &mut config, &mut worker);
     let mut partitions = BTreeMap::new();
     if table.has(Trait::Partitioned) {
         partitions.insert(format!("{prefix}order"), PARTITIONS);
@@ -188,21 +196,21 @@ impl Table {
     }
 }
 
-struct Draw {
+pub(super) struct Draw {
     random: StdRng,
 }
 
 impl Draw {
     /// Once in so many times.
-    fn is(&mut self, times: u32) -> bool {
+    pub(super) fn is(&mut self, times: u32) -> bool {
         self.random.random_ratio(1, times)
     }
 
-    fn number(&mut self, range: Range<usize>) -> usize {
+    pub(super) fn number(&mut self, range: Range<usize>) -> usize {
         self.random.random_range(range)
     }
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+    pub(super) fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
         let at = self.number(0..of.len().max(1));
         of.get(at).copied().unwrap_or_default()
     }

@@ -1,6 +1,7 @@
 //! `conformance-generated`: configurations drawn from a seed, each by Debezium's connector in a Kafka Connect worker and by the
 //! relay, record by record. A difference is named with the seed and number that repeat it.
 
+mod doors;
 mod draw;
 
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
-    let beside = Beside::start(arguments.postgres, arguments.binary.path()?)?;
+    let beside = Beside::guarded(arguments.postgres, arguments.binary.path()?, &draw::prefix_of_all(arguments.seed))?;
     let (seed, started) = (arguments.seed, Instant::now());
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
     let pairs = numbers.take_while(|_| limit.is_none_or(|limit| started.elapsed() <= limit)).map(|number| Pair {
