@@ -24,7 +24,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -97,7 +97,12 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
-	MISTAKES=all $(CARGO) test --locked --test it hints_lead_out -- --nocapture $(ARGS)
+	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --test it hints_lead_out -- --nocapture $(ARGS)
+
+screenshots: ## Pictures of the status page in each state, light, dark and on a phone, by Chromium: ARGS="--minutes 15"
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	$(target)/debug/walrelay-dev screenshots --into $(target)/screenshots $(ARGS)
 
 outage: ROUNDS = 3
 outage: ## ROUNDS=3 of what takes minutes: a broker gone in half a transaction, or under load, or the relay stopped

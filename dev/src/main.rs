@@ -18,7 +18,7 @@ use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
     backfill, bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
-    migrations, prune_chaos, shards, soak,
+    migrations, prune_chaos, screenshots, shards, soak,
 };
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
@@ -66,6 +66,8 @@ enum Command {
     PruneChaos(prune_chaos::Arguments),
     /// Publish existing rows beside a relay and writers, kill either program, and look which side published each row
     Backfill(backfill::Arguments),
+    /// Take pictures of the status page in each state, with a headless Chromium
+    Screenshots(screenshots::Arguments),
     /// Measure a backlog that several relays share, and the CPU time of their walsenders
     Shards(shards::Arguments),
     /// Write for hours with a fault every few minutes, and look what grows: memory, file descriptors, the slot's lag
@@ -98,6 +100,7 @@ fn run(command: Command) -> Result<bool> {
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
         Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
         Command::Backfill(arguments) => backfill::run(&arguments),
+        Command::Screenshots(arguments) => screenshots::run(&arguments).map(|()| true),
         Command::Shards(arguments) => shards::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
     }

@@ -11,5 +11,6 @@ pub(crate) mod conformance_generated;
 pub(crate) mod demo;
 pub(crate) mod migrations;
 pub(crate) mod prune_chaos;
+pub(crate) mod screenshots;
 pub(crate) mod shards;
 pub(crate) mod soak;
