@@ -205,7 +205,7 @@ fn reasons_of_destinations() -> String {
         let gives =
             |kind: &&&Kind| (kind.refusals)().into_iter().chain((kind.reasons)()).any(|name| name == label.name);
         let mut kinds: Vec<&str> = KINDS.iter().filter(gives).map(|kind| kind.name).collect();
-        if registry::REFUSALS.contains(&label.name) {
+        if registry::REFUSALS.iter().chain(&registry::REASONS).any(|name| *name == label.name) {
             kinds.push("schema registry");
         }
         writeln!(

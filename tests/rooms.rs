@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use walrelay::sink::labels::LABELS;
+
 /// Each imports only from its left. A room with several modules has them beside each other.
 const ROOMS: [(&str, &[&str]); 18] = [
     ("lsn", &["lsn"]),
@@ -241,6 +243,29 @@ fn no_decision_hangs_on_the_words_of_a_failure() {
     ] {
         assert_eq!(judging_words(planted), 1, "{planted}");
     }
+}
+
+/// The labels of failures that stand in code as text.
+fn labels_in(code: &str) -> Vec<&str> {
+    let classes = code.match_indices("class: FailureClass::");
+    let reasons = classes.filter_map(|(at, _)| {
+        let (class, rest) = code[at..].split_once(',')?;
+        let label = rest.trim_start().strip_prefix("reason: \"")?.split('"').next();
+        label.filter(|_| !class.contains('{'))
+    });
+    reasons.collect()
+}
+
+#[test]
+fn each_label_of_a_failure_has_its_meaning_in_the_manual() {
+    let known: Vec<&str> = LABELS.iter().map(|label| label.name).collect();
+    let sources = sources();
+    let written =
+        sources.iter().flat_map(|source| labels_in(&source.code).into_iter().map(|label| (&source.path, label)));
+    let written: Vec<_> = written.collect();
+    assert!(written.len() > 3, "none is found: {written:?}");
+    let unknown: Vec<_> = written.into_iter().filter(|(_, label)| !known.contains(label)).collect();
+    assert!(unknown.is_empty(), "right: LABELS of src/sink/labels.rs: {unknown:?}");
 }
 
 #[test]

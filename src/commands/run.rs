@@ -259,6 +259,7 @@ impl Control {
         metrics.expect_bad_rows((kind.refusals)());
         if config.registry.is_some() {
             metrics.expect_bad_rows(registry::REFUSALS);
+            metrics.expect_publish_failures(registry::REASONS);
         }
         metrics.expect_publish_failures((kind.reasons)());
         open(config, &format!("walrelay/{}", config.slot), config.delivery)

@@ -102,9 +102,19 @@ pub const LABELS: &[Label] = &[
         "the subjects of the streams, or another -X stream",
     ),
     label("output", "standard output cannot be written", "whoever reads it"),
+    label(
+        "progress_topic",
+        "the topic of exactly once's progress cannot be created, or its cleanup.policy is not compact",
+        "the command in the error; walrelay tries again by itself",
+    ),
     label("queue", "the queue or the topic does not exist", "create it, or another --topic"),
     label("refused", "the destination refuses the record", "what the error says"),
     label("routing_key", "the routing key is empty or longer than 255 bytes", "another --topic"),
+    label(
+        "schema_registry",
+        "the registry does not answer, or refuses the credentials",
+        "the registry, its address and its credentials; walrelay tries again by itself",
+    ),
     label("sealed", "the stream is sealed", "another stream for the subject"),
     label("service", "the service failed", "nothing: the record is sent again"),
     label("stream", "the stream has no name", "another --topic"),
@@ -139,7 +149,7 @@ mod tests {
     #[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
     fn each_label_that_a_destination_gives_has_its_line_and_no_other() {
         let given = KINDS.iter().flat_map(|kind| (kind.refusals)().into_iter().chain((kind.reasons)()));
-        let given: BTreeSet<&str> = given.chain(registry::REFUSALS).collect();
+        let given: BTreeSet<&str> = given.chain(registry::REFUSALS).chain(registry::REASONS).collect();
         let listed: Vec<&str> = LABELS.iter().map(|label| label.name).collect();
         assert_eq!(listed, given.into_iter().collect::<Vec<_>>());
     }

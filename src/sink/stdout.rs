@@ -64,7 +64,7 @@ impl Destination for Stdout {
 
     fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let reason = "measurements write their results there; --sink null throws records away".to_owned();
-        Err(ScratchError { what: "make topic", topic: topic.to_owned(), reason })
+        Err(ScratchError { what: "create topic", topic: topic.to_owned(), reason })
     }
 }
 

@@ -152,7 +152,7 @@ impl Destination for Kafka {
 
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let refused = |error: SettingsError| ScratchError {
-            what: "make topic",
+            what: "create topic",
             topic: topic.to_owned(),
             reason: error.to_string(),
         };

@@ -81,6 +81,9 @@ pub(super) const LOGIN_HINT: &str = "check -X sasl.username, sasl.mechanism, sec
 /// The label of every other code.
 const OTHER: &str = "other";
 
+/// The label of a topic of progress that cannot be created, or that would forget.
+pub(super) const PROGRESS_TOPIC: &str = "progress_topic";
+
 /// The label of an error without a code.
 const TIMED_OUT: &str = "timed_out";
 
@@ -90,9 +93,9 @@ pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
     REASONS.iter().find(|(_, codes)| codes.contains(&code)).map_or(OTHER, |(reason, _)| *reason)
 }
 
-/// Every label that a delivery report's error may have.
+/// Every label that a failure may have.
 pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
-    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT])
+    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC])
 }
 
 /// Those of them that a row may be bad for: the refusals of records, and of topics.
@@ -107,14 +110,14 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Fa
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
             format!(
-                "topic {topic} does not exist; to make it: \
+                "topic {topic} does not exist; to create it: \
                  kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
             )
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
             format!(
-                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it; if it does not exist, to make it: \
+                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it; if it does not exist, to create it: \
                  kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
             )
         }

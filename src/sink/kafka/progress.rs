@@ -4,6 +4,7 @@
 //! time, each no longer than a second. What keys and values say is not known here.
 
 use super::context::Context;
+use super::failure;
 use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{broken, client};
@@ -222,9 +223,9 @@ fn make_topic(settings: &Settings) -> Result<(), Failure> {
 fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Settings) -> Result<(), Failure> {
     let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
-        reason: "progress_topic",
+        reason: failure::PROGRESS_TOPIC,
         text: format!(
-            "topic {TOPIC} is not there and cannot be made ({error}): \
+            "topic {TOPIC} is not there and cannot be created ({error}): \
              kafka-topics.sh --bootstrap-server {} --create --topic {TOPIC} --partitions 1 \
              --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}",
             settings.brokers()
@@ -238,11 +239,11 @@ fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Setting
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
     match outcome {
-        None => tracing::info!(topic = TOPIC, "made"),
+        None => tracing::info!(topic = TOPIC, "created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // It may be there all the same.
         Some(code) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|found| is_there(&found)) => {
-            tracing::debug!(%code, "the progress topic cannot be made, and need not be");
+            tracing::debug!(%code, "the progress topic cannot be created, and need not be");
         }
         Some(code) => return Err(forbidden(code)),
     }
@@ -276,7 +277,7 @@ fn see_that_it_is_compacted(
     }
     Err(Failure {
         class: FailureClass::Environment,
-        reason: "progress_topic",
+        reason: failure::PROGRESS_TOPIC,
         text: format!(
             "topic {TOPIC} has cleanup.policy={policy}, and would forget how far the relay has come: \
              kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"

@@ -121,7 +121,7 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
             refuse_unless(value == "0", "an outage of Kafka is waited out, no record expires (message.timeout.ms=0)")
         }
         "retries" => {
-            refuse_unless(value == "2147483647", "an outage of Kafka is waited out, a record is retried for ever")
+            refuse_unless(value == "2147483647", "an outage of Kafka is waited out, a record is retried indefinitely")
         }
         "enable.gapless.guarantee" => {
             refuse_unless(is_on, "without it records behind a refused batch are written before its action is decided")

@@ -28,7 +28,7 @@ impl ScratchTopic {
     /// # Errors
     /// It is there already, or the cluster refuses or does not answer.
     pub(super) fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
-        let error = |reason: String| ScratchError { what: "make topic", topic: name.to_owned(), reason };
+        let error = |reason: String| ScratchError { what: "create topic", topic: name.to_owned(), reason };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| error(source.to_string()))?;
         let admin = settings.admin_of(settings.client().clone()).map_err(|source| error(source.to_string()))?;

@@ -98,11 +98,11 @@ impl Destination for Settings {
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let stream = ScratchStream { settings: self.clone().named(client), subject: topic.to_owned() };
-        if stream.ask("make stream", "INFO", "").is_ok() {
-            return Err(stream.failed("make stream", "there is a stream of that name".to_owned()));
+        if stream.ask("create stream", "INFO", "").is_ok() {
+            return Err(stream.failed("create stream", "there is a stream of that name".to_owned()));
         }
         let config = json!({ "name": stream.name(), "subjects": [topic], "storage": "file" });
-        stream.ask("make stream", "CREATE", &config.to_string())?;
+        stream.ask("create stream", "CREATE", &config.to_string())?;
         Ok(Box::new(stream))
     }
 }

@@ -96,9 +96,9 @@ impl Destination for Settings {
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let stream = ScratchStream { settings: self.clone().named(client), stream: topic.to_owned() };
-        match stream.number("make stream", b"EXISTS")? {
+        match stream.number("create stream", b"EXISTS")? {
             0 => Ok(Box::new(stream)),
-            _there => Err(stream.failed("make stream", "there is a key of that name")),
+            _there => Err(stream.failed("create stream", "there is a key of that name")),
         }
     }
 }

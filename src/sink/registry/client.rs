@@ -130,7 +130,7 @@ impl Registry {
 
     fn unavailable(&self, reason: &dyn std::fmt::Display) -> Failure {
         let text = format!("schema registry {}: {reason}", self.url);
-        Failure { class: FailureClass::Environment, reason: "schema_registry", text }
+        Failure { class: FailureClass::Environment, reason: super::SCHEMA_REGISTRY, text }
     }
 }
 
@@ -217,7 +217,7 @@ impl Client {
         }
         let asked = Asked::Not(Failure {
             class: FailureClass::Environment,
-            reason: "schema_registry",
+            reason: super::SCHEMA_REGISTRY,
             text: format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
         });
         let sent = self.questions().and_then(|questions| {

@@ -36,6 +36,12 @@ const UNKNOWN_SUBJECT: &str = "unknown_subject";
 /// What a record may be refused for here.
 pub const REFUSALS: [&str; 2] = [NO_SUBJECT, UNKNOWN_SUBJECT];
 
+/// The label of a registry that does not answer, or refuses us.
+const SCHEMA_REGISTRY: &str = "schema_registry";
+
+/// What else may go wrong here.
+pub const REASONS: [&str; 1] = [SCHEMA_REGISTRY];
+
 /// A sink that puts numbers in front of values.
 pub struct Framed<S> {
     sink: S,

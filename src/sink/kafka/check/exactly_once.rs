@@ -26,8 +26,8 @@ pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id
 
 fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
     match found {
-        Some(Ok(())) => ok("transactional_id", format!("transactions may be made as {id}")),
-        None => ok("transactional_id", format!("whether transactions may be made as {id} is not looked at"))
+        Some(Ok(())) => ok("transactional_id", format!("transactions are allowed as {id}")),
+        None => ok("transactional_id", format!("whether transactions are allowed as {id} is not looked at"))
             .why(format!("{TRANSACTION_MAX_TIMEOUT} has no bound here, and asking would end those of a relay")),
         Some(Err(refusal)) => {
             let found = fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
@@ -51,17 +51,17 @@ fn progress(kafka: &Kafka, found: &Progress) -> Finding {
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
         Progress::There(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
-        Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is made at the first start")),
+        Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start")),
         Progress::There(Err(refusal)) => {
             fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).fix(rights())
         }
         Progress::Absent(Err(refusal)) if refusal.forbidden => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be made: {}", refusal.text))
+            fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}", refusal.text))
                 .why(why)
                 .fix(rights())
         }
         Progress::Absent(Err(refusal)) => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be made: {}", refusal.text)).why(why).fix(format!(
+            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text)).why(why).fix(format!(
                 "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
                 kafka.brokers
             ))
