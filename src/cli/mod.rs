@@ -59,7 +59,7 @@ Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its ow
 
 const BACKFILL_HELP: &str = "\
 For rows that are in the table and were never in the slot: they become the records that the relay would have made of them, and are \
-not rewritten. Needs SELECT on the table, and a slot that setup --apply made, since that writes down which rows are older. The relay \
+not rewritten. Needs SELECT on the table, and a slot that setup --apply created, since that writes down which rows are older. The relay \
 may run meanwhile: a row is published by exactly one of both. Takes the flags of `run`; without --bad-row-at and the like a row that \
 cannot be published stops it. The same command resumes after a stop or a crash behind what was acknowledged.
 

@@ -249,7 +249,7 @@ pub struct BackfillArgs {
     #[arg(long)]
     pub again: bool,
 
-    /// Leave out rows that were updated after the slot was made, instead of refusing where there may be some
+    /// Leave out rows that were updated after the slot was created, instead of refusing where there may be some
     #[arg(long)]
     pub leave_updated: bool,
 

@@ -132,8 +132,8 @@ pub enum CommandError {
         /// Its name.
         publication: String,
     },
-    /// The relay has passed over rows which cannot be told from others.
-    #[error("no row is deleted: the relay of slot \"{slot}\" has passed over rows which cannot be told from others")]
+    /// The relay has skipped rows which cannot be told from others.
+    #[error("no row is deleted: the relay of slot \"{slot}\" has skipped rows which cannot be told from others")]
     PassedOver {
         /// Its name.
         slot: String,
@@ -210,7 +210,7 @@ pub enum CommandError {
     },
     /// Rows of before the slot may look like rows of after it.
     #[error(
-        "rows of {table} may have been updated after slot \"{slot}\" was made: such a row cannot be told from a new one, which the slot carries"
+        "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be told from a new one, which the slot carries"
     )]
     Updated {
         /// `schema.table`.
@@ -354,11 +354,11 @@ impl CommandError {
             Self::DeadLetters(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {
-                "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup make it: --create-table".to_owned()
+                "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup create it: --create-table".to_owned()
             }
             Self::Refused { fix, source, .. } => return refused_hint(fix, source),
             Self::NoFailoverSlots { .. } => {
-                "leave --failover out; after a promotion the slot has to be made again on the new primary".to_owned()
+                "leave --failover out; after a promotion the slot has to be created again on the new primary".to_owned()
             }
             Self::NotMarkable { sql, .. } => {
                 format!("as the publication's owner: walrelay setup --apply, or once the slot is there: {sql}")
@@ -375,7 +375,7 @@ impl CommandError {
             }
             Self::Changed { .. } => "the same command again, which looks at what it has now".to_owned(),
             Self::NoProof { is_shard: true, .. } => {
-                "publications of shards have to stay as they were made; to delete rows without that proof: --force".to_owned()
+                "publications of shards have to stay as they were created; to delete rows without that proof: --force".to_owned()
             }
             Self::NoProof { .. } => {
                 "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()

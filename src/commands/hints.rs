@@ -232,7 +232,7 @@ fn command_case(error: &CommandError) -> usize {
 fn command_errors() -> Vec<CommandError> {
     let (table, slot) = (|| "public.outbox".to_owned(), || "walrelay".to_owned());
     let refused = |code: &str| CommandError::Refused {
-        step: "make the slot".to_owned(),
+        step: "create the slot".to_owned(),
         fix: "ALTER ROLE … REPLICATION;".to_owned(),
         source: Box::new(server(code)),
     };

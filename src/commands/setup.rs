@@ -200,7 +200,7 @@ fn must_be_markable(connection: &mut Connection, request: &Request) -> Result<()
 /// The snapshot that meets a new slot, as long as this lasts.
 #[derive(Debug)]
 pub struct Held {
-    /// The connection that the slot was made over. The server forgets the snapshot with its next command.
+    /// The connection that the slot was created over. The server forgets the snapshot with its next command.
     #[allow(dead_code, reason = "the snapshot lasts as long as it does")]
     connection: Connection,
     /// Its name, for `SET TRANSACTION SNAPSHOT`.

@@ -120,7 +120,7 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::
 struct Found {
     slot: Option<server::Slot>,
     publication: bool,
-    /// The publication says that the slot was made.
+    /// The publication says that the slot was created.
     marked: bool,
     /// The publication's comment.
     comment: Option<String>,

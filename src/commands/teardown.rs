@@ -191,7 +191,7 @@ fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
     }
     let left = marker::removed(comment, &request.slot).map_or_else(|| "NULL".to_owned(), |text| literal(&text));
     Some(Step {
-        what: format!("the mark on publication \"{}\" that the slot was made", request.publication),
+        what: format!("the mark on publication \"{}\" that the slot was created", request.publication),
         sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
         done: format!("dropped the mark on publication \"{}\"", request.publication),
         fix: "run it as the owner of the publication".to_owned(),

@@ -185,7 +185,7 @@ impl View<'_> {
 
     fn lag(&self, points: &[Point]) -> String {
         let behind = match self.status.lag_bytes {
-            Some(bytes) => format!("{} of log not confirmed", Size(bytes)),
+            Some(bytes) => format!("{} of WAL not confirmed", Size(bytes)),
             None => "age of the oldest transaction that is not delivered".to_owned(),
         };
         let now = self.metrics.lag(self.now).as_secs_f64();
@@ -242,7 +242,7 @@ impl View<'_> {
             format!("<ul>\n{list}</ul>\n")
         };
         format!(
-            "<section class=\"card\" aria-labelledby=\"troubles\">\n<h2 id=\"troubles\">Last troubles</h2>\n{content}</section>\n"
+            "<section class=\"card\" aria-labelledby=\"problems\">\n<h2 id=\"problems\">Last problems</h2>\n{content}</section>\n"
         )
     }
 
@@ -258,8 +258,8 @@ impl View<'_> {
         let rows = [
             ("Confirmed position", self.status.confirmed_lsn.clone()),
             ("Received position", self.status.received_lsn.clone()),
-            ("Log kept for the slot", kept),
-            ("State of the slot's log", figures.wal_status.unwrap_or_else(|| UNKNOWN.to_owned())),
+            ("WAL kept for the slot", kept),
+            ("State of the slot's WAL", figures.wal_status.unwrap_or_else(|| UNKNOWN.to_owned())),
             ("Last acknowledgement", ack),
             ("Rows not published", Count(bad).to_string()),
         ]
@@ -268,7 +268,7 @@ impl View<'_> {
         .collect::<Vec<_>>()
         .concat();
         format!(
-            "<section class=\"card\" aria-label=\"Details\">\n<details id=\"details\"><summary>Positions and log</summary>\n\
+            "<section class=\"card\" aria-label=\"Details\">\n<details id=\"details\"><summary>Positions and WAL</summary>\n\
              <table class=\"facts\">\n{rows}</table>\n</details>\n</section>\n"
         )
     }
@@ -358,7 +358,7 @@ fn advice(state: State, destination: &str) -> String {
         State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
             return format!(
-                "Fix {}, or the topic: the relay goes on by itself, and nothing is lost meanwhile. Until then Postgres \
+                "Fix {}, or the topic: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \
                  keeps its log: watch its disk.",
                 Text(destination)
             );

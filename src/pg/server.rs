@@ -105,7 +105,7 @@ pub struct SlotRow {
     pub plugin: Option<String>,
     /// Its database; none for a physical slot.
     pub database: Option<String>,
-    /// Goes with the session that made it.
+    /// Goes with the session that created it.
     #[serde(default)]
     pub temporary: bool,
     /// A walsender reads it.

@@ -99,7 +99,7 @@ pub enum RunError {
         hint: String,
     },
     /// No such slot; the publication is there.
-    #[error("replication slot \"{slot}\" does not exist: was it never made, or has it been lost?")]
+    #[error("replication slot \"{slot}\" does not exist: was it never created, or has it been lost?")]
     NoSlot {
         /// Its name.
         slot: String,
@@ -137,13 +137,13 @@ pub enum RunError {
         found: String,
     },
     /// The slot goes with its session.
-    #[error("replication slot \"{slot}\" is temporary: it ends with the session that made it")]
+    #[error("replication slot \"{slot}\" is temporary: it ends with the session that created it")]
     TemporarySlot {
         /// Its name.
         slot: String,
     },
     /// The slot sends prepared transactions.
-    #[error("replication slot \"{slot}\" was made with two_phase = true, which walrelay does not read")]
+    #[error("replication slot \"{slot}\" was created with two_phase = true, which walrelay does not read")]
     TwoPhaseSlot {
         /// Its name.
         slot: String,
@@ -387,7 +387,7 @@ impl RunError {
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(
-                "{}: make topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or leave the row out: walrelay run --bad-row-at {}=skip",
+                "{}: create topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or leave the row out: walrelay run --bad-row-at {}=skip",
                 where_it_stays(row),
                 row.position
             ),
@@ -487,7 +487,7 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
         )
     } else {
         format!(
-            "never made: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and walrelay republish for those rows"
+            "never created: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and walrelay republish for those rows"
         )
     }
 }

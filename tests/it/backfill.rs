@@ -406,7 +406,7 @@ fn without_proof_nothing_is_published_and_the_hint_says_what_gives_it() {
     let lane = Lane::debezium();
     lane.sql(&rows(1, 5));
     let (code, text) = filled(&lane, &[]);
-    assert!(code == 2 && text.contains("walrelay setup --apply did not make the slot"), "{text}");
+    assert!(code == 2 && text.contains("walrelay setup --apply did not create the slot"), "{text}");
     assert!(hint(&text).contains("walrelay republish") && hint(&text).contains("walrelay teardown"), "{text}");
     let (code, text) = filled(&lane, &["--slot", "nowhere"]);
     assert!(code == 2 && text.contains("does not exist"), "{text}");
@@ -414,7 +414,7 @@ fn without_proof_nothing_is_published_and_the_hint_says_what_gives_it() {
     let lane = with_old_rows(5);
     lane.sql(&format!("ALTER PUBLICATION {} SET (publish = 'insert, delete')", lane.name));
     let (code, text) = filled(&lane, &[]);
-    assert!(code == 2 && text.contains("was changed after the slot was made"), "{text}");
+    assert!(code == 2 && text.contains("was changed after the slot was created"), "{text}");
 
     let lane = with_old_rows(5);
     lane.sql(&format!(
@@ -622,7 +622,7 @@ fn setup_makes_the_slot_and_publishes_what_is_older_in_one_go() {
         .output()
         .unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(output.status.success() && text.contains("made slot") && text.contains("\"rows\":50"), "{text}");
+    assert!(output.status.success() && text.contains("created slot") && text.contains("\"rows\":50"), "{text}");
     lane.sql(&rows(51, 60));
     let _relay = lane.streaming(&[]);
     lane.wait_confirmed();

@@ -35,7 +35,7 @@ fn a_topic_that_does_not_exist_is_waited_for_and_nothing_passes_it() {
     lane.sql("INSERT INTO outbox VALUES ('2', 'missing', 'k', 't', '1'); INSERT INTO outbox VALUES ('3', 'there', 'k', 't', '1')");
     let missing = lane.topic("missing");
     let said = format!(
-        "blocked: topic {missing} does not exist; to make it: kafka-topics.sh --bootstrap-server {} --create --topic {missing}",
+        "blocked: topic {missing} does not exist; to create it: kafka-topics.sh --bootstrap-server {} --create --topic {missing}",
         lane.brokers
     );
     wait_until(LONG, "the topic in /readyz", || {

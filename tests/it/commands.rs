@@ -150,7 +150,7 @@ fn setup_does_it_once_and_says_so() {
     place.run("INSERT INTO public.outbox SELECT n FROM generate_series(1, 12) AS n");
     let request = place.setup();
     let out = done(&request);
-    assert!(out.contains("made publication \"walrelay\" for public.outbox\n"), "{out}");
+    assert!(out.contains("created publication \"walrelay\" for public.outbox\n"), "{out}");
     assert!(out.contains("public.outbox holds 12 rows already"), "{out}");
     assert!(out.ends_with(&format!("next: walrelay run --slot {} --table public.outbox\n", place.slot)), "{out}");
     let again = done(&request);
@@ -191,7 +191,7 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
     place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION"));
     let request = setup::Request { source: place.source_as(&role), ..place.setup() };
     let error = set_up(&request).1.unwrap_err();
-    assert_eq!((error.exit_code(), error.to_string().starts_with("cannot make publication")), (2, true));
+    assert_eq!((error.exit_code(), error.to_string().starts_with("cannot create publication")), (2, true));
     assert!(error.hint().unwrap().contains(&format!("GRANT CREATE ON DATABASE \"{}\"", place.source().dbname)));
     place.run(&format!(
         "ALTER ROLE {role} NOREPLICATION; GRANT CREATE ON DATABASE {} TO {role}; ALTER TABLE public.outbox OWNER TO {role}",
@@ -212,7 +212,7 @@ fn a_slot_from_before_its_publication_is_warned_of_and_the_fix_fixes() {
     place.run("INSERT INTO public.outbox VALUES (1)");
     let out = done(&place.setup());
     assert!(out.contains("is older than publication \"walrelay\""), "{out}");
-    let (_, fix) = out.split_once("To go on from now: ").unwrap();
+    let (_, fix) = out.split_once("To resume from now: ").unwrap();
     place.run(fix.split_once(';').unwrap().0);
     place.run("INSERT INTO public.outbox VALUES (2)");
     let changes = format!(
@@ -268,7 +268,7 @@ fn a_transaction_that_holds_the_slot_up_is_named_and_once_it_ends_the_slot_is_ma
     let place = Place::new();
     let (out, outcome) = while_held_up(&place, |holder, _| drop(holder.query("COMMIT").unwrap()));
     outcome.unwrap();
-    assert!(out.contains("made slot"), "{out}");
+    assert!(out.contains("created slot"), "{out}");
     assert_eq!(place.slots(), "1");
 }
 
@@ -279,7 +279,7 @@ fn a_stop_while_the_slot_is_held_up_leaves_no_half_made_slot() {
     assert!(matches!(outcome, Err(CommandError::Interrupted)), "{outcome:?}");
     assert_eq!(place.slots(), "0");
     // And the way is free for another attempt.
-    assert!(done(&place.setup()).contains("made slot"));
+    assert!(done(&place.setup()).contains("created slot"));
 }
 
 #[test]

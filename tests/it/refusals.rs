@@ -119,7 +119,7 @@ fn a_slot_that_does_not_exist_is_never_made_or_lost() {
     let lane = Lane::empty();
     lane.sql(OUTBOX);
     lane.publish("outbox");
-    let hint = refused(&lane, &[], &["does not exist", "never made", "lost", &lane.name]);
+    let hint = refused(&lane, &[], &["does not exist", "never created", "lost", &lane.name]);
     let setup = format!("walrelay setup --apply --slot {}", lane.name);
     assert!(hint.matches(&setup).count() == 2 && hint.contains("Lost"), "{hint}");
     lane.make_slot();

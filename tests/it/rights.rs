@@ -51,7 +51,7 @@ fn rights_that_are_missing_are_named_one_by_one_and_once_they_are_given_a_relay_
     }
     let found = check(&lane, &more);
     assert_eq!(found.code, 0, "{:#}", found.report);
-    found.level("progress", "ok", &["is made at the first start"]);
+    found.level("progress", "ok", &["is created at the first start"]);
     // They are all that a relay needs, and another look does not take its transactions away.
     let mut relay = running(&lane, &more);
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");

@@ -67,7 +67,7 @@ pub struct Request {
     pub chunk: u32,
     /// Begin with the first row, whatever was published before.
     pub again: bool,
-    /// Leave out rows that were updated after the slot was made.
+    /// Leave out rows that were updated after the slot was created.
     pub leaves_updated: bool,
     /// Run the relay once it is done.
     pub then_run: bool,

@@ -33,7 +33,7 @@ impl Proof {
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let comment = mark.comment.as_deref();
         let taken = marker::taken(comment, &place.slot)
-            .ok_or_else(|| missing("walrelay setup --apply did not make the slot, or an earlier version did"))?;
+            .ok_or_else(|| missing("walrelay setup --apply did not create the slot, or an earlier version did"))?;
         let anchor = marker::anchor(comment, &place.slot);
         let sighting = instance::sight(connection, &place.slot)?;
         let agreement = anchor.zip(sighting.as_ref()).map(|(anchor, slot)| anchor.agrees(slot));
@@ -44,7 +44,7 @@ impl Proof {
             taken.snapshot.parse().map_err(|_| missing("what was written down cannot be understood"))?;
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         if !snapshot.can_be_told(next) {
-            return Err(missing("two billion transactions have begun since the slot was made"));
+            return Err(missing("two billion transactions have begun since the slot was created"));
         }
         Ok(Self { text: taken.snapshot, snapshot, updates: taken.updates })
     }
@@ -64,7 +64,7 @@ impl Proof {
         let version = catalog::server(connection)?.version;
         let rows = connection.query(&self.uncovered(&place.publication, tables, version >= SCHEMAS))?;
         let Some(table) = rows.first().and_then(|row| row.text(0)) else { return Ok(()) };
-        let why = format!("the publication, or what it has of table {table}, was changed after the slot was made");
+        let why = format!("the publication, or what it has of table {table}, was changed after the slot was created");
         Err(missing(place, &why))
     }
 

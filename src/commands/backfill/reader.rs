@@ -25,7 +25,7 @@ pub(super) struct Reader {
     proof: Proof,
     /// Bytes of the largest row.
     largest: usize,
-    /// Rows that were updated after the slot was made may be left out.
+    /// Rows that were updated after the slot was created may be left out.
     leaves_updated: bool,
     /// The snapshot that came with the slot, until it is in use.
     held: Option<Held>,

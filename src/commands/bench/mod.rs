@@ -99,7 +99,7 @@ pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &Atom
     let scratch = Scratch::new(&request.source, &unique());
     let mut bench = Bench { request, scratch, stop, progress: Progress { terminal, told: None } };
     let measured = bench.measure();
-    bench.progress.say("removing what was made");
+    bench.progress.say("removing what was created");
     let left = bench.scratch.remove();
     bench.progress.end();
     for step in left {
@@ -130,7 +130,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn measure(&mut self) -> Result<Report<'a>, BenchError> {
         let request = self.request;
-        self.progress.say("making a schema, a publication and a slot");
+        self.progress.say("creating a schema, a publication and a slot");
         let mut connection = Connection::open(&request.source, Purpose::Control)?;
         let version = connection.query("SHOW server_version")?;
         let version = version.first().and_then(|row| row.text(0)).unwrap_or("?").to_owned();

@@ -60,18 +60,18 @@ impl Scratch {
             let step = step.to_owned();
             move |source: Error| CommandError::Refused { step, fix: fix.to_owned(), source: Box::new(source) }
         };
-        connection.query(&format!("CREATE SCHEMA {name}")).map_err(refused("make a schema"))?;
+        connection.query(&format!("CREATE SCHEMA {name}")).map_err(refused("create a schema"))?;
         self.schema = true;
         let table = format!(
             "CREATE TABLE {name}.outbox (id uuid NOT NULL, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
              type text NOT NULL, payload {payload} NOT NULL)"
         );
-        connection.query(&table).map_err(refused("make a table"))?;
+        connection.query(&table).map_err(refused("create a table"))?;
         let publication = format!("CREATE PUBLICATION {name} FOR TABLE {name}.outbox WITH (publish = 'insert')");
-        connection.query(&publication).map_err(refused("make a publication"))?;
+        connection.query(&publication).map_err(refused("create a publication"))?;
         self.publication = true;
         let slot = format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput')", literal(&self.name));
-        connection.query_within(&slot, SLOT_WITHIN).map_err(refused("make a slot"))?;
+        connection.query_within(&slot, SLOT_WITHIN).map_err(refused("create a slot"))?;
         self.slot = true;
         Ok(())
     }

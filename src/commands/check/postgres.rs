@@ -106,7 +106,7 @@ fn service(server: &ServerFacts) -> Finding {
 fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
         fail("standby", "this server is a standby")
-            .why("slots and publications are made on the primary, and rows are written there")
+            .why("slots and publications are created on the primary, and rows are written there")
             .fix("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
     })
 }
@@ -145,7 +145,7 @@ fn slots(facts: &Facts) -> Option<Finding> {
     }
     Some(
         fail("free_slots", text)
-            .why("the slot has to be made, and there is no room for it")
+            .why("the slot has to be created, and there is no room for it")
             .fix(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
     )
 }
@@ -306,7 +306,7 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
 fn wal_keep(server: &ServerFacts) -> Finding {
     match server.number("max_slot_wal_keep_size") {
         Some(-1) | None => warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
-            .why("while the relay or Kafka is away, WAL fills the server's disk")
+            .why("while the relay or Kafka is unavailable, WAL fills the server's disk")
             .fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
@@ -355,7 +355,7 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
         Ok(seconds @ 1..) => {
             let time = duration(Duration::from_secs(seconds));
             warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
-                .why("a relay that is away for longer loses its slot, and rows with it")
+                .why("a relay that is unavailable for longer loses its slot, and rows with it")
                 .fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
         }
         Ok(0) | Err(_) => ok("idle_timeout", "idle_replication_slot_timeout is off"),
@@ -363,8 +363,7 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
 }
 
 fn transactions(facts: &Facts) -> Vec<Finding> {
-    let why =
-        "WAL is kept from the beginning of the oldest open transaction, and a slot can be made only once it has ended";
+    let why = "WAL is kept from the beginning of the oldest open transaction, and a slot can be created only once it has ended";
     let open = facts.holders.iter().filter(|holder| holder.transaction_age.is_some_and(|age| age >= LONG));
     let open = open.map(|holder| {
         warn("transactions", session(holder)).why(why).fix(format!("SELECT pg_terminate_backend({});", holder.pid))

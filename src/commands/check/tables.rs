@@ -189,7 +189,7 @@ fn shared_out(config: &run::Request, table: &TableFacts, plan: &Plan) -> Option<
         return Some(
             finding
                 .why("each shard publishes them")
-                .fix("walrelay setup --shards N --apply makes publications with filters"),
+                .fix("walrelay setup --shards N --apply creates publications with filters"),
         );
     };
     let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;

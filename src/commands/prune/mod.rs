@@ -272,7 +272,7 @@ impl Round<'_> {
             if count > 0 {
                 writeln!(
                     out,
-                    "{}: {} rows that the relay passed over stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
+                    "{}: {} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
                     table.target.name,
                     number(count),
                     proof.forget()

@@ -89,7 +89,7 @@ fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(),
             text(2)
         ));
         match made {
-            Ok(_) => writeln!(out, "{}: made partition {name}", table.target.name)?,
+            Ok(_) => writeln!(out, "{}: created partition {name}", table.target.name)?,
             Err(error) if error.code().is_some_and(|code| IS_THERE.contains(&code)) => {}
             Err(error) => return Err(error.into()),
         }

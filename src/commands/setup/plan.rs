@@ -86,7 +86,7 @@ impl Kind {
     const fn verbs(self) -> (&'static str, &'static str) {
         match self {
             Self::WalLevel => ("set", "set"),
-            Self::Table | Self::Publication | Self::Slot => ("make", "made"),
+            Self::Table | Self::Publication | Self::Slot => ("create", "created"),
             Self::Member => ("add", "added"),
             Self::Role => ("prepare", "prepared"),
             Self::Mark => ("mark", "marked"),
@@ -202,7 +202,7 @@ fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError
         None => {
             format!("publication \"{}\" does not exist, and which tables it is for has to be said", request.publication)
         }
-        Some(_) if request.create_table => "--create-table makes the table that it names".to_owned(),
+        Some(_) if request.create_table => "--create-table creates the table that it names".to_owned(),
         Some(_) => return Ok(()),
     };
     let example = command("setup", &request.told()) + " --table public.outbox";
@@ -244,7 +244,7 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
     let tables: Vec<String> = request.tables.iter().map(table).collect();
     let names: Vec<String> = request.tables.iter().map(ToString::to_string).collect();
     let name = identifier(&request.publication);
-    let mut comment = "Which tables' inserts leave the database. To be made before the slot.".to_owned();
+    let mut comment = "Which tables' inserts leave the database. To be created before the slot.".to_owned();
     for partitioned in facts.tables.iter().filter(|table| table.row.is_some_and(|row| row.partitioned)) {
         let advice = format!(
             "\n{} is partitioned. Its rows come as rows of the partitions; as rows of {} itself with\nALTER PUBLICATION {name} SET (publish_via_partition_root = true); walrelay reads both.",
@@ -325,7 +325,7 @@ fn slot(request: &Request, facts: &Facts) -> Option<Step> {
     facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
 }
 
-/// Writes down that the slot was made.
+/// Writes down that the slot was created.
 pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> String {
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
@@ -364,12 +364,12 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&Taken>) -> O
     let kept = if made { marker::removed(comment, slot) } else { marker::without_whole(comment, slot) };
     let since =
         marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::taken_line(slot, taken));
-    let what = if made { format!("slot \"{slot}\" was made") } else { format!("slot \"{slot}\" carries all of it") };
+    let what = if made { format!("slot \"{slot}\" was created") } else { format!("slot \"{slot}\" carries all of it") };
     Some(Step {
         kind: Kind::Mark,
         what: format!("publication \"{publication}\": {what}"),
         sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
-        comment: "Remembers that the slot was made: should it be lost, walrelay run --setup says so instead of making a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
+        comment: "Remembers that the slot was created: should it be lost, walrelay run --setup says so instead of creating a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
         fix: "run it as the owner of the publication".to_owned(),
     })
 }
@@ -417,10 +417,10 @@ fn older_than_publication(request: &Request, facts: &Facts, slot: &Slot) -> Opti
     let consequence = if facts.server.version < MISSING_PUBLICATION_PASSES {
         format!("a change from before it ends the stream with: publication \"{publication}\" does not exist")
     } else {
-        "changes from before it are passed over".to_owned()
+        "changes from before it are skipped".to_owned()
     };
     Some(format!(
-        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. To go on from now: SELECT pg_replication_slot_advance({}, pg_current_wal_lsn()); (or drop the slot and make it again), which passes over rows committed until then",
+        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. To resume from now: SELECT pg_replication_slot_advance({}, pg_current_wal_lsn()); (or drop the slot and create it again), which skips rows committed until then",
         literal(name)
     ))
 }

@@ -138,14 +138,14 @@ fn prepare(
     connection.query("BEGIN")?;
     for shard in &missing {
         for statement in sql::publication(request, *shard) {
-            let step = format!("make publication \"{}\"", shard.name(&request.publication));
+            let step = format!("create publication \"{}\"", shard.name(&request.publication));
             let fix = format!("GRANT CREATE ON DATABASE {} TO {};", identifier(&plan.database), identifier(&plan.user));
             connection.query(&statement).map_err(|error| CommandError::from(error).with_fix(step, fix))?;
         }
     }
     connection.query("COMMIT")?;
     for shard in missing {
-        (voice.say)(&format!("made publication \"{}\", still without tables", shard.name(&request.publication)))?;
+        (voice.say)(&format!("created publication \"{}\", still without tables", shard.name(&request.publication)))?;
     }
     Ok(())
 }
@@ -166,7 +166,7 @@ fn make_slots(
                 break;
             }
             // A command that was killed leaves its statement running for a moment, and a slot that goes with it.
-            wait.turn(voice, || format!("waiting: slot \"{name}\" is in use, or still being made"))?;
+            wait.turn(voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
         }
         if server::slot(connection, &name)?.is_some() {
             continue;
@@ -178,7 +178,7 @@ fn make_slots(
         let step = super::plan::Step::new_slot(&of_shard, &plan.user);
         let maker = super::replicating(&request.source)?;
         let (_, lsn) = super::slot::make(maker, &of_shard, &step, voice)?;
-        (voice.say)(&format!("made slot \"{name}\" at {lsn}"))?;
+        (voice.say)(&format!("created slot \"{name}\" at {lsn}"))?;
     }
     Ok(())
 }

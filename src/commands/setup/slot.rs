@@ -115,7 +115,7 @@ impl Onlooker<'_> {
         match found {
             Ok((sessions, prepared)) => words(waited, &sessions, &prepared),
             Err(error) => vec![format!(
-                "waiting for {}: the slot can be made once older transactions have ended (which they are cannot be seen: {error})",
+                "waiting for {}: the slot can be created once older transactions have ended (which they are cannot be seen: {error})",
                 duration(waited)
             )],
         }
@@ -138,7 +138,7 @@ fn words(waited: Duration, sessions: &[Session], prepared: &[PreparedTransaction
         .iter()
         .map(|holder| {
             format!(
-                "waiting for {waited}: the slot can be made once the transaction of {} has ended; to end it: SELECT pg_terminate_backend({});",
+                "waiting for {waited}: the slot can be created once the transaction of {} has ended; to end it: SELECT pg_terminate_backend({});",
                 session(holder),
                 holder.pid
             )
@@ -146,12 +146,12 @@ fn words(waited: Duration, sessions: &[Session], prepared: &[PreparedTransaction
         .collect();
     lines.extend(prepared.iter().map(|holder| {
         format!(
-            "waiting for {waited}: the slot can be made once prepared transaction {} has ended (by {} in database {}, {} ago); to end it, there: COMMIT PREPARED or ROLLBACK PREPARED {};",
+            "waiting for {waited}: the slot can be created once prepared transaction {} has ended (by {} in database {}, {} ago); to end it, there: COMMIT PREPARED or ROLLBACK PREPARED {};",
             literal(&holder.gid), holder.owner, holder.database, duration(holder.age), literal(&holder.gid)
         )
     }));
     if lines.is_empty() {
-        lines.push(format!("waiting for {waited}: the slot can be made once older transactions have ended"));
+        lines.push(format!("waiting for {waited}: the slot can be created once older transactions have ended"));
     }
     lines
 }

@@ -157,7 +157,7 @@ impl Report {
         rows.extend(self.rate_line().map(|line| ("rate", line)));
         rows.extend(self.publication_line().map(|line| ("publication", line)));
         rows.extend(self.relay.iter().flat_map(RelayReport::rows));
-        rows.extend(self.error.as_ref().map(|error| ("trouble", error.clone())));
+        rows.extend(self.error.as_ref().map(|error| ("error", error.clone())));
         rows.iter().flat_map(|(name, text)| [format!("{name:<13}"), text.clone(), "\n".to_owned()]).collect()
     }
 
@@ -201,7 +201,7 @@ impl Report {
         line.extend(self.rate.map(|rate| format!("confirmed_wal={}/s", size(Some(rate.0)))));
         line.extend(self.records_rate.map(|rate| format!("records={}/s", rate.0)));
         line.extend(self.relay.as_ref().map(|relay| format!("relay={}", relay.state)));
-        line.extend(self.error.as_ref().map(|error| format!("trouble={error:?}")));
+        line.extend(self.error.as_ref().map(|error| format!("error={error:?}")));
         line.join(" ")
     }
 }
@@ -283,7 +283,7 @@ mod tests {
         let table = report.table();
         assert!(
             table.starts_with(
-                "slot         orders\npublication  walrelay: public.outbox\ntrouble      replication slot"
+                "slot         orders\npublication  walrelay: public.outbox\nerror        replication slot"
             )
         );
         let json: Value = serde_json::from_str(&report.json_line()).unwrap();

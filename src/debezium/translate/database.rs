@@ -108,7 +108,7 @@ impl Translator {
         self.named("slot", slot, "debezium");
         self.named("publication", publication, "dbz_publication");
         if let Some(drop) = drop.filter(|value| value.boolean() == Some(true)) {
-            self.refuse(&drop, "Debezium drops the slot when it stops, and with it the place to go on from; set it to false and restart Debezium before it is stopped for good");
+            self.refuse(&drop, "Debezium drops the slot when it stops, and with it the place to resume from; set it to false and restart Debezium before it is stopped for good");
         }
     }
 

@@ -26,7 +26,7 @@ const HEARTBEAT: &str =
 const HEARTBEAT_TOPIC: &str = "records are not written to Debezium's heartbeat topic (whoever watches that topic has /readyz and metrics); \
                                no WAL is held back without them: an idle outbox confirms what the server's keepalives say";
 const SIGNAL: &str = "not needed: there are no signals; rows are published once more by inserting them again";
-const OLD_ROWS: &str = "not needed: the slot goes on where it is; rows older than the slot are not read, and are published by inserting them again";
+const OLD_ROWS: &str = "not needed: the slot resumes where it is; rows older than the slot are not read, and are published by inserting them again";
 pub(super) const CONNECT: &str = "Kafka Connect's own affair";
 const OF_SERVER: &str = "Debezium Server's own affair";
 const SCHEMA_NAMES: &str =
@@ -95,7 +95,7 @@ pub(super) const CONNECTOR: Left = Left {
         ("walrelay tells of itself in its log, /status and /metrics", &["notification.", "openlineage."]),
         ("a setting of Debezium's inside", &["internal."]),
         (
-            "the slot is there already; walrelay setup --failover makes one that is kept through a failover",
+            "the slot is there already; walrelay setup --failover creates one that is kept through a failover",
             &["slot.failover"],
         ),
         (
@@ -129,7 +129,7 @@ pub(super) const CONNECTOR: Left = Left {
         ("a publication has no tables of PostgreSQL's own", &["table.ignore.builtin"]),
     ],
     others: &[
-        ("topic.creation.", Always, Warning, "topics are not made here: make them, or let the broker do it"),
+        ("topic.creation.", Always, Warning, "topics are not created here: create them, or let the broker do it"),
         ("errors.tolerance", Always, Warning, "a row that cannot be published stops the relay (--on-bad-row)"),
         ("heartbeat.interval.ms", On, Warning, HEARTBEAT_TOPIC),
         (

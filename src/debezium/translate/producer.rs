@@ -19,7 +19,8 @@ enum Action {
 
 use Action::{Becomes, Lost, NotNeeded};
 
-const FIXED: &str = "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried for ever";
+const FIXED: &str =
+    "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried indefinitely";
 const PACE: &str = "the relay has a pace of its own (--max-in-flight, --disconnect-after)";
 const METRICS: &str = "walrelay has its own metrics";
 const OIDC: &str = "Java's way to a token: -X sasl.oauthbearer.* has librdkafka's";

@@ -65,7 +65,7 @@ impl Translator {
         let Some(skipped) = self.job.connector.get("skipped.operations").cloned() else { return };
         if skipped.text.split(',').any(|operation| operation.trim() == "c") {
             self.job.connector.take("skipped.operations");
-            self.differs(&skipped, "Debezium passed over inserts, and so published nothing");
+            self.differs(&skipped, "Debezium skipped inserts, and so published nothing");
         }
     }
 

@@ -65,14 +65,14 @@ fn what_differs_from_run_to_run_is_told_from_what_must_not() {
     let all = |expected: &[&str], lines: &[&str]| {
         is_all(&expected.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(), lines)
     };
-    assert!(all(&["made slot \"w\" at 0/9DFCE90: rows"], &["made slot \"w\" at 1/A0B1C2D3: rows"]));
+    assert!(all(&["created slot \"w\" at 0/9DFCE90: rows"], &["created slot \"w\" at 1/A0B1C2D3: rows"]));
     assert!(all(&["a", "…", "z …"], &["a", "b", "c", "z and more"]));
     assert!(all(&["kept WAL     760 B (x)"], &["kept WAL     1.5 MiB (x)"]));
     for (expected, lines) in [
         (&["run --shard 0/3"][..], &["run --shard 1/3"][..]),
         (&["a"], &["a", "b"]),
         (&["a … c"], &["a b"]),
-        (&["made slot \"w\""], &["made slot \"v\""]),
+        (&["created slot \"w\""], &["created slot \"v\""]),
         (&["a", "…", "z"], &["a", "y"]),
     ] {
         assert!(!all(expected, lines), "{expected:?} {lines:?}");
