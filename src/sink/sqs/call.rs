@@ -5,7 +5,7 @@
 //!
 //! Specification: AWS, "Signature Version 4 for API requests"; Smithy, "AWS JSON 1.0 protocol".
 
-use super::http::{Answer, Link, WITHIN};
+use super::http::{Answer, Link};
 use super::judge::{CONNECTION, Fault, Refusal, broken, passing};
 use super::settings::{GivenKeys, Service, Settings};
 use crate::sink::Failure;
@@ -91,9 +91,10 @@ impl Caller {
             *link = Some(used);
             Ok(answer)
         };
-        let answered = match tokio::time::timeout(WITHIN, asking).await {
+        let timeout = self.settings.timeout;
+        let answered = match tokio::time::timeout(timeout, asking).await {
             Ok(answered) => answered.map_err(|error: std::io::Error| broken(&self.settings, &error.to_string())),
-            Err(_late) => Err(broken(&self.settings, &format!("no answer within {} s", WITHIN.as_secs()))),
+            Err(_late) => Err(broken(&self.settings, &format!("no answer within {} s", timeout.as_secs()))),
         };
         match answered {
             Err(failure) => Err(Unserved::Failed { failure, is_stale }),
@@ -109,8 +110,8 @@ impl Caller {
     }
 
     fn peer(&self) -> Peer<'_> {
-        let endpoint = &self.settings.endpoint;
-        Peer { host: &endpoint.host, port: endpoint.port, tls: endpoint.tls.as_ref(), unread_at_most: Some(WITHIN) }
+        let Settings { endpoint, timeout, .. } = &self.settings;
+        Peer { host: &endpoint.host, port: endpoint.port, tls: endpoint.tls.as_ref(), unread_at_most: Some(*timeout) }
     }
 
     fn request(&self, keys: &Keys, action: &str, body: &[u8]) -> Vec<u8> {

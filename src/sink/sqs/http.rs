@@ -9,9 +9,6 @@ use crate::sink::lanes::socket::{Peer, Socket};
 use std::io;
 use std::time::Duration;
 
-/// How long a request may take, connecting included.
-pub(super) const WITHIN: Duration = Duration::from_secs(30);
-
 /// Bytes of an answer: one to a batch is a few thousand.
 const LARGEST: usize = 4 << 20;
 

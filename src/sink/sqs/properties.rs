@@ -9,12 +9,16 @@ use crate::given::{Given, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;
 use crate::sink::aws::Surroundings;
-use crate::sink::lanes::address::{Address, needs, secret, tls};
+use crate::sink::lanes::address::{Address, needs, secret, timeout, tls};
 use crate::sink::lanes::socket::Tls;
+use std::time::Duration;
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 6] =
-    ["endpoint-url", "access-key-id", "secret-access-key", "attributes", "body", "tls.ca"];
+pub(super) const PROPERTIES: [&str; 7] =
+    ["endpoint-url", "access-key-id", "secret-access-key", "attributes", "body", "timeout", "tls.ca"];
+
+/// How long a request may take, unless said.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What stands before `://`: AWS, and a server of one's own without encryption.
 pub(super) const SCHEMES: [&str; 2] = ["sqs", "sqs+http"];
@@ -119,6 +123,7 @@ impl Settings {
             region,
             keys: keys(&property)?.or(in_address),
             form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(&property)? },
+            timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             max_in_flight,
         })
     }
@@ -232,6 +237,8 @@ mod tests {
         let aws = read("sqs", "eu-central-1", &[]).unwrap();
         assert_eq!(aws.endpoint.authority(), "sqs.eu-central-1.amazonaws.com");
         assert_eq!((aws.region.as_str(), aws.endpoint.tls.is_some(), aws.keys.is_none()), ("eu-central-1", true, true));
+        assert_eq!(aws.timeout, Duration::from_secs(30));
+        assert_eq!(read("sqs", "eu-central-1", &[("timeout", "2min")]).unwrap().timeout, Duration::from_mins(2));
         let china = read("sqs", "cn-north-1", &[]).unwrap();
         assert_eq!(china.endpoint.host, "sqs.cn-north-1.amazonaws.com.cn");
         let local = read("sqs+http", "id:hush@[::1]:9324/elasticmq", &[("body", "base64")]).unwrap();
@@ -264,6 +271,8 @@ mod tests {
             ("sqs", "r", vec![("attributes", "a,aws.b")]),
             ("sqs", "r", vec![("attributes", "a,b,c,d,e,f,g,h,i,j,k")]),
             ("sqs", "r", vec![("body", "hex")]),
+            ("sqs", "r", vec![("timeout", "500ms")]),
+            ("sns", "r", vec![("timeout", "2h")]),
         ] {
             let error = read(scheme, address, &properties).unwrap_err().to_string();
             assert!(!error.contains("hush"), "{error}");

@@ -5,6 +5,7 @@
 use super::message::{Form, LARGEST};
 use crate::secret::Secret;
 use crate::sink::lanes::socket::Tls;
+use std::time::Duration;
 
 /// Which of the two services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Settings {
     /// `None`: those of AWS's own chain.
     pub(super) keys: Option<GivenKeys>,
     pub(super) form: Form,
+    /// How long a request may take, connecting included.
+    pub(super) timeout: Duration,
     /// Bytes.
     pub(super) max_in_flight: usize,
 }
