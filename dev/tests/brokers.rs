@@ -4,10 +4,13 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_dev::arrivals::Arrivals;
 use walrelay_dev::brokers::{Broker, Kind, Reply};
+use walrelay_dev::drained::Drained;
+use walrelay_dev::gate::Gate;
 use walrelay_dev::{process, relay};
 
 /// One is enough where each costs a download; all of them with `WALRELAY_TEST_ALL_BROKERS=1`.
@@ -130,6 +133,35 @@ fn what_queues_gave_away_can_be_followed_and_read_again_through_a_crash() {
     }
     arrivals.remove(&[queue]).unwrap();
     assert!(broker.queues().count(queue).is_err());
+}
+
+#[test]
+fn what_a_queue_gives_away_again_is_followed_and_read_once() {
+    let broker = Broker::start(Kind::ElasticMq, &[]).unwrap();
+    let gate = Gate::start(broker.port()).unwrap();
+    let arrivals = Arrivals::Queues(Arc::new(Drained::on(gate.port())));
+    let topics = [arrivals.address("t", "a")];
+    let [queue] = topics.each_ref().map(String::as_str);
+    arrivals.create(&[queue]).unwrap();
+    let mut gauge = arrivals.gauge(&topics).unwrap();
+    for id in ["1", "2", "3"] {
+        broker.queues().send(queue, "k", id, "x").unwrap();
+    }
+    gate.lose_deletions(1);
+    let mut follower = arrivals.follow(&topics).unwrap();
+    let mut ids: Vec<String> = Vec::new();
+    while ids.len() < 3 {
+        let record = follower.next(Duration::from_mins(1)).unwrap().unwrap();
+        ids.push(record.header("id").unwrap().to_owned());
+    }
+    assert_eq!(ids, ["1", "2", "3"]);
+    assert_eq!(gauge.count().unwrap(), 6, "they are still there");
+    assert_eq!(gauge.ends().unwrap().into_values().collect::<Vec<_>>(), [3], "after all of them were received again");
+    assert_eq!(gauge.count().unwrap(), 3, "and deleted");
+    assert!(follower.next(Duration::from_millis(100)).unwrap().is_none());
+    let mut read = Vec::new();
+    arrivals.read(&topics, |record| read.push(record.header("id").unwrap().to_owned())).unwrap();
+    assert_eq!(read, ids);
 }
 
 #[test]

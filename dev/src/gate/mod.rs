@@ -67,6 +67,8 @@ struct State {
     /// No request's signature is good.
     keys_refused: bool,
     failing: Vec<Failing>,
+    /// So many deletions are not forwarded.
+    deletions_lost: usize,
     /// How long each batch is held before it is forwarded.
     delay: Duration,
     /// Groups whose messages are under way, by queue and name.
@@ -150,6 +152,11 @@ impl Gate {
         self.shared.state().failing.push(failing);
     }
 
+    /// So many requests to delete what was received come to nothing, so that it can be received again.
+    pub fn lose_deletions(&self, times: usize) {
+        self.shared.state().deletions_lost = times;
+    }
+
     /// Messages are throttled, or the service is unavailable, or some of each batch fail: as the dice say, until it eases.
     pub fn trouble(&self, dice: u64) {
         match dice % 3 {
@@ -225,10 +232,12 @@ struct Request {
     /// Empty: the body says it.
     target: String,
     body: Vec<u8>,
+    /// It is the last one on its connection.
+    last: bool,
 }
 
 fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
-    let (mut target, mut length, mut line) = (String::new(), 0, String::new());
+    let (mut target, mut length, mut line, mut last) = (String::new(), 0, String::new(), false);
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
@@ -239,13 +248,14 @@ fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
         match name.to_ascii_lowercase().as_str() {
             "x-amz-target" => value.trim().clone_into(&mut target),
             "content-length" => length = value.trim().parse()?,
+            "connection" => last = value.trim().eq_ignore_ascii_case("close"),
             _ => {}
         }
     }
     anyhow::ensure!(length <= LARGEST, "a request of {length} bytes");
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some(Request { target, body }))
+    Ok(Some(Request { target, body, last }))
 }
 
 fn refusal(status: u16, code: &str) -> (u16, Vec<u8>) {
@@ -269,11 +279,17 @@ impl Shared {
                     let forward = |batch: &Value| post(port, &request.target, batch.to_string().as_bytes());
                     self.batch(batch, forward)?
                 }
+                ("AmazonSQS.DeleteMessageBatch", Some(_)) if self.state().loses_deletion() => {
+                    refusal(503, "ServiceUnavailable")
+                }
                 (target, Some(port)) => post(port, target, &request.body)?,
                 (_, None) => self.query(&request.body)?,
             };
             let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
             writer.write_all(&[head.as_bytes(), &body].concat())?;
+            if request.last {
+                break;
+            }
         }
         Ok(())
     }
@@ -370,6 +386,12 @@ impl State {
         for group in groups {
             self.under_way.remove(&group);
         }
+    }
+
+    fn loses_deletion(&mut self) -> bool {
+        let left = self.deletions_lost.checked_sub(1);
+        self.deletions_lost = left.unwrap_or_default();
+        left.is_some()
     }
 
     /// Takes out of a batch what is to fail, and says so.
