@@ -46,6 +46,8 @@ mod reconnects;
 mod records;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redis_access;
 mod refusals;
 mod registry;
 mod republish;

@@ -13,6 +13,7 @@ mod nats;
 mod queues;
 mod rabbitmq;
 mod resp;
+mod sentinel;
 mod valkey;
 
 use std::fmt::Debug;
@@ -33,6 +34,7 @@ pub use jetstream::{Connection as JetStream, Stored};
 pub use queues::{Queues, SqsMessage};
 pub(crate) use queues::{Received, field, post};
 pub use resp::{Connection as RespConnection, Reply};
+pub use sentinel::Sentinel;
 
 /// How long a server may take to start or to stop, on a machine that has more to do.
 const PATIENCE: Duration = Duration::from_mins(3);

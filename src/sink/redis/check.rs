@@ -6,7 +6,7 @@ use super::destination::KIND;
 use super::info;
 use super::link::Link;
 use super::resp::{Token, Tokens, code, words};
-use super::settings::Settings;
+use super::settings::{Place, Sentinels, Settings};
 use crate::finding::{Finding, Side};
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
@@ -55,16 +55,16 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
 
 async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
     let mut link = Link::open(settings).await?;
-    let info = link.call(settings, &[b"INFO"]).await?;
-    let sync = link.call(settings, &[b"CONFIG", b"GET", b"appendfsync"]).await?;
+    let info = link.call(&[b"INFO"]).await?;
+    let sync = link.call(&[b"CONFIG", b"GET", b"appendfsync"]).await?;
     let mut facts = Facts { info, sync: second_text(&sync), streams: Vec::new() };
     for name in streams {
-        let kind = link.call(settings, &[b"TYPE", name.as_bytes()]).await?;
+        let kind = link.call(&[b"TYPE", name.as_bytes()]).await?;
         let kind = match Tokens::of(&kind).next() {
             Some(Token::Text(kind)) => String::from_utf8_lossy(kind).into_owned(),
             _unknown => "none".to_owned(),
         };
-        let refused = may_not_add(&mut link, settings, name).await?;
+        let refused = may_not_add(&mut link, name).await?;
         facts.streams.push(Stream { name: name.to_owned(), kind, refused });
     }
     Ok(facts)
@@ -79,10 +79,10 @@ fn second_text(reply: &[u8]) -> Option<String> {
 }
 
 /// Rights are looked at when a command is queued; a transaction that is discarded changes nothing.
-async fn may_not_add(link: &mut Link, settings: &Settings, stream: &str) -> Result<Option<String>, Failure> {
+async fn may_not_add(link: &mut Link, stream: &str) -> Result<Option<String>, Failure> {
     words(link.output(), &[b"MULTI"]);
     words(link.output(), &[b"XADD", stream.as_bytes(), b"*", b"payload", b""]);
-    let replies = link.call_for(settings, &[b"DISCARD"], 3).await?;
+    let replies = link.call_for(&[b"DISCARD"], 3).await?;
     Ok(Tokens::of(&replies).find_map(|token| {
         let Token::Error(error) = token else { return None };
         (code(error) == b"NOPERM").then(|| String::from_utf8_lossy(error).into_owned())
@@ -116,6 +116,7 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
     found.extend(durability(settings, facts));
     found.extend(eviction(settings, facts));
     found.extend(replicas(settings, facts));
+    found.extend(failover(settings));
     found.extend(settings.adding.most.map(|most| {
         ok("maxlen", format!("streams are trimmed to {} entries", most.entries))
             .why("entries beyond that are removed, whether they were read or not")
@@ -186,6 +187,19 @@ fn replicas(settings: &Settings, facts: &Facts) -> Option<Finding> {
     })
 }
 
+/// Whether what is acknowledged survives a failover.
+fn failover(settings: &Settings) -> Option<Finding> {
+    let Place::Sentinels(Sentinels { primary, .. }) = &settings.place else { return None };
+    let text = format!("Sentinel names the primary of {primary}");
+    Some(if settings.wait.is_some_and(|wait| wait.replicas > 0) {
+        ok("sentinel", text)
+    } else {
+        warn("sentinel", text)
+            .why("a failover loses what was acknowledged and the new primary has not received")
+            .fix("-X wait=1,1000")
+    })
+}
+
 fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     let Stream { name, kind, refused } = stream;
     if let Some(refused) = refused {
@@ -249,6 +263,8 @@ mod tests {
         assert_eq!(level(&[("dedupe", "1d")], &volatile, "", "volatile-lru"), Level::Warn);
         assert_eq!(level(&[], &SOUND.replace("master", "slave"), "", "replica"), Level::Fail);
         assert_eq!(level(&[], &format!("{SOUND}cluster_enabled:1\r\n"), "", "cluster"), Level::Fail);
+        assert_eq!(level(&[("sentinel", "main")], SOUND, "", "the primary of main"), Level::Warn);
+        assert_eq!(level(&[("sentinel", "main"), ("wait", "1,1000")], SOUND, "", "the primary of main"), Level::Ok);
         let one = format!("{SOUND}connected_slaves:1\r\n");
         assert_eq!(level(&[("wait", "2,1000")], &one, "", "1 replicas are connected"), Level::Fail);
     }

@@ -56,7 +56,7 @@ impl Reading {
     fn ask(&self, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
         let reply = block_on(async {
             let mut link = Link::open(&self.settings).await?;
-            link.call(&self.settings, command).await
+            link.call(command).await
         })?;
         match Tokens::of(&reply).next() {
             Some(Token::Error(error)) => Err(of_stream(&self.settings.address(), error)),

@@ -118,7 +118,7 @@ impl ScratchStream {
     fn number(&self, what: &'static str, command: &[u8]) -> Result<i64, ScratchError> {
         let asked = block_on(async {
             let mut link = Link::open(&self.settings).await?;
-            link.call(&self.settings, &[command, self.stream.as_bytes()]).await
+            link.call(&[command, self.stream.as_bytes()]).await
         });
         let reply = asked.map_err(|failure| self.failed(what, &failure.text))?;
         match Tokens::of(&reply).next() {

@@ -5,7 +5,8 @@
 
 use super::judge::{CONNECTION, environment};
 use super::resp::{Token, Tokens, code, length, words};
-use super::settings::Settings;
+use super::sentinel;
+use super::settings::{Place, Server, Settings};
 use crate::secret::Secret;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::socket::{Peer, Socket};
@@ -20,34 +21,52 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// A connection.
-pub(super) struct Link(Socket);
+pub(super) struct Link {
+    socket: Socket,
+    /// The server's, for people.
+    address: String,
+}
 
 impl Link {
-    /// Reaches the server and logs in.
+    /// Reaches the server, wherever it is now, and logs in.
     pub(super) async fn open(settings: &Settings) -> Result<Self, Failure> {
+        let server = match &settings.place {
+            Place::Server(server) => server.clone(),
+            Place::Sentinels(sentinels) => sentinel::primary(settings, sentinels).await?,
+        };
         let opening = async {
-            let mut link = Self::reach(settings).await?;
+            let mut link = Self::reach(settings, &server).await?;
             link.log_in(settings).await?;
             Ok(link)
         };
         match tokio::time::timeout(REACHED_WITHIN, opening).await {
             Ok(opened) => opened,
-            Err(_late) => Err(broken(settings, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
+            Err(_late) => Err(broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
         }
     }
 
-    async fn reach(settings: &Settings) -> Result<Self, Failure> {
-        let Settings { host, port, tls, .. } = settings;
-        let peer = Peer { host, port: *port, tls: tls.as_ref(), unread_at_most: Some(DEAD_AFTER) };
-        Socket::connect(peer).await.map(Self).map_err(|error| broken(settings, &error.to_string()))
+    /// Reaches this server.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub(super) async fn reach(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+        let (address, tls) = (server.address(), settings.tls.as_ref());
+        let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
+        match Socket::connect(peer).await {
+            Ok(socket) => Ok(Self { socket, address }),
+            Err(error) => Err(broken(&address, &error.to_string())),
+        }
     }
 
-    async fn log_in(&mut self, settings: &Settings) -> Result<(), Failure> {
-        let user = settings.user.as_deref();
-        let password = settings.password.as_ref().map(Secret::read).transpose().map_err(|error| Failure {
+    /// Says who it is.
+    ///
+    /// # Errors
+    /// The server refuses it, or the connection is lost.
+    pub(super) async fn authenticate(&mut self, user: Option<&str>, password: Option<&Secret>) -> Result<(), Failure> {
+        let password = password.map(Secret::read).transpose().map_err(|error| Failure {
             class: FailureClass::LogIn,
             reason: LOG_IN_LABEL,
-            text: format!("Redis at {}: {error}", settings.address()),
+            text: format!("Redis at {}: {error}", self.address),
         })?;
         let password = password.as_ref().map(secrecy::ExposeSecret::expose_secret);
         let auth: Option<Vec<&[u8]>> = match (user, password) {
@@ -55,30 +74,33 @@ impl Link {
             (None, Some(password)) => Some(vec![b"AUTH", password.as_bytes()]),
             (_, None) => None,
         };
-        if let Some(auth) = auth {
-            self.expect_ok(settings, &auth).await?;
+        match auth {
+            Some(auth) => self.expect_ok(&auth).await,
+            None => Ok(()),
         }
+    }
+
+    async fn log_in(&mut self, settings: &Settings) -> Result<(), Failure> {
+        self.authenticate(settings.user.as_deref(), settings.password.as_ref()).await?;
         let database = settings.database.to_string();
         if settings.database != 0 {
-            self.expect_ok(settings, &[b"SELECT", database.as_bytes()]).await?;
+            self.expect_ok(&[b"SELECT", database.as_bytes()]).await?;
         }
         // Names cannot hold spaces, and who may not set one does without.
         let name = settings.client.replace(' ', "-");
-        let named = self.call(settings, &[b"CLIENT", b"SETNAME", name.as_bytes()]).await?;
+        let named = self.call(&[b"CLIENT", b"SETNAME", name.as_bytes()]).await?;
         match Tokens::of(&named).next() {
-            Some(Token::Error(error)) if code(error) == b"NOAUTH" => Err(environment(&settings.address(), error)),
+            Some(Token::Error(error)) if code(error) == b"NOAUTH" => Err(environment(&self.address, error)),
             Some(_) | None => Ok(()),
         }
     }
 
-    async fn expect_ok(&mut self, settings: &Settings, command: &[&[u8]]) -> Result<(), Failure> {
-        let reply = self.call(settings, command).await?;
+    async fn expect_ok(&mut self, command: &[&[u8]]) -> Result<(), Failure> {
+        let reply = self.call(command).await?;
         match Tokens::of(&reply).next() {
-            Some(Token::Error(error)) => Err(Failure {
-                class: FailureClass::LogIn,
-                reason: LOG_IN_LABEL,
-                ..environment(&settings.address(), error)
-            }),
+            Some(Token::Error(error)) => {
+                Err(Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..environment(&self.address, error) })
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -87,24 +109,19 @@ impl Link {
     ///
     /// # Errors
     /// The connection is lost. An error of the server's is a reply.
-    pub(super) async fn call(&mut self, settings: &Settings, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
-        self.call_for(settings, command, 1).await
+    pub(super) async fn call(&mut self, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
+        self.call_for(command, 1).await
     }
 
     /// The same for a command behind others that were written: waits for so many replies.
     ///
     /// # Errors
     /// The connection is lost.
-    pub(super) async fn call_for(
-        &mut self,
-        settings: &Settings,
-        command: &[&[u8]],
-        replies: usize,
-    ) -> Result<Vec<u8>, Failure> {
+    pub(super) async fn call_for(&mut self, command: &[&[u8]], replies: usize) -> Result<Vec<u8>, Failure> {
         words(self.output(), command);
         loop {
             match length(self.input(), replies) {
-                Err(_) => return Err(broken(settings, "it does not speak Redis' protocol")),
+                Err(_) => return Err(broken(&self.address, "it does not speak Redis' protocol")),
                 Ok(Some(length)) => {
                     let reply = self.input().get(..length).unwrap_or_default().to_owned();
                     self.consume(length);
@@ -112,7 +129,7 @@ impl Link {
                 }
                 Ok(None) => {}
             }
-            self.turn().await.map_err(|error| broken(settings, &error.to_string()))?;
+            self.turn().await.map_err(|error| broken(&self.address, &error.to_string()))?;
         }
     }
 
@@ -121,27 +138,32 @@ impl Link {
     /// # Errors
     /// The connection is lost.
     pub(super) async fn turn(&mut self) -> io::Result<()> {
-        self.0.turn().await.map(drop)
+        self.socket.turn().await.map(drop)
     }
 
     /// Where commands are written.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
-        &mut self.0.output
+        &mut self.socket.output
+    }
+
+    /// The server's address, for people.
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     /// What has come.
     pub(super) fn input(&self) -> &[u8] {
-        self.0.input()
+        self.socket.input()
     }
 
     /// The first `length` bytes of that have been looked at.
     pub(super) fn consume(&mut self, length: usize) {
-        self.0.consume(length);
+        self.socket.consume(length);
     }
 }
 
 /// The connection cannot be had, or is lost.
-pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
-    let text = format!("Redis at {} cannot be reached: {reason}", settings.address());
+pub(super) fn broken(address: &str, reason: &str) -> Failure {
+    let text = format!("Redis at {address} cannot be reached: {reason}");
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
 }

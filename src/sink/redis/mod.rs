@@ -15,6 +15,7 @@ mod judge;
 mod link;
 mod properties;
 mod resp;
+mod sentinel;
 mod settings;
 mod worker;
 

@@ -1,9 +1,10 @@
 //! A Redis destination's address and properties, as users write them.
 //!
-//! In: `redis://user:password@host:port/database` and `-X` properties. Out: [`Settings`]. No error here shows a password.
+//! In: `redis://user:password@host:port/database` and `-X` properties; with `sentinel`, the hosts are Sentinels. Out: [`Settings`]. No error
+//! here shows a password.
 
 use super::entry::{Adding, Most};
-use super::settings::{Settings, Wait};
+use super::settings::{Place, Sentinels, Server, Settings, Wait};
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::secret::Secret;
@@ -11,10 +12,13 @@ use crate::sink::lanes::address::{Address, needs, secret, switch, timeout, tls};
 use std::time::Duration;
 
 /// Every property.
-pub(super) const PROPERTIES: [&str; 11] = [
+pub(super) const PROPERTIES: [&str; 14] = [
     "username",
     "password",
     "database",
+    "sentinel",
+    "sentinel.username",
+    "sentinel.password",
     "tls.ca",
     "tls.certificate",
     "tls.key",
@@ -30,11 +34,17 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 
 const DEFAULT_PORT: u16 = 6379;
 
+/// Sentinel's.
+const SENTINEL_PORT: u16 = 26379;
+
 /// What stands before `://`, with and without encryption.
 pub(super) const SCHEMES: [&str; 2] = ["redis", "rediss"];
 
 /// An address as an example.
 pub(super) const EXAMPLE: &str = "redis://HOST:PORT";
+
+/// What is asked of an address, for messages.
+const PLACES: &str = "HOST:PORT, or HOST:PORT,HOST:PORT of Sentinels with -X sentinel=NAME";
 
 impl Settings {
     /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
@@ -47,19 +57,18 @@ impl Settings {
         property: impl Fn(&str) -> Option<&'a Given>,
         max_in_flight: usize,
     ) -> Result<Self, SettingError> {
-        let place = place(address)?;
+        let InAddress { user, password: in_address, place, database: in_path } = in_address(address, &property)?;
         let said = |name: &str| property(name).map(|given| given.text.clone());
-        let database = match (property("database"), place.database) {
+        let database = match (property("database"), in_path) {
             (Some(given), _) => number(given, "the number of a database")?,
             (None, database) => database,
         };
         Ok(Self {
-            host: place.host,
-            port: place.port,
+            place,
             database,
             tls: (scheme == "rediss").then(|| tls(&property)).transpose()?,
-            user: said("username").or(place.user),
-            password: property("password").map(secret).or_else(|| place.password.map(|text| Secret::Text(text.into()))),
+            user: said("username").or(user),
+            password: property("password").map(secret).or_else(|| in_address.map(|text| Secret::Text(text.into()))),
             adding: Adding { most: most(&property)?, dedupe: property("dedupe").map(remembered).transpose()? },
             wait: property("wait").map(wait).transpose()?,
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
@@ -75,26 +84,50 @@ impl Settings {
     }
 }
 
-struct Place {
+struct InAddress {
     user: Option<String>,
     password: Option<String>,
-    host: String,
-    port: u16,
+    place: Place,
     database: u32,
 }
 
-fn place(given: &Given) -> Result<Place, SettingError> {
-    let Address { user, password, mut hosts, path } = Address::of(given, DEFAULT_PORT, EXAMPLE)?;
-    let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(EXAMPLE, None);
-    let names = || hosts.iter().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(",");
+fn in_address<'a>(given: &Given, property: &impl Fn(&str) -> Option<&'a Given>) -> Result<InAddress, SettingError> {
+    let sentinel = property("sentinel");
+    let port = if sentinel.is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
+    let Address { user, password, hosts, path } = Address::of(given, port, PLACES)?;
+    let servers: Vec<Server> = hosts.into_iter().map(|(host, port)| Server { host, port }).collect();
+    let names = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
+    let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(PLACES, None);
     let database = match path {
         None => 0,
-        Some(path) => path.parse().map_err(|_| wrong(format!("{}/{path}", names())))?,
+        Some(path) => path.parse().map_err(|_| wrong(format!("{names}/{path}")))?,
     };
-    match hosts.pop() {
-        Some((host, port)) if hosts.is_empty() => Ok(Place { user, password, host, port, database }),
-        last => Err(wrong(hosts.into_iter().chain(last).map(|(host, _)| host).collect::<Vec<_>>().join(","))),
+    let lonely = ["sentinel.username", "sentinel.password"].into_iter().find_map(property);
+    let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
+        (Some(name), servers) => {
+            Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, property)?)
+        }
+        (None, _) if lonely.is_some() => return Err(needs(lonely, "sentinel")),
+        (None, Ok([server])) => Place::Server(server),
+        (None, Err(_several)) => return Err(wrong(names)),
+    };
+    Ok(InAddress { user, password, place, database })
+}
+
+fn sentinels<'a>(
+    servers: Vec<Server>,
+    name: &Given,
+    property: &impl Fn(&str) -> Option<&'a Given>,
+) -> Result<Sentinels, SettingError> {
+    if name.text.is_empty() {
+        return Err(name.invalid("the name of a primary, as Sentinel has it", None));
     }
+    Ok(Sentinels {
+        servers,
+        primary: name.text.clone(),
+        user: property("sentinel.username").map(|given| given.text.clone()),
+        password: property("sentinel.password").map(secret),
+    })
 }
 
 fn most<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Most>, SettingError> {
@@ -173,13 +206,24 @@ mod tests {
         let plain = read("redis", "h", &[]).unwrap();
         assert_eq!((plain.address(), plain.database, plain.tls, plain.user), ("h:6379".to_owned(), 0, None, None));
         let whole = read("rediss", "app:p%40ss%3A@h:7000/3", &[("tls.ca", "/ca.pem")]).unwrap();
-        assert_eq!((whole.host.as_str(), whole.port, whole.database), ("h", 7000, 3));
+        assert_eq!((whole.address().as_str(), whole.database), ("h:7000", 3));
         assert_eq!((whole.user.as_deref(), password(&whole).as_str()), (Some("app"), "p@ss:"));
         assert_eq!(whole.tls.unwrap().authorities, Some(PathBuf::from("/ca.pem")));
         let ipv6 = read("redis", ":secret@[::1]:7000/", &[]).unwrap();
-        assert_eq!((ipv6.host.as_str(), ipv6.port, ipv6.user), ("::1", 7000, None));
+        assert_eq!((ipv6.address().as_str(), ipv6.user), ("::1:7000", None));
         let own = read("redis", "u:p@h/1", &[("username", "v"), ("password", "q"), ("database", "2")]).unwrap();
         assert_eq!((own.user.as_deref(), own.database, password(&own).as_str()), (Some("v"), 2, "q"));
+    }
+
+    #[test]
+    fn with_a_primarys_name_the_hosts_are_sentinels() {
+        let said = [("sentinel", "main"), ("sentinel.username", "s"), ("sentinel.password", "hush")];
+        let settings = read("redis", "app:secret@a,b:26380/1", &said).unwrap();
+        assert_eq!(settings.address(), "main of a:26379,b:26380");
+        assert_eq!((settings.user.as_deref(), settings.database), (Some("app"), 1));
+        assert!(!format!("{settings:?}").contains("hush"));
+        let Place::Sentinels(sentinels) = settings.place else { panic!("{:?}", settings.place) };
+        assert!(sentinels.user.as_deref() == Some("s") && sentinels.password.is_some());
     }
 
     #[test]
@@ -208,6 +252,9 @@ mod tests {
             ("h", vec![("database", "x")]),
             ("h", vec![("timeout", "10ms")]),
             ("h", vec![("timeout", "1")]),
+            ("a,b", vec![("sentinel", "")]),
+            ("h", vec![("sentinel.username", "s")]),
+            ("h", vec![("sentinel.password", "hush")]),
         ] {
             assert!(read("redis", address, &properties).is_err(), "{address} {properties:?}");
         }

@@ -10,8 +10,7 @@ use std::time::Duration;
 /// A server and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(super) place: Place,
     /// The database's number.
     pub(super) database: u32,
     pub(super) tls: Option<Tls>,
@@ -29,6 +28,41 @@ pub struct Settings {
     pub(super) max_in_flight: usize,
 }
 
+/// Where the server is.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// There.
+    Server(Server),
+    /// Sentinels know it.
+    Sentinels(Sentinels),
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Server {
+    /// `host:port`, for people.
+    pub(super) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// Who knows where a primary is.
+#[derive(Debug, Clone)]
+pub(super) struct Sentinels {
+    /// At least one; any of them will do.
+    pub(super) servers: Vec<Server>,
+    /// What they call the primary.
+    pub(super) primary: String,
+    /// As whom they are asked; `None`: the default user.
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Secret>,
+}
+
 /// What is waited for: this many replicas, and the append-only file on disk, where the server has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
@@ -39,8 +73,14 @@ pub(super) struct Wait {
 }
 
 impl Settings {
-    /// `host:port`, for people.
+    /// `host:port`, or the primary's name and those of the Sentinels, for people.
     pub fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        match &self.place {
+            Place::Server(server) => server.address(),
+            Place::Sentinels(Sentinels { servers, primary, .. }) => {
+                let servers: Vec<String> = servers.iter().map(Server::address).collect();
+                format!("{primary} of {}", servers.join(","))
+            }
+        }
     }
 }

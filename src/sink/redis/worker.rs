@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
                     let most = self.silent_at_most();
                     if !self.steps.is_empty() && self.heard.elapsed() >= most {
                         let reason = format!("no reply for {} s", most.as_secs());
-                        return End::Lost(broken(self.settings, &reason));
+                        return End::Lost(broken(self.link.address(), &reason));
                     }
                 }
             }
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
     /// Whether the server has an append-only file that can be waited for.
     async fn ask_how_to_wait(&mut self) -> Result<(), Failure> {
         let Some(wait) = self.settings.wait else { return Ok(()) };
-        let reply = self.link.call(self.settings, &[b"INFO"]).await?;
+        let reply = self.link.call(&[b"INFO"]).await?;
         self.waiting = Some(Waiting { wait, file: super::info::has_file_to_wait_for(&reply) });
         Ok(())
     }
@@ -277,7 +277,7 @@ impl<'a> Worker<'a> {
     }
 
     fn not_understood(&self) -> Failure {
-        broken(self.settings, "its reply does not fit what was sent")
+        broken(self.link.address(), "its reply does not fit what was sent")
     }
 
     /// The replies of one step, which are the first `whole` bytes of what has come.
@@ -285,7 +285,7 @@ impl<'a> Worker<'a> {
         if step.taken.is_empty() {
             return Ok(());
         }
-        let address = self.settings.address();
+        let address = self.link.address().to_owned();
         let mut replies = Tokens::of(self.link.input().get(..whole).unwrap_or_default());
         let judged = match step.form {
             Sent::Wait => Judged::Each,
@@ -387,7 +387,7 @@ impl<'a> Worker<'a> {
             Some(_) => self.alone = records,
             None => {}
         }
-        broken(self.settings, &error.to_string())
+        broken(self.link.address(), &error.to_string())
     }
 }
 
