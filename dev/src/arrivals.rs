@@ -368,8 +368,10 @@ fn of_redis(stream: &str, id: &str, offset: i64, fields: &Reply) -> Record {
         let [name, Reply::Bytes(value)] = field else { continue };
         match name.text().as_str() {
             "key" => record.key = Some(value.clone()),
-            "payload" => record.value = Some(value.clone()),
-            "type" => record.headers.push(header("eventType", value)),
+            // As Debezium Server's sink names it, and what follows.
+            "payload" | "value" => record.value = Some(value.clone()),
+            "type" | "EVENTTYPE" => record.headers.push(header("eventType", value)),
+            "ID" => record.headers.push(header("id", value)),
             other => record.headers.push(header(other, value)),
         }
     }

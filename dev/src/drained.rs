@@ -3,7 +3,7 @@
 //! In: a port on loopback, names of queues. Out: the records of each queue from the first on, to as many as ask; those of a group in
 //! their order. A message that is received again, since its deletion was lost, counts once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Drained {
     /// # Errors
     /// The server does not answer, or refuses.
     pub fn create(&self, queue: &str) -> Result<()> {
-        self.queues.create(queue, &[])
+        // For who does not say what repeats are known by.
+        self.queues.create(queue, &[("ContentBasedDeduplication", "true")])
     }
 
     /// Deletes a queue with its messages, and forgets what it has given away.
@@ -115,6 +116,8 @@ impl Drained {
 
 fn record(queue: &str, offset: i64, received: &Received) -> Record {
     let SqsMessage { body, attributes, group, .. } = &received.message;
+    let envelope = if attributes.is_empty() { enveloped(body) } else { None };
+    let (body, attributes) = envelope.unwrap_or_else(|| (body.clone(), attributes.clone()));
     let header = |(name, value): (&String, &String)| (name.clone(), Some(value.clone().into_bytes()));
     Record {
         topic: queue.to_owned(),
@@ -122,9 +125,16 @@ fn record(queue: &str, offset: i64, received: &Received) -> Record {
         offset,
         timestamp: received.sent_millis,
         key: Some(attributes.get("key").unwrap_or(group).clone().into_bytes()),
-        value: Some(body.clone().into_bytes()),
+        value: Some(body.into_bytes()),
         headers: attributes.iter().filter(|(name, _)| *name != "key").map(header).collect(),
     }
+}
+
+/// The payload, and what stands beside it, of an envelope as Debezium Server's sink writes one: it writes no attributes.
+fn enveloped(body: &str) -> Option<(String, BTreeMap<String, String>)> {
+    let mut members: BTreeMap<String, String> = serde_json::from_str(body).ok()?;
+    let payload = members.remove("payload")?;
+    Some((payload, members))
 }
 
 /// Queues of SQS' protocol, each with how many of its records were read.

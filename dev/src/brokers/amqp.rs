@@ -86,7 +86,8 @@ impl<'a> Rest<'a> {
             let name = entries.text(1)?;
             let value = match entries.number(1)? {
                 86 => None,
-                83 => Some(entries.text(4)?),
+                // A text, or bytes that are one here.
+                83 | 120 => Some(entries.text(4)?),
                 // As the server writes whole numbers.
                 108 => Some(entries.number(8)?.to_string()),
                 116 => Some((entries.number(1)? != 0).to_string()),

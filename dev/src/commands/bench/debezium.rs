@@ -1,7 +1,7 @@
 //! Debezium Server: where it is, and its configuration.
 //!
-//! The records are byte for byte those of the usual Kafka Connect configuration with StringConverter. `Tuned` differs by the four
-//! settings that matter for the rate: the poll interval, the batches, and the producer's.
+//! The records in Kafka are byte for byte those of the usual Kafka Connect configuration with StringConverter. `Tuned` differs by the
+//! settings that matter for the rate: the poll interval, the batches, and the sink's own (see `sinks`).
 //! Specification: Debezium's documentation, "Debezium Server" and "PostgreSQL connector".
 
 use std::fs;
@@ -13,23 +13,14 @@ use walrelay_dev::{provision, run_dir};
 
 use super::case::{Load, Way};
 use super::ground::{Job, PUBLICATION};
+use super::sinks::Sink;
 
 const VERSION: &str = "3.6.3.Final";
 
 const SETTINGS: &str = "
 quarkus.http.port={http}
 quarkus.log.console.json=false
-debezium.sink.type=kafka
-debezium.sink.kafka.producer.bootstrap.servers={brokers}
-debezium.sink.kafka.producer.key.serializer=org.apache.kafka.common.serialization.StringSerializer
-debezium.sink.kafka.producer.value.serializer=org.apache.kafka.common.serialization.StringSerializer
-debezium.sink.kafka.producer.acks=all
-debezium.sink.kafka.producer.compression.type={compression}
-debezium.sink.kafka.producer.max.request.size=2000000
 debezium.format.key=simplestring
-debezium.format.value=simplestring
-debezium.format.header=clientprovided
-debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter
 debezium.source.connector.class=io.debezium.connector.postgresql.PostgresConnector
 debezium.source.plugin.name=pgoutput
 debezium.source.database.hostname=127.0.0.1
@@ -51,15 +42,12 @@ debezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
 debezium.transforms.outbox.table.field.event.key=aggregate_id
 debezium.transforms.outbox.route.by.field=aggregate_type
 debezium.transforms.outbox.route.topic.replacement={topic}
-debezium.transforms.outbox.table.fields.additional.placement=event_type:header:eventType
 ";
 
 const TUNED: &str = "
 debezium.source.poll.interval.ms=10
 debezium.source.max.batch.size=32768
 debezium.source.max.queue.size=131072
-debezium.sink.kafka.producer.linger.ms=5
-debezium.sink.kafka.producer.batch.size=524288
 ";
 
 /// Which of the two.
@@ -87,14 +75,22 @@ pub(super) fn command(folder: Option<&Path>, java: Option<&Path>, job: &Job<'_>,
     fs::write(config.join("application.properties"), settings(job, tuning)?)?;
     let mut command = Command::new(java_21(java)?);
     let class_path = format!("{}:{}/lib/*", runner(&home)?.display(), home.display());
-    command.current_dir(&job.folder).args(["-cp", &class_path, "io.debezium.server.Main"]);
+    // Newer Javas fill the log with complaints of Quarkus' threads otherwise.
+    command.current_dir(&job.folder).arg("--add-opens=java.base/java.lang=ALL-UNNAMED");
+    command.args(["-cp", &class_path, "io.debezium.server.Main"]);
+    // As the address of a server of one's own has them for the relay; other sinks than that of SQS do not look.
+    command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     Ok(command)
 }
 
 fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
+    let address = job.ground.brokers(job.reading);
+    let (host, port) = address.rsplit_once(':').context("a broker's address has no port")?;
     let values = [
         ("{http}", run_dir::free_port()?.to_string()),
-        ("{brokers}", job.ground.brokers(job.reading)),
+        ("{host}", host.to_owned()),
+        ("{port_of_broker}", port.to_owned()),
+        ("{address}", address.clone()),
         ("{compression}", job.reading.compression.clone()),
         ("{port}", job.ground.postgres_port(job.reading)?.to_string()),
         ("{database}", job.loaded.database.clone()),
@@ -107,7 +103,8 @@ fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
         Tuning::AsItComes => "",
         Tuning::Tuned => TUNED,
     };
-    let text = format!("{}{more}", SETTINGS.trim_start());
+    let sink = Sink::to(job.ground.kind()).settings(tuning);
+    let text = [SETTINGS.trim_start(), &sink, more].concat();
     Ok(values.iter().fold(text, |text, (place, value)| text.replace(place, value)))
 }
 

@@ -192,9 +192,12 @@ impl Ground {
         if reading.broker.is_none() { self.servers.plain_to() } else { self.servers.to() }
     }
 
-    /// Kafka's bootstrap servers, for who is measured.
+    /// `host:port` of what is published to, for who is measured; of several brokers, separated by commas.
     pub(super) fn brokers(&self, reading: &Reading) -> String {
-        self.to(reading).trim_start_matches("kafka://").to_owned()
+        let to = self.to(reading);
+        let authority =
+            to.split_once("://").map_or(to.as_str(), |(_, rest)| rest).split('/').next().unwrap_or_default();
+        authority.rsplit('@').next().unwrap_or_default().to_owned()
     }
 
     /// Postgres' port for who is measured.

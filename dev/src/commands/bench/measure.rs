@@ -82,6 +82,20 @@ pub(super) fn measure(
     reading: &Reading,
     number: usize,
 ) -> Result<Run> {
+    let run = |job: &Job<'_>, topics: &[String]| run_to_end(subjects, name, job, topics);
+    let (run, verdict) = on_a_copy(ground, name, loaded, reading, number, run)?;
+    Ok(Run { verdict, ..run })
+}
+
+/// Does something with a subject's own copy of the slot and topics of its own, and compares what the topics hold in the end.
+pub(super) fn on_a_copy<T>(
+    ground: &Ground,
+    name: Name,
+    loaded: &Loaded,
+    reading: &Reading,
+    number: usize,
+    run: impl FnOnce(&Job<'_>, &[String]) -> Result<T>,
+) -> Result<(T, Verdict)> {
     let slot = format!("run_{number}");
     let topic = ground.topic("bench", number);
     let topics = topics(&topic, loaded.load.topics);
@@ -96,12 +110,9 @@ pub(super) fn measure(
     let folder = ground.folder.join("run");
     empty(&folder)?;
     let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
-    let measured = run_to_end(subjects, name, &job, &topics);
-    let measured = measured.and_then(|mut run| {
-        if name.writes() {
-            run.verdict = verify::verify(ground, &topics, loaded, name.reads())?;
-        }
-        Ok(run)
+    let measured = run(&job, &topics).and_then(|run| {
+        let writes = name.writes().then(|| verify::verify(ground, &topics, loaded, name.reads())).transpose()?;
+        Ok((run, writes.unwrap_or_default()))
     });
     drop_slot(&mut client, &slot)?;
     if name.writes() {
@@ -181,7 +192,7 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
         }
         std::thread::sleep((looked.elapsed() * LOOK_SHARE).clamp(LOOK, LOOK_LONGEST));
     };
-    let behind_bytes = watch.behind(&job.loaded.end)?;
+    let behind_bytes = behind(&mut watch.client, job)?;
     end(&mut process)?;
     let first = first.unwrap_or(last);
     let run = watch.run(&first, &last, started, job.loaded, behind_bytes);
@@ -200,6 +211,13 @@ pub(super) fn started(subjects: &Subjects, name: Name, job: &Job<'_>, client: &m
     process::wait_until(Duration::from_mins(1), "the slot to be read", reads)
         .with_context(|| process::tail(&log, 15))?;
     Ok(process)
+}
+
+/// The backlog's WAL that the slot has not confirmed.
+pub(super) fn behind(client: &mut Client, job: &Job<'_>) -> Result<i64> {
+    let sql = "SELECT greatest(0, pg_wal_lsn_diff($1::text::pg_lsn, confirmed_flush_lsn))::bigint
+               FROM pg_replication_slots WHERE slot_name = $2";
+    Ok(client.query_one(sql, &[&job.loaded.end, &job.slot])?.get(0))
 }
 
 /// As an operator would.
@@ -244,12 +262,6 @@ impl<'a> Watch<'a> {
         }
         let broker = self.ground.broker_cpu()?;
         Ok(Moment { at: Instant::now(), rows, tool: self.tool_cpu, walsender: self.walsender_cpu, broker })
-    }
-
-    fn behind(&mut self, end: &str) -> Result<i64> {
-        let sql = "SELECT greatest(0, pg_wal_lsn_diff($1::text::pg_lsn, confirmed_flush_lsn))::bigint
-                   FROM pg_replication_slots WHERE slot_name = $2";
-        Ok(self.client.query_one(sql, &[&end, &self.slot])?.get(0))
     }
 
     // Counts of rows and bytes are far below 2^52.

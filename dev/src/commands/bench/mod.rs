@@ -14,9 +14,11 @@ mod case;
 mod debezium;
 mod figure;
 mod ground;
+mod kills;
 mod measure;
 mod plot;
 mod report;
+mod sinks;
 mod steady;
 mod subject;
 mod verify;
@@ -43,7 +45,7 @@ use subject::{Name, Programs, Subjects};
 pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
-    /// Where to; elsewhere than to Kafka, walrelay and the bare client are measured
+    /// Where to; Debezium Server publishes by its sink for the destination
     #[arg(long, value_enum, default_value_t = To::Kafka)]
     to: To,
     /// Who is measured
@@ -100,6 +102,9 @@ pub(crate) struct Arguments {
     /// How long at each rate
     #[arg(long, default_value_t = 60)]
     seconds: u32,
+    /// Also SIGKILL subjects so many times in the middle of each backlog, and start them again
+    #[arg(long, default_value_t = 0)]
+    kills: u32,
     /// Leave the backlogs out
     #[arg(long)]
     no_backlog: bool,
@@ -127,6 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command: std::env::args().skip(1).fold("walrelay-dev".to_owned(), |line, word| format!("{line} {word}")),
         subjects: arguments.subjects.iter().map(|name| (*name, subjects.look(*name))).collect(),
         tables: Vec::new(),
+        kills: Vec::new(),
         grows: arguments.rows.len() > 1
             && arguments.loads().len() == arguments.rows.len()
             && arguments.readings().len() == 1,
@@ -151,6 +157,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let loaded = ground.load(load)?;
             let first = usize::from(arguments.warm_up == 0 || number > 0);
             report.tables.extend(arguments.backlog(&ground, &subjects, &loaded, &report.subjects, first));
+            if let (1.., Some(reading)) = (arguments.kills, arguments.readings().first()) {
+                let killed = kills::measure(&ground, &subjects, &report.subjects, &loaded, reading, arguments.kills);
+                report.kills.push(killed);
+            }
             report.write(&arguments.results, &arguments.name)?;
             ground.unload(&loaded)?;
         }

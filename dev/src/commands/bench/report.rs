@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::case::{Load, Reading};
 use super::figure::{Figure, figure_of};
+use super::kills::Kills;
 use super::measure::Run;
 use super::subject::Name;
 use super::writers::Writers;
@@ -40,6 +41,7 @@ pub(super) struct Report {
     /// Each subject, or why it is not available.
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
     pub(super) tables: Vec<Table>,
+    pub(super) kills: Vec<Kills>,
     /// The cases differ in their rows alone.
     pub(super) grows: bool,
     pub(super) steady: Vec<steady::Steady>,
@@ -129,6 +131,9 @@ impl Report {
             let line = format!("\n## {}\n\n{}\n\n{}", table.load, table.reading, markdown_table(table));
             text.push_str(&line);
         }
+        for kills in &self.kills {
+            text.push_str(&kills.markdown());
+        }
         for steady in &self.steady {
             text.push_str(&steady.markdown());
         }
@@ -159,6 +164,7 @@ impl Report {
             "command": self.command,
             "subjects": subjects,
             "backlog": cases,
+            "kills": self.kills.iter().map(Kills::json).collect::<Vec<_>>(),
             "steady": steady,
             "writers": self.writers.iter().map(Writers::json).collect::<Vec<_>>(),
         })

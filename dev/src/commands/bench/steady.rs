@@ -281,7 +281,7 @@ fn gather(consumer: &mut dyn Follow, rows: u64) -> Result<(Vec<Arrival>, u64)> {
         let appended = record.timestamp.map_or(came, |at| at as f64);
         news = Instant::now();
         // Each partition's first record is none of a row.
-        let Some(row) = record.header("id").and_then(verify::row_of) else { continue };
+        let Some(row) = verify::row_of(&record) else { continue };
         let place = usize::try_from(row).ok().and_then(|row| seen.get_mut(row));
         let place = place.ok_or_else(|| anyhow!("row {row} was never written"))?;
         if std::mem::replace(place, true) {

@@ -93,6 +93,11 @@ impl Name {
         !matches!(self, Self::Bare)
     }
 
+    /// Whether it goes on after its end where it was.
+    pub(super) const fn is_relay(self) -> bool {
+        matches!(self, Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned)
+    }
+
     /// Why it is not asked to do this case; `to`: where to, if that is not Kafka.
     pub(super) fn cannot(self, load: &Load, reading: &Reading, to: Option<brokers::Kind>) -> Option<&'static str> {
         let exactly_once = reading.delivery == Delivery::ExactlyOnce;
@@ -100,10 +105,12 @@ impl Name {
             Self::Bare if to.is_none() => Some("not for Kafka"),
             Self::Bare if to == Some(brokers::Kind::ElasticMq) => Some("not for SQS"),
             Self::Bare if load.topics > 1 => Some("has one topic"),
-            Self::Walrelay | Self::Before if to == Some(brokers::Kind::ElasticMq) && load.topics > 1 => {
+            Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned
+                if to == Some(brokers::Kind::ElasticMq) && load.topics > 1 =>
+            {
                 Some("one queue")
             }
-            Self::Prototype | Self::Debezium | Self::DebeziumTuned if to.is_some() => Some("to Kafka only"),
+            Self::Prototype if to.is_some() => Some("to Kafka only"),
             _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
             Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
             Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),
