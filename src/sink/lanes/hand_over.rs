@@ -13,7 +13,7 @@
 //! below the bound, but for one record that goes alone; after a restart nothing of before is reported.
 
 use super::sender::Sender;
-use super::{Chunk, Fit, Lane, Lanes, Stored, Taken, Verdict};
+use super::{Chunk, Fit, Lane, Lanes, Owner, Stored, Taken, Verdict};
 use crate::sink::{Delivered, Failure, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -220,8 +220,9 @@ impl Receiver {
                 let at = self.lend(chunk);
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
                     let place = Place { chunk: at, number };
-                    let lane = self.record(place).map(|record| Lane::of(record.topic(), record.key()));
-                    if let Some(lane) = lane {
+                    let owner = self.record(place).map(|record| Owner::of(record.topic(), record.key()));
+                    if let Some(owner) = owner {
+                        let lane = self.lanes.lane(owner);
                         self.lanes.push(lane, place);
                     }
                 }

@@ -1,6 +1,6 @@
 //! The order of what is sent to a destination that has an asynchronous client: which records may be under way together.
 //!
-//! In: records, each with the number of its lane (its address and key, or its address alone). Out: batches, at most one of which
+//! In: records, each with the lane of its address and key, or of its address alone. Out: batches, at most one of which
 //! holds records of a lane; what becomes of them; what the relay decides on a refused one. It knows neither records nor
 //! destinations nor time.
 //!
@@ -16,7 +16,8 @@
 //!
 //! Invariants: the records of a lane are delivered in the order in which they were pushed; none is under way while an earlier one
 //! of its lane is refused and not resolved; each record that was pushed is delivered, resolved as gone, or forgotten, exactly
-//! once. Memory is reused: no operation allocates once the most records at a time have been there.
+//! once. Keys that have records at the same time have lanes of their own: in one that two keys shared, each record would wait for a round
+//! trip of the other's. Memory is reused: no operation allocates once the most records, of the most keys, at a time have been there.
 
 pub mod address;
 mod chunk;
@@ -34,12 +35,8 @@ pub(super) use client::block_on;
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
 pub use outage::Outage;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
-/// How many lanes there are: records whose lanes have equal numbers wait for each other without need, so there are more than a
-/// client has under way.
-pub const LANES: usize = 4096;
 
 /// The label of failures of the class [`LogIn`](crate::sink::FailureClass::LogIn), for metrics.
 pub const LOG_IN_LABEL: &str = "log_in";
@@ -47,24 +44,22 @@ pub const LOG_IN_LABEL: &str = "log_in";
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A lane's number, below [`LANES`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lane(u16);
+/// Whose lane it is: an address and a key, by their hash. Two whose hashes are equal wait for each other without need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u64);
 
-impl Lane {
-    /// The lane of the records that have this address and this key. Those without a key share the address' own.
-    #[allow(clippy::cast_possible_truncation, reason = "the remainder is below 4096")]
+impl Owner {
+    /// Of the records that have this address and this key. Those without a key share the address' own.
     pub fn of(address: &str, key: Option<&[u8]>) -> Self {
         let mut hasher = DefaultHasher::new();
         (address, key).hash(&mut hasher);
-        Self((hasher.finish() % LANES as u64) as u16)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn numbered(number: u16) -> Self {
-        Self(number)
+        Self(hasher.finish())
     }
 }
+
+/// A lane's number: another owner's once it is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lane(u32);
 
 /// A record with the lane it is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +98,11 @@ pub enum Verdict<T> {
 #[derive(Debug)]
 pub struct Lanes<T> {
     /// One for each number.
-    states: Box<[State]>,
+    states: Vec<State>,
+    /// The lanes of all owners that have records, and of some that had.
+    owned: HashMap<Owner, Lane>,
+    /// Lanes that became empty, each once; some have records again.
+    emptied: Vec<Lane>,
     slots: Vec<Slot<T>>,
     /// The first of the slots that hold nothing.
     free: u32,
@@ -118,17 +117,27 @@ pub struct Lanes<T> {
 /// One lane: a queue in the slots, of which the first `under_way` have been taken.
 #[derive(Debug, Clone, Copy)]
 struct State {
+    owner: Owner,
     first: u32,
     last: u32,
     under_way: u32,
     /// All of its records.
     records: u32,
-    /// The first record is refused and not resolved.
-    held: bool,
-    /// It waits until it is resumed.
-    postponed: bool,
+    waits: Waits,
     /// It is in `ready`.
     ready: bool,
+    /// It is in `emptied`.
+    emptied: bool,
+}
+
+/// What has to come before anything of a lane is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Not,
+    /// The decision on its first record, which is refused.
+    Held,
+    /// That it is resumed.
+    Postponed,
 }
 
 #[derive(Debug)]
@@ -141,10 +150,10 @@ struct Slot<T> {
 
 impl<T: Copy> Default for Lanes<T> {
     fn default() -> Self {
-        let empty =
-            State { first: NONE, last: NONE, under_way: 0, records: 0, held: false, postponed: false, ready: false };
         Self {
-            states: vec![empty; LANES].into_boxed_slice(),
+            states: Vec::new(),
+            owned: HashMap::new(),
+            emptied: Vec::new(),
             slots: Vec::new(),
             free: NONE,
             ready: VecDeque::new(),
@@ -154,7 +163,49 @@ impl<T: Copy> Default for Lanes<T> {
     }
 }
 
+impl State {
+    fn empty(owner: Owner) -> Self {
+        Self {
+            owner,
+            first: NONE,
+            last: NONE,
+            under_way: 0,
+            records: 0,
+            waits: Waits::Not,
+            ready: false,
+            emptied: false,
+        }
+    }
+}
+
 impl<T: Copy> Lanes<T> {
+    /// The lane of this owner, which stays its own while it has records.
+    pub fn lane(&mut self, owner: Owner) -> Lane {
+        if let Some(lane) = self.owned.get(&owner) {
+            return *lane;
+        }
+        let lane = self.unused().unwrap_or_else(|| {
+            self.states.push(State::empty(owner));
+            Lane(u32::try_from(self.states.len() - 1).unwrap_or(NONE))
+        });
+        let before = std::mem::replace(&mut self.state(lane).owner, owner);
+        self.owned.remove(&before);
+        self.owned.insert(owner, lane);
+        lane
+    }
+
+    /// A lane without records.
+    fn unused(&mut self) -> Option<Lane> {
+        while let Some(lane) = self.emptied.pop() {
+            let state = self.state(lane);
+            state.emptied = false;
+            if state.records == 0 {
+                return Some(lane);
+            }
+        }
+        None
+    }
+
     /// Puts a record at the end of its lane.
     pub fn push(&mut self, lane: Lane, item: T) {
         let number = self.pushed;
@@ -162,7 +213,7 @@ impl<T: Copy> Lanes<T> {
         let slot = self.fill(Slot { item, number, next: NONE });
         let state = self.state(lane);
         state.records += 1;
-        let held = u64::from(state.held);
+        let held = u64::from(state.waits == Waits::Held);
         let last = std::mem::replace(&mut state.last, slot);
         if last == NONE {
             state.first = slot;
@@ -205,7 +256,7 @@ impl<T: Copy> Lanes<T> {
         most: u32,
         fit: &mut impl FnMut(&T) -> Fit,
     ) -> (u32, bool) {
-        let mut at = self.states.get(usize::from(lane.0)).map_or(NONE, |state| state.first);
+        let mut at = self.states.get(lane.0 as usize).map_or(NONE, |state| state.first);
         let mut taken = 0;
         while taken < most
             && let Some(slot) = self.slots.get(at as usize)
@@ -240,7 +291,7 @@ impl<T: Copy> Lanes<T> {
     pub fn refused(&mut self, lane: Lane) {
         self.give_back(lane);
         let state = self.state(lane);
-        state.held = true;
+        state.waits = Waits::Held;
         let records = state.records;
         self.held += u64::from(records);
     }
@@ -263,12 +314,14 @@ impl<T: Copy> Lanes<T> {
     /// None of the lane is under way.
     pub fn postponed(&mut self, lane: Lane) {
         self.give_back(lane);
-        self.state(lane).postponed = true;
+        self.state(lane).waits = Waits::Postponed;
     }
 
     /// Ends that. Nothing happens when the lane is not postponed.
     pub fn resume(&mut self, lane: Lane) {
-        if std::mem::take(&mut self.state(lane).postponed) {
+        let state = self.state(lane);
+        if state.waits == Waits::Postponed {
+            state.waits = Waits::Not;
             self.make_ready(lane);
         }
     }
@@ -277,9 +330,10 @@ impl<T: Copy> Lanes<T> {
     /// happens, when the lane is not held.
     pub fn resolve(&mut self, lane: Lane, verdict: Verdict<T>) -> Option<T> {
         let state = self.state(lane);
-        if !std::mem::take(&mut state.held) {
+        if state.waits != Waits::Held {
             return None;
         }
+        state.waits = Waits::Not;
         let (first, records) = (state.first as usize, state.records);
         self.held -= u64::from(records);
         let old = self.slots.get(first).map(|slot| slot.item);
@@ -302,13 +356,13 @@ impl<T: Copy> Lanes<T> {
 
     /// The lane's first record.
     pub fn first(&self, lane: Lane) -> Option<T> {
-        let first = self.states.get(usize::from(lane.0))?.first;
+        let first = self.states.get(lane.0 as usize)?.first;
         self.slots.get(first as usize).map(|slot| slot.item)
     }
 
     /// Whether any of the lane's records is under way.
     pub fn is_under_way(&self, lane: Lane) -> bool {
-        self.states.get(usize::from(lane.0)).is_some_and(|state| state.under_way > 0)
+        self.states.get(lane.0 as usize).is_some_and(|state| state.under_way > 0)
     }
 
     /// Whether anything could be taken.
@@ -335,7 +389,7 @@ impl<T: Copy> Lanes<T> {
 
     fn make_ready(&mut self, lane: Lane) {
         let state = self.state(lane);
-        if state.first != NONE && state.under_way == 0 && !state.held && !state.postponed && !state.ready {
+        if state.first != NONE && state.under_way == 0 && state.waits == Waits::Not && !state.ready {
             state.ready = true;
             self.ready.push_back(lane);
         }
@@ -363,12 +417,15 @@ impl<T: Copy> Lanes<T> {
             state.records -= 1;
             if next == NONE {
                 state.last = NONE;
+                if !std::mem::replace(&mut state.emptied, true) {
+                    self.emptied.push(lane);
+                }
             }
         }
     }
 
-    #[allow(clippy::indexing_slicing, reason = "a lane's number is below the number of lanes")]
+    #[allow(clippy::indexing_slicing, reason = "lanes are numbered as they are made")]
     fn state(&mut self, lane: Lane) -> &mut State {
-        &mut self.states[usize::from(lane.0)]
+        &mut self.states[lane.0 as usize]
     }
 }

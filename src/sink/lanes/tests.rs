@@ -87,14 +87,21 @@ impl Model {
     }
 
     /// What was taken has to be the front of lanes of which nothing was under way or held, in the order of all.
-    fn take(&mut self, batch: &[Taken<u64>], at_most: usize, of_a_lane: u32) -> Result<(), TestCaseError> {
+    fn take(
+        &mut self,
+        lanes: &Lanes<u64>,
+        batch: &[Taken<u64>],
+        at_most: usize,
+        of_a_lane: u32,
+    ) -> Result<(), TestCaseError> {
         prop_assert!(batch.len() <= at_most);
         prop_assert_eq!(batch.is_empty(), at_most == 0 || !self.could_take());
         prop_assert!(batch.is_sorted_by_key(|taken| taken.number));
-        let lanes: BTreeSet<Lane> = batch.iter().map(|taken| taken.lane).collect();
-        for lane in lanes {
+        let taken: BTreeSet<Lane> = batch.iter().map(|taken| taken.lane).collect();
+        for lane in taken {
             let of_lane: Vec<u64> = batch.iter().filter(|taken| taken.lane == lane).map(|taken| taken.item).collect();
-            let queue = self.queue(lane.0);
+            let owner = lanes.states[lane.0 as usize].owner;
+            let queue = self.queue(u16::try_from(owner.0).unwrap());
             prop_assert!(queue.could_be_taken() && of_lane.len() <= of_a_lane as usize);
             let front: Vec<u64> = queue.records.iter().take(of_lane.len()).copied().collect();
             prop_assert_eq!(&of_lane, &front);
@@ -104,12 +111,18 @@ impl Model {
     }
 }
 
+/// The lane of the owner with this number.
+fn of(lanes: &mut Lanes<u64>, number: u16) -> Lane {
+    lanes.lane(Owner(number.into()))
+}
+
 fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
     let (mut lanes, mut model) = (Lanes::<u64>::default(), Model::default());
     for act in acts {
         match act {
             Act::Push(lane) => {
-                lanes.push(Lane::numbered(lane), model.pushed);
+                let of = of(&mut lanes, lane);
+                lanes.push(of, model.pushed);
                 let pushed = model.pushed;
                 model.queue(lane).records.push_back(pushed);
                 model.pushed += 1;
@@ -120,11 +133,12 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                     left = left.wrapping_sub(1);
                     if left == usize::MAX { Fit::Full } else { Fit::Takes }
                 });
-                model.take(&batch, at_most, of_a_lane)?;
+                model.take(&lanes, &batch, at_most, of_a_lane)?;
             }
             Act::Delivered(number) => {
                 if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    lanes.delivered(Lane::numbered(lane));
+                    let of = of(&mut lanes, lane);
+                    lanes.delivered(of);
                     let queue = model.queue(lane);
                     queue.under_way -= 1;
                     queue.records.pop_front();
@@ -132,25 +146,29 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
             }
             Act::Refused(number) => {
                 if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    lanes.refused(Lane::numbered(lane));
+                    let of = of(&mut lanes, lane);
+                    lanes.refused(of);
                     *model.queue(lane) = Queue { under_way: 0, held: true, ..std::mem::take(model.queue(lane)) };
                 }
             }
             Act::Returned(number) => {
                 if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    lanes.returned(Lane::numbered(lane));
+                    let of = of(&mut lanes, lane);
+                    lanes.returned(of);
                     model.queue(lane).under_way = 0;
                 }
             }
             Act::Postponed(number) => {
                 if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    lanes.postponed(Lane::numbered(lane));
+                    let of = of(&mut lanes, lane);
+                    lanes.postponed(of);
                     *model.queue(lane) = Queue { under_way: 0, postponed: true, ..std::mem::take(model.queue(lane)) };
                 }
             }
             Act::Resume(number) => {
                 if let Some(lane) = model.nth(number, |queue| queue.postponed) {
-                    lanes.resume(Lane::numbered(lane));
+                    let of = of(&mut lanes, lane);
+                    lanes.resume(of);
                     model.queue(lane).postponed = false;
                 }
             }
@@ -169,13 +187,14 @@ fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -
     let Some(lane) = model.nth(number, |queue| queue.held) else { return Ok(()) };
     let instead = u64::MAX - model.pushed;
     let first = model.queue(lane).records.front().copied();
-    prop_assert_eq!(lanes.first(Lane::numbered(lane)), first);
+    let of = of(lanes, lane);
+    prop_assert_eq!(lanes.first(of), first);
     let verdict = match way {
         Way::Again => Verdict::Again,
         Way::Gone => Verdict::Gone,
         Way::Instead => Verdict::Instead(instead),
     };
-    let old = lanes.resolve(Lane::numbered(lane), verdict);
+    let old = lanes.resolve(of, verdict);
     let queue = model.queue(lane);
     queue.held = false;
     match way {
@@ -205,7 +224,7 @@ fn taken(lanes: &mut Lanes<u64>, of_a_lane: u32) -> Vec<u64> {
 #[test]
 fn a_lane_that_does_not_fit_is_left_out_and_others_are_taken() {
     let mut lanes = Lanes::default();
-    let (one, other) = (Lane::numbered(1), Lane::numbered(2));
+    let (one, other) = (of(&mut lanes, 1), of(&mut lanes, 2));
     for item in [10, 20, 11] {
         lanes.push(if item < 20 { one } else { other }, item);
     }
@@ -221,10 +240,11 @@ fn a_lane_that_does_not_fit_is_left_out_and_others_are_taken() {
 #[test]
 fn what_is_unknown_goes_first_again() {
     let mut lanes = Lanes::default();
-    lanes.push(Lane::numbered(1), 1);
+    let (one, other) = (of(&mut lanes, 1), of(&mut lanes, 2));
+    lanes.push(one, 1);
     assert_eq!(taken(&mut lanes, 9), [1]);
-    lanes.push(Lane::numbered(2), 2);
-    lanes.returned(Lane::numbered(1));
+    lanes.push(other, 2);
+    lanes.returned(one);
     let mut batch = Vec::new();
     lanes.take(&mut batch, 9, |item| if *item == 1 { Fit::Takes } else { Fit::Full });
     assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [1]);
@@ -234,19 +254,55 @@ fn what_is_unknown_goes_first_again() {
 #[should_panic(expected = "not under way")]
 fn nothing_is_reported_twice() {
     let mut lanes = Lanes::default();
-    lanes.push(Lane::numbered(1), 1);
+    let lane = of(&mut lanes, 1);
+    lanes.push(lane, 1);
     assert_eq!(taken(&mut lanes, 9), [1]);
-    lanes.delivered(Lane::numbered(1));
-    lanes.delivered(Lane::numbered(1));
+    lanes.delivered(lane);
+    lanes.delivered(lane);
 }
 
 #[test]
 fn records_of_one_key_share_a_lane_and_those_without_share_their_address_own() {
-    assert_eq!(Lane::of("orders", Some(b"k")), Lane::of("orders", Some(b"k")));
-    assert_eq!(Lane::of("orders", None), Lane::of("orders", None));
-    let keys: BTreeSet<Lane> = (0..100_u32).map(|key| Lane::of("orders", Some(&key.to_le_bytes()))).collect();
-    assert!(keys.len() > 90, "{}", keys.len());
-    assert_ne!(Lane::of("orders", None), Lane::of("orders", Some(b"")));
+    assert_eq!(Owner::of("orders", Some(b"k")), Owner::of("orders", Some(b"k")));
+    assert_eq!(Owner::of("orders", None), Owner::of("orders", None));
+    let keys = [None, Some(&b""[..]), Some(b"k"), Some(b"l")];
+    for (key, other) in keys.iter().enumerate().flat_map(|(at, key)| keys[..at].iter().map(move |other| (key, other))) {
+        assert_ne!(Owner::of("orders", *key), Owner::of("orders", *other));
+    }
+    assert_ne!(Owner::of("orders", Some(b"k")), Owner::of("order", Some(b"sk")));
+}
+
+#[test]
+fn keys_do_not_wait_for_each_other_however_many_there_are() {
+    let mut lanes = Lanes::default();
+    for record in 0..20_000_u64 {
+        let lane = lanes.lane(Owner::of("orders", Some(&(record % 10_000).to_le_bytes())));
+        lanes.push(lane, record);
+    }
+    assert!(taken(&mut lanes, 1).into_iter().eq(0..10_000));
+}
+
+#[test]
+fn an_empty_lane_is_its_keys_again_or_anothers_and_never_two_keys_at_once() {
+    let mut lanes = Lanes::default();
+    let pass = |lanes: &mut Lanes<u64>, key: u16| {
+        let lane = of(lanes, key);
+        lanes.push(lane, key.into());
+        assert_eq!(taken(lanes, 9), [u64::from(key)]);
+        lanes.delivered(lane);
+        lane
+    };
+    let first = pass(&mut lanes, 0);
+    assert_eq!(pass(&mut lanes, 0), first);
+    for key in 1..1000 {
+        assert_eq!(pass(&mut lanes, key), first, "one at a time needs one lane");
+    }
+    let kept = of(&mut lanes, 7);
+    lanes.push(kept, 7);
+    let other = of(&mut lanes, 8);
+    lanes.push(other, 8);
+    assert!(kept != other && of(&mut lanes, 7) == kept);
+    assert_eq!(taken(&mut lanes, 9), [7, 8]);
 }
 
 fn record(topic: &str) -> Record<'_> {

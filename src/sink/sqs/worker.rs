@@ -20,7 +20,7 @@ use super::pace::Pace;
 use super::properties::{FIFO, is_url};
 use super::protocol::{MOST_MESSAGES, Said};
 use super::settings::{Service, Settings};
-use crate::sink::lanes::{Event, Fit, Lane, Outcome, Place, Receiver, Stored, Taken};
+use crate::sink::lanes::{Event, Fit, Outcome, Owner, Place, Receiver, Stored, Taken};
 use crate::sink::{Failure, FailureClass, Header, Record};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,24 +97,24 @@ struct Room<'a> {
     is_fifo: bool,
     messages: usize,
     bytes: usize,
-    last: Option<Lane>,
+    last: Option<Owner>,
 }
 
 impl Room<'_> {
     /// One queue's messages; of a group of a FIFO queue's, one.
     fn fit(&mut self, record: Stored<'_>) -> Fit {
-        let lane = Lane::of(record.topic(), record.key());
+        let group = Owner::of(record.topic(), record.key());
         if self.messages == 0 {
             self.queue = record.topic().into();
             self.is_fifo = record.topic().ends_with(FIFO);
-        } else if *self.queue != *record.topic() || (self.is_fifo && self.last == Some(lane)) {
+        } else if *self.queue != *record.topic() || (self.is_fifo && self.last == Some(group)) {
             return Fit::NotThis;
         }
         let bytes = self.form.most_bytes(record.held_bytes(), record.value().map_or(0, <[u8]>::len));
         if self.messages == self.most || (self.messages > 0 && self.bytes + bytes > self.most_bytes) {
             return Fit::Full;
         }
-        (self.messages, self.bytes, self.last) = (self.messages + 1, self.bytes + bytes, Some(lane));
+        (self.messages, self.bytes, self.last) = (self.messages + 1, self.bytes + bytes, Some(group));
         Fit::Takes
     }
 }
