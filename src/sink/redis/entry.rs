@@ -67,16 +67,24 @@ impl Form {
 
 /// Adds each entry whose marker is not there. A marker is a key of its own that expires, in the slot of its stream. Where the entry
 /// is refused, so is its marker. Words: time to remember in milliseconds, words before the id, those words, then for each entry how
-/// many words, and the words. Keys: for each entry the stream, and the marker, or the stream again where the record has no id.
+/// many words, and the words. Keys: for each entry the stream, and the marker, or the stream again where the record has no id. Within a
+/// script a missing right has the code ERR, as what is wrong with a record has: it gets back the code that it has elsewhere.
 const SCRIPT: &str = "\
 local ttl, n = ARGV[1], tonumber(ARGV[2])
+local function refusal(result, words)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(words)) then
+    return {err = 'NOPERM ' .. result.err}
+  end
+  return result
+end
 local at, results = 3 + n, {}
 for i = 1, #KEYS, 2 do
   local stream, marker = KEYS[i], KEYS[i + 1]
   local count = tonumber(ARGV[at])
-  local new = marker == stream or redis.pcall('SET', marker, '1', 'NX', 'PX', ttl)
+  local set = {'SET', marker, '1', 'NX', 'PX', ttl}
+  local new = marker == stream or redis.pcall(unpack(set))
   if type(new) == 'table' and new.err then
-    results[#results + 1] = new
+    results[#results + 1] = refusal(new, set)
   elseif not new then
     results[#results + 1] = 0
   else
@@ -86,7 +94,7 @@ for i = 1, #KEYS, 2 do
     local added = redis.pcall(unpack(words))
     if type(added) == 'table' and added.err then
       if marker ~= stream then redis.pcall('DEL', marker) end
-      results[#results + 1] = added
+      results[#results + 1] = refusal(added, words)
     else
       results[#results + 1] = 1
     end
