@@ -5,11 +5,13 @@
 
 mod error;
 mod nearest;
+mod percent;
 mod shell;
 pub mod units;
 
 pub use error::SettingError;
 pub use nearest::nearest;
+pub use percent::percent_decoded;
 pub use shell::shell_quoted;
 
 use std::fmt;

@@ -5,7 +5,7 @@
 
 use super::socket::Tls;
 use crate::given::units::duration;
-use crate::given::{Given, Origin, SettingError};
+use crate::given::{Given, Origin, SettingError, percent_decoded};
 use crate::secret::Secret;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -68,17 +68,6 @@ fn host(server: &str, default_port: u16) -> Option<(String, u16)> {
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     (!host.is_empty() && !host.contains(' ')).then(|| (host.to_owned(), port))
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// The properties `tls.ca`, `tls.certificate` and `tls.key`.
