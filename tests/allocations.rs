@@ -83,7 +83,7 @@ struct Script {
 }
 
 impl Script {
-    fn of(transactions: u64, stop: &Arc<AtomicBool>) -> Self {
+    fn of(headers: &str, transactions: u64, stop: &Arc<AtomicBool>) -> Self {
         let payload = format!("{{\"note\": \"{}\"}}", "x".repeat(250));
         let values = [
             Some("7c9446fc-c879-4f44-9977-55ef9a843807"),
@@ -91,7 +91,7 @@ impl Script {
             Some("order-17"),
             Some("OrderPlaced"),
             Some(payload.as_str()),
-            Some("{\"trace\": \"0af7651916cd43dd8448eb211c80319c\"}"),
+            Some(headers),
         ];
         let row = bytes::xlog_data(Lsn::new(1), Lsn::new(1), &bytes::insert(RELATION, &values));
         let relation = bytes::xlog_data(Lsn::new(1), Lsn::new(1), &bytes::relation(RELATION, "outbox", &COLUMNS));
@@ -155,13 +155,13 @@ impl Upstream for Script {
 
 /// Streams so many transactions into `sink`; the allocations that the loop's thread made.
 fn allocations(sink: impl Sink, transactions: u64) -> u64 {
-    allocations_of(Mapping::default(), sink, transactions)
+    allocations_of(Mapping::default(), "{\"trace\": \"0af7651916cd43dd8448eb211c80319c\"}", sink, transactions)
 }
 
-/// The same, with rows that become records like this.
-fn allocations_of(mapping: Mapping, sink: impl Sink, transactions: u64) -> u64 {
+/// The same, with rows that have these headers and become records like this.
+fn allocations_of(mapping: Mapping, headers: &str, sink: impl Sink, transactions: u64) -> u64 {
     let stop = Arc::new(AtomicBool::new(false));
-    let mut script = Script::of(transactions, &stop);
+    let mut script = Script::of(headers, transactions, &stop);
     let mapping = Mapping { topic: TopicSetting::Template("outbox.event.{route}".to_owned()), ..mapping };
     let outbox = Outbox::new(mapping, Vec::new()).unwrap();
     let limits = Limits {
@@ -193,8 +193,8 @@ fn cloud_events_cost_no_allocation_of_a_row_either() {
     let source = || "/shop/größe".to_owned();
     for events in [CloudEvents::binary(source(), binding), CloudEvents::structured(source())] {
         let mapping = || Mapping { cloudevents: Some(events.clone()), ..Mapping::default() };
-        let few = allocations_of(mapping(), NullSink::default(), 1_000);
-        let many = allocations_of(mapping(), NullSink::default(), 10_000);
+        let few = allocations_of(mapping(), "{}", NullSink::default(), 1_000);
+        let many = allocations_of(mapping(), "{}", NullSink::default(), 10_000);
         assert!(few > 0 && many <= few + 16, "{few} for 10,000 rows, {many} for 100,000: {events:?}");
     }
 }
@@ -208,4 +208,29 @@ fn a_record_reaches_librdkafka_without_an_allocation() {
     let rows = 10_000 * ROWS_PER_TRANSACTION;
     // A batch of reports costs rdkafka two allocations; how many records it holds is a matter of time. One for each row would be too many.
     assert!(many < few + rows, "{few} for 1,000 rows, {many} for {rows} more");
+}
+
+/// Streams so many transactions into a sink whose transactions become spans, with a row's trace flags.
+#[cfg(feature = "otlp")]
+fn allocations_traced(flags: &str, transactions: u64) -> u64 {
+    use walrelay::spans::{Exporter, Resource, Settings};
+
+    let metrics = Arc::new(Metrics::new("slot", "publication", Instant::now()));
+    let nobody = Settings::new("http://127.0.0.1:1", Vec::new(), None, Resource::new()).unwrap();
+    let exporter = Exporter::start(&nobody, "null", "test".to_owned(), &metrics).unwrap();
+    let headers = format!("{{\"traceparent\": \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\"}}");
+    let sink = exporter.trace(NullSink::default(), SystemClock);
+    let made = allocations_of(Mapping::default(), &headers, sink, transactions);
+    exporter.finish(Duration::ZERO);
+    made
+}
+
+#[cfg(feature = "otlp")]
+#[test]
+fn spans_cost_allocations_by_transaction_if_it_is_sampled_and_none_by_row() {
+    let (few, many) = (allocations_traced("00", 1_000), allocations_traced("00", 10_000));
+    assert!(few > 0 && many <= few + 16, "not sampled: {few} for 10,000 rows, {many} for 100,000");
+    let (few, many) = (allocations_traced("01", 1_000), allocations_traced("01", 8_000));
+    // A topic and an id, for each.
+    assert!(many - few <= 7_000 * 2 + 16, "sampled: {few} for 1,000 transactions, {many} for 8,000");
 }

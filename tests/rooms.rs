@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use walrelay::sink::labels::LABELS;
 
 /// Each imports only from its left. A room with several modules has them beside each other.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 19] = [
     ("lsn", &["lsn"]),
     ("wire", &["wire"]),
     ("finding", &["finding"]),
@@ -27,6 +27,7 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("positions", &["positions"]),
     ("metrics", &["metrics"]),
     ("relay", &["relay"]),
+    ("spans", &["spans"]),
     ("supervise", &["supervise"]),
     ("http", &["http"]),
     ("commands", &["commands"]),

@@ -12,6 +12,8 @@ mod dead_letters;
 mod described;
 mod flags;
 mod others;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod parse;
 mod registry;
 mod run;
@@ -23,6 +25,8 @@ pub use completions::completions;
 pub use dead_letters::DeadLettersArgs;
 pub use described::{Described, Value, described};
 pub use others::{BackfillArgs, BenchArgs, CheckArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
+#[cfg(feature = "otlp")]
+pub use otlp::OtlpArgs;
 pub use parse::{Refused, actions, parse, setting_of_alias, settings, write_manual};
 pub use registry::RegistryArgs;
 pub use run::{BadRowArgs, DebeziumArgs, DestinationArgs, OperationArgs, RecordArgs, RoutingArgs, RowArgs, RunArgs};

@@ -1,5 +1,7 @@
 //! What may be typed of `run`, in its groups. The doc comment of a field is its help text.
 
+#[cfg(feature = "otlp")]
+use super::OtlpArgs;
 use super::{CommonArgs, RegistryArgs, ShardArgs, SourceArgs};
 use clap::Args;
 
@@ -61,6 +63,11 @@ pub struct RunArgs {
     /// How it runs.
     #[command(flatten)]
     pub operation: OperationArgs,
+
+    /// Where spans go.
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 
     /// A Debezium configuration.
     #[command(flatten)]

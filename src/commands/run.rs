@@ -4,6 +4,7 @@
 //!  control (this thread, tokio): signals ─► stop flag · HTTP, service manager ◄─ metrics ◄─┐
 //!  relay   (one OS thread):      supervisor ─► relay ─► sink ──────────────────────────────┘
 //!  slot figures (one OS thread): pg_replication_slots, every 10 s ─► metrics
+//!  otlp (one OS thread, if asked for): spans of what was published ─► a collector
 //! ```
 //!
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
@@ -30,6 +31,8 @@ use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
+#[cfg(feature = "otlp")]
+use crate::spans::Exporter;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -48,6 +51,10 @@ const SETUP_RETRY: Duration = Duration::from_secs(1);
 /// How much longer than `--shutdown-timeout` a stop may take before it is not waited for: the relay's thread looks at the time
 /// between two attempts to connect, and one of them may hang for longer than container runtimes wait (10 s in all).
 const STOP_GRACE: Duration = Duration::from_millis(1500);
+
+/// How long a stop waits for spans to be exported: with the default of `--shutdown-timeout` less than container runtimes wait.
+#[cfg(feature = "otlp")]
+const SPANS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
@@ -158,7 +165,14 @@ pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
         Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
         sink => Ok(sink?),
     };
-    runtime.block_on(control.serve(sink, typed))
+    #[cfg(feature = "otlp")]
+    let (sink, spans) = control.traced(sink)?;
+    let ended = runtime.block_on(control.serve(sink, typed));
+    #[cfg(feature = "otlp")]
+    if let Some(spans) = spans.filter(|_| !matches!(ended, Err(Error::Killed { .. } | Error::Unanswered))) {
+        spans.finish(SPANS_WITHIN);
+    }
+    ended
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
@@ -225,6 +239,14 @@ fn hold(error: &Error, typed: &TypedFlags, metrics: &Metrics) {
     metrics.stopped(text, hint);
 }
 
+/// Who the relay is at the destination.
+fn client(config: &Request) -> String {
+    format!("walrelay/{}", config.slot)
+}
+
+/// The destination's sink, or why there is none though the settings are right.
+type Opened = Result<Box<dyn Sink + Send>, Error>;
+
 /// What the control thread holds.
 struct Control {
     config: Request,
@@ -262,10 +284,23 @@ impl Control {
             metrics.expect_publish_failures(registry::REASONS);
         }
         metrics.expect_publish_failures((kind.reasons)());
-        open(config, &format!("walrelay/{}", config.slot), config.delivery)
+        open(config, &client(config), config.delivery)
     }
 
-    async fn serve(self, sink: Result<Box<dyn Sink + Send>, Error>, typed: &TypedFlags) -> Result<(), Error> {
+    /// With spans of what it publishes, if that is asked for.
+    #[cfg(feature = "otlp")]
+    fn traced(&self, sink: Opened) -> Result<(Opened, Option<Exporter>), Error> {
+        let Some(settings) = self.config.spans.as_ref().filter(|_| !self.config.dry_run) else {
+            return Ok((sink, None));
+        };
+        let system = self.config.destination.kind().messaging_system;
+        let exporter = Exporter::start(settings, system, client(&self.config), &self.metrics)
+            .map_err(|source| Error::Start { what: "start the thread that exports spans", source })?;
+        let sink = sink.map(|sink| -> Box<dyn Sink + Send> { Box::new(exporter.trace(sink, SystemClock)) });
+        Ok((sink, Some(exporter)))
+    }
+
+    async fn serve(self, sink: Opened, typed: &TypedFlags) -> Result<(), Error> {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
             Err(Error::Bind(error)) if self.config.dry_run => {
@@ -345,10 +380,7 @@ impl Control {
         Ok(Some(server))
     }
 
-    fn spawn_relay(
-        self,
-        sink: Result<Box<dyn Sink + Send>, Error>,
-    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+    fn spawn_relay(self, sink: Opened) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (report, outcome) = oneshot::channel();
         let kind = self.config.destination.kind();
         let relay = move || {

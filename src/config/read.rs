@@ -78,6 +78,8 @@ impl Reader<'_> {
         let delivery = self.one_of("delivery", args.destination.delivery.as_deref(), &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), args, delivery)?;
         let registry = self.registry(&args.registry)?;
+        #[cfg(feature = "otlp")]
+        let spans = self.otlp(&args.otlp)?;
         // Dead-letter records have one place, whatever the number of shards.
         let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
         Ok(run::Request {
@@ -104,6 +106,8 @@ impl Reader<'_> {
                 .unwrap_or_default(),
             http: self.http(args.operation.http.as_deref())?,
             limits,
+            #[cfg(feature = "otlp")]
+            spans,
         })
     }
 

@@ -1,4 +1,4 @@
-//! One small HTTP request at a time: metadata services beside us, AWS's token service and registries of schemas over TLS.
+//! One small HTTP request at a time: metadata services beside us; AWS's token service, registries of schemas and collectors of spans over TLS.
 //!
 //! In: an address, headers, a body. Out: the status and the body. It follows no redirect, keeps no connection, and takes no proxy.
 //!
@@ -24,26 +24,26 @@ const REACHED_WITHIN: Duration = Duration::from_secs(2);
 const LARGEST: u64 = 1 << 20;
 
 /// A request.
-pub(super) struct Request<'a> {
-    pub(super) method: &'static str,
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'static str,
     /// `http://host:port/path?query` or `https://…`.
-    pub(super) url: &'a str,
-    pub(super) headers: &'a [(&'static str, &'a str)],
-    pub(super) body: &'a str,
+    pub(crate) url: &'a str,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+    pub(crate) body: &'a [u8],
 }
 
-/// An answer.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) body: String,
+/// An answer, whose body is text or bytes.
+pub(crate) struct Answer<B = String> {
+    pub(crate) status: u16,
+    pub(crate) body: B,
 }
 
 /// What a URL is made of.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Url<'a> {
-    pub(super) is_https: bool,
+pub(crate) struct Url<'a> {
+    pub(crate) is_https: bool,
     /// Without brackets.
-    pub(super) host: &'a str,
+    pub(crate) host: &'a str,
     port: u16,
     /// As the header `Host` has it.
     authority: &'a str,
@@ -52,7 +52,7 @@ pub(super) struct Url<'a> {
 
 impl<'a> Url<'a> {
     /// Takes it apart; `None`: it is none.
-    pub(super) fn of(text: &'a str) -> Option<Self> {
+    pub(crate) fn of(text: &'a str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let is_https = match scheme {
             "https" => true,
@@ -75,12 +75,19 @@ impl<'a> Url<'a> {
 impl Request<'_> {
     /// Sends it, and waits for the answer; over TLS the system's authorities are trusted.
     #[cfg(any(feature = "kafka", feature = "sqs"))]
-    pub(super) fn send(&self) -> io::Result<Answer> {
+    pub(crate) fn send(&self) -> io::Result<Answer> {
         self.send_trusting(None)
     }
 
     /// The same; `ca`: a PEM file with the authorities that are trusted instead of the system's.
-    pub(super) fn send_trusting(&self, ca: Option<&Path>) -> io::Result<Answer> {
+    pub(crate) fn send_trusting(&self, ca: Option<&Path>) -> io::Result<Answer> {
+        let Answer { status, body } = self.exchange(ca)?;
+        let body = String::from_utf8(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Answer { status, body })
+    }
+
+    /// The same, with an answer of bytes.
+    pub(crate) fn exchange(&self, ca: Option<&Path>) -> io::Result<Answer<Vec<u8>>> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
         let url = Url::of(self.url).ok_or_else(|| invalid("it is no URL of http or https"))?;
         let deadline = Instant::now() + WITHIN;
@@ -110,7 +117,7 @@ impl Request<'_> {
         let length = self.body.len().to_string();
         head.extend(["User-Agent: walrelay\r\nContent-Length: ", &length, "\r\nConnection: close\r\n\r\n"]);
         stream.write_all(head.as_bytes())?;
-        stream.write_all(self.body.as_bytes())?;
+        stream.write_all(self.body)?;
         stream.flush()?;
         match stream.take(LARGEST).read_to_end(answer) {
             // Servers often close without the end of the session; the length says whether all is there.
@@ -120,7 +127,7 @@ impl Request<'_> {
     }
 }
 
-impl Answer {
+impl Answer<Vec<u8>> {
     fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
         let (head, body) = bytes.split_at_checked(end)?;
@@ -131,7 +138,7 @@ impl Answer {
             let named = |line: &&str| line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case(wanted));
             head.split("\r\n").find(named).and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
         };
-        let text = if header("transfer-encoding").is_some_and(|how| how.eq_ignore_ascii_case("chunked")) {
+        let body = if header("transfer-encoding").is_some_and(|how| how.eq_ignore_ascii_case("chunked")) {
             unchunked(body)?
         } else {
             if let Some(length) = header("content-length") {
@@ -139,7 +146,7 @@ impl Answer {
             }
             body.to_vec()
         };
-        Some(Self { status, body: String::from_utf8(text).ok()? })
+        Some(Self { status, body })
     }
 }
 
@@ -243,7 +250,7 @@ mod tests {
             "HTTP/1.0 200 OK\r\n\r\nhello",
         ] {
             let answer = Answer::read(text.as_bytes()).unwrap();
-            assert_eq!((answer.status, answer.body.as_str()), (200, "hello"), "{text}");
+            assert_eq!((answer.status, answer.body.as_slice()), (200, b"hello".as_slice()), "{text}");
         }
         for text in [
             "",

@@ -9,7 +9,7 @@
 mod aws;
 pub mod dead_letter;
 pub mod destination;
-mod fetch;
+pub(crate) mod fetch;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
@@ -389,6 +389,10 @@ pub trait Sink {
         Ok(true)
     }
 
+    /// A transaction is delivered whole, and committed where there is something to commit. `transaction`: its number in its records'
+    /// tokens; `latency`: since Postgres committed it. Nothing has to be done.
+    fn settled(&mut self, _transaction: u32, _latency: Duration) {}
+
     /// The end: what is open is aborted, so that it holds nobody up. May take a second.
     fn abandon(&mut self) {}
 }
@@ -444,6 +448,10 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         (**self).commit(key, value)
+    }
+
+    fn settled(&mut self, transaction: u32, latency: Duration) {
+        (**self).settled(transaction, latency);
     }
 
     fn abandon(&mut self) {

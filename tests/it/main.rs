@@ -63,6 +63,8 @@ mod silent;
 mod slots;
 #[cfg(feature = "sqs")]
 mod sns;
+#[cfg(feature = "otlp")]
+mod spans;
 #[cfg(feature = "sqs")]
 mod sqs;
 mod standby;

@@ -253,7 +253,7 @@ impl Surroundings {
         let host = self.token_service(settings);
         let url = self.variable("AWS_ENDPOINT_URL_STS").map_or_else(|| format!("https://{host}/"), str::to_owned);
         let headers = [("Content-Type", "application/x-www-form-urlencoded")];
-        let answer = send(&Request { method: "POST", url: &url, headers: &headers, body: &body }, &host)?;
+        let answer = send(&Request { method: "POST", url: &url, headers: &headers, body: body.as_bytes() }, &host)?;
         of_token_service(&answer, &host)
     }
 
@@ -267,7 +267,7 @@ impl Surroundings {
         query.extend(settings.get("external_id").map(|id| ("ExternalId", id.as_str())));
         let presigned = Presigned { host: &host, region: &region, service: "sts", query: &query, expires_seconds: 60 };
         let url = presigned.url(own, now);
-        let request = Request { method: "GET", url: url.expose_secret(), headers: &[], body: "" };
+        let request = Request { method: "GET", url: url.expose_secret(), headers: &[], body: b"" };
         of_token_service(&send(&request, &host)?, &host)
     }
 
@@ -303,7 +303,7 @@ impl Surroundings {
             None => self.variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").map(Into::into),
         };
         let headers: Vec<_> = token.iter().map(|token| ("Authorization", token.expose_secret())).collect();
-        let answer = send(&Request { method: "GET", url: &url, headers: &headers, body: "" }, service)?;
+        let answer = send(&Request { method: "GET", url: &url, headers: &headers, body: b"" }, service)?;
         written(&answer.body, service).map(Some)
     }
 
@@ -316,12 +316,12 @@ impl Surroundings {
         let service = "the instance's metadata service";
         let url = format!("{base}/latest/api/token");
         let lasting = [("X-aws-ec2-metadata-token-ttl-seconds", "300")];
-        let request = Request { method: "PUT", url: &url, headers: &lasting, body: "" };
+        let request = Request { method: "PUT", url: &url, headers: &lasting, body: b"" };
         let session = succeeded(request.send().map_err(AwsError::Nowhere)?, service)?.body;
         let get = |path: &str| {
             let url = format!("{base}/latest/meta-data/iam/security-credentials/{path}");
             let headers = [("X-aws-ec2-metadata-token", session.as_str())];
-            send(&Request { method: "GET", url: &url, headers: &headers, body: "" }, service)
+            send(&Request { method: "GET", url: &url, headers: &headers, body: b"" }, service)
         };
         let role = get("")?.body;
         written(&get(role.lines().next().unwrap_or_default().trim())?.body, service)

@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "nats",
     title: "NATS",
+    messaging_system: "nats",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &SUBJECTS,

@@ -92,7 +92,7 @@ impl Registry {
         let mut headers = vec![("Accept", "application/vnd.schemaregistry.v1+json, application/json")];
         headers.extend(credentials.as_deref().map(|value| ("Authorization", value)));
         let url = format!("{}/subjects/{}/versions/latest", self.url, escaped(subject));
-        let request = Request { method: "GET", url: &url, headers: &headers, body: "" };
+        let request = Request { method: "GET", url: &url, headers: &headers, body: b"" };
         let answer = request.send_trusting(self.ca.as_deref()).map_err(|error| unavailable(&error))?;
         self.judge(subject, &answer)
     }

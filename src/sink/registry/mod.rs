@@ -199,6 +199,10 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.commit(key, value)
     }
 
+    fn settled(&mut self, transaction: u32, latency: Duration) {
+        self.sink.settled(transaction, latency);
+    }
+
     fn abandon(&mut self) {
         self.sink.abandon();
     }

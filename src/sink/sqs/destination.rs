@@ -19,6 +19,7 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "sqs",
     title: "SQS",
+    messaging_system: "aws_sqs",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &QUEUES,
@@ -36,6 +37,7 @@ pub const KIND: Kind = Kind {
 pub const TOPICS_KIND: Kind = Kind {
     name: "sns",
     title: "SNS",
+    messaging_system: "aws.sns",
     schemes: &TOPIC_SCHEMES,
     example: TOPIC_EXAMPLE,
     topics: &TOPICS,
