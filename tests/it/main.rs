@@ -13,6 +13,7 @@ mod own;
 
 mod actions;
 mod backfill;
+mod backfill_rows;
 mod bad_rows;
 mod bench;
 mod broker;
@@ -57,6 +58,7 @@ mod rotation;
 mod secure;
 mod shapes;
 mod shards;
+mod shards_filters;
 mod shards_rows;
 mod signals;
 mod silent;
