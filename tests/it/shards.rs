@@ -11,6 +11,8 @@ use postgres::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use walrelay_dev::consume::Record;
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Options, Postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -23,7 +25,10 @@ pub(crate) struct Shards {
 
 impl Shards {
     pub(crate) fn with(tables: &str) -> Self {
-        let lane = Lane::empty();
+        Self::on(Lane::empty(), tables)
+    }
+
+    fn on(lane: Lane, tables: &str) -> Self {
         lane.sql(tables);
         Self { lane }
     }
@@ -456,4 +461,37 @@ fn a_shard_that_is_not_there_is_never_made_alone() {
     shards.done(&["teardown", "--shards", "2", "--yes"]);
     let (code, log) = ended(&mut shards.relay("1/2"));
     assert!(code == 2 && hint(&log).starts_with("walrelay setup --shards 2 --apply"), "{log}");
+}
+
+/// A set, and another one beside writers, on a server of that version.
+fn become_two_on(major: u32) {
+    let postgres = Postgres::start(&Options { major, ..Options::default() }).unwrap();
+    let shards = Shards::on(Lane::on(&postgres, shared_kafka().unwrap()), OUTBOX);
+    shards.done(&["setup", "--shards", "3", "--apply", "--table", "outbox"]);
+    let mut three = shards.relays(3);
+    let mut two = Vec::new();
+    let written = beside_writers(&shards, |load| {
+        load.more(150);
+        shards.done(&["setup", "--reshard", "2", "--apply"]);
+        for relay in &mut three {
+            let (code, log) = ended(relay);
+            assert!(code == 2 && log.contains("is closed: its rows were moved to 2 shards"), "{log}");
+        }
+        two = shards.relays(2);
+        load.more(150);
+    });
+    shards.wait_confirmed(2);
+    assert_eq!(shards.passed("outbox", 2), [(1, i64::try_from(written.len()).unwrap())]);
+    assert_eq!(judge(&shards.lane.records_now("order"), &written), Judged::default());
+    assert!(two.iter().all(|relay| relay.metric("walrelay_events_total").unwrap() > 0.0), "each has rows");
+}
+
+#[test]
+fn on_postgres_15_the_first_with_row_filters_three_shards_become_two() {
+    become_two_on(15);
+}
+
+#[test]
+fn on_postgres_18_three_shards_become_two() {
+    become_two_on(18);
 }
