@@ -8,18 +8,43 @@ use crate::secure::{PASSWORD, by_scram, kafka, lane, start, through};
 
 /// As a user who has no right yet.
 fn arguments(lane: &Lane, more: &[&str]) -> Vec<String> {
+    arguments_of("asking", lane, more)
+}
+
+fn arguments_of(user: &str, lane: &Lane, more: &[&str]) -> Vec<String> {
     let authority = kafka().file("right.pem");
-    let mut arguments = through(lane, &kafka().sasl_ssl, &by_scram("SCRAM-SHA-256", "asking", &authority));
+    let mut arguments = through(lane, &kafka().sasl_ssl, &by_scram("SCRAM-SHA-256", user, &authority));
     arguments.extend(more.iter().map(|&argument| argument.to_owned()));
     arguments
 }
 
 #[track_caller]
 fn check(lane: &Lane, more: &[&str]) -> Checked {
-    let mut arguments = arguments(lane, more);
+    checked_by(arguments(lane, more))
+}
+
+#[track_caller]
+fn checked_by(mut arguments: Vec<String>) -> Checked {
     "check".clone_into(&mut arguments[0]);
     arguments.push("--json".to_owned());
     checked_as(&arguments, &[("WALRELAY_KAFKA_SASL_PASSWORD", PASSWORD)])
+}
+
+/// As of one who may write other topics: the cluster gives that user's producers an identity.
+#[test]
+fn a_topic_that_the_user_may_not_see_is_told_with_the_right_to_it_and_not_to_be_created() {
+    let (lane, kafka) = (lane(), kafka());
+    kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    let arguments = arguments_of("elsewhere", &lane, &[]);
+    let found = checked_by(arguments.clone());
+    found.level("write", "ok", &[]);
+    let fix = found.level("topics", "fail", &["may not see", "User:elsewhere", "--operation Write"]);
+    kafka.run_acls(&fix).unwrap();
+    let found = checked_by(arguments.clone());
+    assert_eq!(found.code, 0, "{:#}", found.report);
+    let _relay = start(&arguments, Some(PASSWORD));
+    assert_eq!(lane.ids("order"), ["1"]);
 }
 
 #[track_caller]

@@ -24,13 +24,15 @@ const RIGHTS: &[&str] = &["Write", "Describe", "Create"];
 pub(crate) fn kafka() -> &'static SecureKafka {
     static SHARED: OnceLock<SecureKafka> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let users = ["scram", "nobody", "passing", "asking", "creates_nothing"].map(|name| (name, PASSWORD));
+        let users =
+            ["scram", "nobody", "passing", "asking", "elsewhere", "creates_nothing"].map(|name| (name, PASSWORD));
         let kafka = SecureKafka::start(&users).unwrap();
         // `check` waits for ten seconds only.
         kafka.kafka.prepare_transactions().unwrap();
         for user in ["User:scram", "User:CN=client"] {
             kafka.allow(user, RIGHTS, "lane").unwrap();
         }
+        kafka.allow("User:elsewhere", RIGHTS, "elsewhere").unwrap();
         kafka.allow("User:creates_nothing", &["Write", "Describe"], "lane").unwrap();
         kafka
     })

@@ -36,6 +36,8 @@ pub(super) struct Cluster {
     pub idempotence: Result<(), String>,
     /// Of the topics that matter, those that are not there and that the user may not create; `rights` tells.
     pub forbidden: BTreeSet<String>,
+    /// Of the topics that matter, those that the user may not see, there or not; `rights` tells.
+    pub hidden: BTreeSet<String>,
 }
 
 /// A topic.
@@ -71,7 +73,8 @@ pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster,
     }
     let brokers = metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
     let idempotence = idempotence(settings);
-    Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence, forbidden: BTreeSet::new() })
+    let (forbidden, hidden) = (BTreeSet::new(), BTreeSet::new());
+    Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence, forbidden, hidden })
 }
 
 /// Whether a failure is that of an address which only the cluster itself has named.

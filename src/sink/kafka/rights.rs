@@ -13,6 +13,7 @@ use super::settings::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::Producer;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeSet;
@@ -134,6 +135,22 @@ pub(super) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet
         .filter(|(_, code)| Refusal::of(Some(*code), code).forbidden)
         .map(|(name, _)| name)
         .collect()
+}
+
+/// Of topics that are not listed, those that this user may not see: they may well be there. Where that cannot be asked: none. A
+/// consumer asks, whose question creates no topic.
+pub(super) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+    if names.is_empty() {
+        return BTreeSet::new();
+    }
+    let Ok(asker) = settings.reader("read_uncommitted") else { return BTreeSet::new() };
+    let is_refused = |topic: &MetadataTopic| {
+        topic.error().map(RDKafkaErrorCode::from) == Some(RDKafkaErrorCode::TopicAuthorizationFailed)
+    };
+    let is_hidden = |name: &&&str| {
+        asker.fetch_metadata(Some(name), PATIENCE).is_ok_and(|answer| answer.topics().iter().any(is_refused))
+    };
+    names.iter().filter(is_hidden).map(|name| (*name).to_owned()).collect()
 }
 
 /// The cluster judges the request, and creates nothing.

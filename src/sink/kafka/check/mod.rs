@@ -57,6 +57,9 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
             let missing: Vec<&str> =
                 topics.iter().map(String::as_str).filter(|name| !cluster.topics.contains_key(*name)).collect();
             cluster.forbidden = rights::not_to_be_created(&settings, &missing);
+            let of_dead_letters = wanted.dead_letters.filter(|name| !cluster.topics.contains_key(*name));
+            let unseen: Vec<&str> = missing.into_iter().chain(of_dead_letters).collect();
+            cluster.hidden = rights::not_to_be_seen(&settings, &unseen);
             let mut found = findings(kafka, &settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
                 found.extend(exactly_once::findings(kafka, &settings, &cluster, name));
@@ -212,6 +215,24 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
             ok("topics", format!("the latest rows' topics are there: {count}"))
         }];
     }
+    let (hidden, missing): (Vec<&String>, Vec<_>) =
+        missing.into_iter().partition(|name| cluster.hidden.contains(*name));
+    // One command gives the right to all of them. What is missing besides shows then.
+    let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(kafka, name, wanted)).into_iter().collect();
+    if !missing.is_empty() {
+        found.extend(to_be_created(kafka, cluster, missing));
+    }
+    found
+}
+
+/// A topic that the user may not see: it may be there.
+fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
+    fail("topics", format!("this user may not see topic {name}, nor write it"))
+        .why("the relay waits in front of its first record")
+        .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted)))
+}
+
+fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
     match creates.map(String::as_str).filter(|_| !forbidden) {
@@ -243,13 +264,18 @@ fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option
     if cluster.topics.contains_key(topic) {
         return Some(ok("dead_letters", format!("topic {topic} is there")));
     }
+    let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
+    if cluster.hidden.contains(topic) {
+        let found = fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
+        return Some(found.fix(allow(kafka, &["Write", "Describe"], &format!("--topic {topic}"))));
+    }
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     if creates.is_some_and(|creates| creates == "true") {
         return Some(ok("dead_letters", format!("topic {topic} is made with the first bad row")));
     }
     Some(
         fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
-            .why("the first bad row stops the relay: its dead letter can go nowhere")
+            .why(why)
             .fix(create(kafka, topic)),
     )
 }

@@ -31,6 +31,7 @@ pub(super) fn cluster(topic: TopicFacts) -> Cluster {
         settings: Ok([("auto.create.topics.enable".to_owned(), "false".to_owned())].into()),
         idempotence: Ok(()),
         forbidden: BTreeSet::new(),
+        hidden: BTreeSet::new(),
     }
 }
 
@@ -97,6 +98,19 @@ fn a_topic_that_is_not_there_fails_unless_the_cluster_makes_it() {
     for cluster in [makes, silent] {
         let forbidden = Cluster { forbidden: ["returns".to_owned()].into(), ..cluster };
         check(&forbidden, &missing, "topics", Level::Fail, "--create --topic returns");
+    }
+}
+
+#[test]
+fn a_topic_out_of_sight_is_not_to_be_created_but_to_be_allowed() {
+    let hidden = Cluster { hidden: ["returns".to_owned(), "dead".to_owned()].into(), ..cluster(topic(&[])) };
+    let wanted = Seen { dead_letters: Some("dead"), ..seen(&["orders", "returns"], 0) };
+    let found = found(&[], &hidden, &wanted);
+    let told: Vec<(&str, Level)> = found.iter().map(|finding| (finding.check, finding.level)).collect();
+    assert_eq!(told, [("topics", Level::Fail), ("dead_letters", Level::Fail)]);
+    for (finding, words) in found.iter().zip(["--operation Write", "--operation Describe --topic dead"]) {
+        let fix = finding.fix.as_deref().unwrap();
+        assert!(fix.contains("kafka-acls.sh") && fix.contains(words) && !fix.contains("--create"), "{fix}");
     }
 }
 
