@@ -197,6 +197,14 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
         Ok(Some(Found::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
         Ok(Some(Found::Error(error))) => RunError::Unmappable(error),
         Ok(Some(Found::Instead(error))) => error,
+        // No other connection either, as where the database's name is wrong too: whose right is missing is known all the same.
+        Err(_) if may_not(&error) => {
+            let user = identifier(&target.source.user);
+            let hint = format!(
+                "ALTER ROLE {user} REPLICATION; (managed services: GRANT rds_replication TO {user};, or their own role)"
+            );
+            RunError::Advised { error: Box::new(error), hint }
+        }
         Ok(None) | Err(_) => error,
     }
 }
