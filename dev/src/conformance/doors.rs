@@ -104,11 +104,17 @@ pub fn certificates_of_postgres(folder: &Path) -> Result<TlsFiles> {
     let authority = Authority::new("authority of Postgres")?;
     fs::write(folder.join("right.pem"), authority.pem())?;
     authority.issue("postgres", &["localhost", "127.0.0.1"])?.write(folder, "server")?;
-    authority.issue("postgres", &["client"])?.write(folder, "client")?;
+    // Java's driver takes a key in PEM for one of RSA, unless it is told otherwise.
+    let client = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=postgres", "-days", "30"];
+    written("openssl", folder, &[&client[..], &["-keyout", "client.key", "-out", "client.crt"]].concat())?;
     // Drivers refuse a key that others may read.
     fs::set_permissions(folder.join("client.key"), fs::Permissions::from_mode(0o600))?;
     let file = |name: &str| folder.join(name);
-    Ok(TlsFiles { certificate: file("server.crt"), key: file("server.key"), client_authority: Some(file("right.pem")) })
+    Ok(TlsFiles {
+        certificate: file("server.crt"),
+        key: file("server.key"),
+        client_authority: Some(file("client.crt")),
+    })
 }
 
 fn place_stores(folder: &Path) -> Result<()> {
