@@ -102,17 +102,18 @@ impl View<'_> {
         )
     }
 
-    /// Why it is not ready, and what to do; empty while it is.
+    /// Why no rows flow, and what to do; empty while they do.
     fn reason(&self) -> String {
-        let Err(not_ready) = self.metrics.ready(self.now.instant) else { return String::new() };
-        let reason = match (self.state, self.metrics.trouble()) {
-            (State::Streaming, _) => format!("Not ready: {not_ready}."),
-            (_, Some(trouble)) => trouble,
-            (_, None) if self.status.in_flight_records > 0 => {
+        // A destination that is silent blocks the relay before it makes it unready.
+        let reason = match (self.state, self.metrics.ready(self.now.instant), self.metrics.trouble()) {
+            (State::Streaming | State::Careful, Ok(()), _) => return String::new(),
+            (State::Streaming, Err(not_ready), _) => format!("Not ready: {not_ready}."),
+            (_, _, Some(trouble)) => trouble,
+            (_, _, None) if self.status.in_flight_records > 0 => {
                 let (waiting, lag) = (Count(self.status.in_flight_records), self.metrics.lag(self.now));
                 format!("{waiting} records are not acknowledged, the oldest for {}.", Age(lag.as_secs_f64()))
             }
-            (_, None) => String::new(),
+            (_, _, None) => String::new(),
         };
         self.told(&reason, self.state)
     }
@@ -172,15 +173,10 @@ impl View<'_> {
         };
         let values: Vec<_> =
             points.iter().map(|point| (point.age, point.latency.map(|latency| latency.as_secs_f64()))).collect();
-        let highest = points.iter().filter_map(|point| Some((point.latency?, point.latency_is_larger))).max();
-        let (highest, is_larger) = highest.unwrap_or_default();
-        Tile {
-            name: "Latency",
-            figure: quantile(0.5).unwrap_or_else(|| NOTHING.to_owned()),
-            more,
-            highest: at_least(highest, is_larger),
-        }
-        .render(&values, 0.01)
+        let known = points.iter().filter_map(|point| Some((point.latency?, point.latency_is_larger)));
+        let highest = known.max().map_or_else(|| NOTHING.to_owned(), |(most, is_larger)| at_least(most, is_larger));
+        Tile { name: "Latency", figure: quantile(0.5).unwrap_or_else(|| NOTHING.to_owned()), more, highest }
+            .render(&values, 0.01)
     }
 
     fn lag(&self, points: &[Point]) -> String {
@@ -328,7 +324,8 @@ fn at_least(latency: Duration, is_larger: bool) -> String {
 fn hint_with_commands(hint: &Hint) -> String {
     let mut html = String::new();
     let mut rest = hint.text.as_str();
-    let words = |text: &str| match text.trim() {
+    // Between commands, what joined them in a sentence is left out.
+    let words = |text: &str| match text.trim().trim_start_matches([';', ',', '.']).trim_start() {
         "" => String::new(),
         text => format!("<p class=\"quiet\">{}</p>\n", Text(text)),
     };
@@ -353,13 +350,13 @@ fn advice(state: State, destination: &str) -> String {
             "Nothing to do if Postgres restarts or fails over: the relay connects again by itself. If it lasts, \
              <code>walrelay check</code> says what is wrong."
         }
-        State::WaitingForSlot => "Nothing to do: it takes over as soon as the other process lets go of the slot.",
+        State::WaitingForSlot => "Nothing to do: it takes over as soon as the other process releases the slot.",
         State::Streaming => "Nothing to do while rows flow.",
         State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
             return format!(
                 "Fix {}, or the topic: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \
-                 keeps its log: watch its disk.",
+                 keeps its WAL: watch its disk.",
                 Text(destination)
             );
         }
@@ -416,6 +413,17 @@ mod tests {
     }
 
     #[test]
+    fn a_destination_that_is_silent_is_told_while_the_relay_is_still_ready() {
+        let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
+        metrics.status_sent(Instant::now());
+        metrics.set_silent();
+        metrics.in_flight(379, 1);
+        assert_eq!(metrics.ready(Instant::now()), Ok(()));
+        let page = page(&metrics);
+        assert!(page.contains("<p>379 records are not acknowledged") && page.contains("Fix Kafka"), "{page}");
+    }
+
+    #[test]
     fn a_hint_stands_apart_from_what_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
         let hint = Hint { text: "skip <it>".to_owned(), commands: Vec::new() };
@@ -436,7 +444,7 @@ mod tests {
         let button = "</code><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n";
         for part in [
             "<p class=\"quiet\">row 7 stays:</p>\n<div class=\"command\"><code tabindex=\"0\">walrelay run --topic &#39;a&lt;b&gt;&#39;",
-            &format!("{skip}{button}<p class=\"quiet\">; then start walrelay again</p>"),
+            &format!("{skip}{button}<p class=\"quiet\">then start walrelay again</p>"),
         ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
@@ -458,6 +466,12 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("99 % in"), "{page}");
+    }
+
+    #[test]
+    fn a_latency_that_nobody_knows_is_not_shown_as_zero() {
+        let page = page(&Metrics::new("orders", "p", Instant::now()));
+        assert!(page.contains("Latency over the last 15 minutes, highest –\""), "{page}");
     }
 
     #[test]

@@ -456,7 +456,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause ({}) and start walrelay again; or put it aside: walrelay run --bad-row-at {at}=dead-letter (walrelay dead-letters --replay publishes it once the cause is fixed), or leave it out: walrelay run --bad-row-at {at}=skip",
+            "{stays}: fix the cause ({}) and start walrelay again; or put it aside: walrelay run --bad-row-at {at}=dead-letter; walrelay dead-letters --replay publishes it once the cause is fixed; or leave it out: walrelay run --bad-row-at {at}=skip",
             row.row.reason.kind().fix
         ),
     }
