@@ -13,7 +13,7 @@ use super::progress::{Identity, Misplaced};
 use super::session::{Session, Turn};
 use super::{Clock, Ended, Relay, Why};
 use crate::lsn::Lsn;
-use crate::sink::{Own, Sink, Token};
+use crate::sink::{Own, Rows, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -201,7 +201,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         if self.sink.in_flight().records > 0 {
-            self.sink.ran_dry();
+            self.sink.ran_dry(Rows::Live);
             return Ok(());
         }
         self.group.committing.get_or_insert(now);

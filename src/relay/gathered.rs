@@ -7,6 +7,7 @@
 //! In: what came and when. Out: whether to tell the sink. Reads no clock, and costs a row two stores.
 
 use crate::pgoutput::PgTime;
+use crate::sink::Rows;
 use std::time::{Duration, Instant};
 
 /// A live stream's records wait so long at most, when it brings more all the time.
@@ -87,10 +88,11 @@ impl Gathered {
         }
     }
 
-    /// The sink is told; whether there was anything.
-    pub(super) fn take(&mut self) -> bool {
+    /// The sink is told; what it is told of, if there was anything.
+    pub(super) fn take(&mut self) -> Option<Rows> {
         self.since = None;
-        std::mem::take(&mut self.records) > 0
+        let rows = if self.is_live() { Rows::Live } else { Rows::Backlog };
+        Some(rows).filter(|_| std::mem::take(&mut self.records) > 0)
     }
 
     fn is_live(&self) -> bool {
@@ -128,6 +130,7 @@ mod tests {
     fn a_backlog_gathers_as_long_as_the_sink_likes() {
         assert!(!due(gathered(1000, 60_000_000), Duration::from_secs(1)));
         assert_eq!(gathered(1000, 60_000_000).dry_after(), DRY_AFTER_IN_BACKLOG);
+        assert_eq!(gathered(1000, 60_000_000).take(), Some(Rows::Backlog));
     }
 
     #[test]
@@ -142,9 +145,10 @@ mod tests {
         let mut gathered = gathered(0, 300);
         assert!(!due(Gathered::default(), Duration::from_secs(1)));
         assert_eq!(gathered.dry_after(), Duration::ZERO);
-        assert!(!gathered.take());
+        assert_eq!(gathered.take(), None);
         gathered.enqueued();
-        assert!(gathered.take() && gathered.is_empty());
+        assert_eq!(gathered.take(), Some(Rows::Live));
+        assert!(gathered.is_empty());
     }
 
     #[test]

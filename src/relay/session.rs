@@ -434,17 +434,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 unblocked(was_blocked.as_ref());
                 return self.wait_for_bytes(upstream, session, now);
             }
-            Wait::Alone if session.gathered.take() => {
-                unblocked(was_blocked.as_ref());
-                self.sink.ran_dry();
-            }
             Wait::ForRoom | Wait::Alone | Wait::ForEnd => {
                 unblocked(was_blocked.as_ref());
-                if session.gathered.is_stale(now) {
-                    session.gathered.take();
-                    self.sink.ran_dry();
+                let alone = matches!(wait, Wait::Alone) && !session.gathered.is_empty();
+                if alone || session.gathered.is_stale(now) {
+                    self.let_go(session);
                 }
-                self.clock.pause(WAIT_FULL);
+                if !alone {
+                    self.clock.pause(WAIT_FULL);
+                }
             }
             Wait::Blocked(failure) => {
                 session.blocked = Some(self.blocked(failure, was_blocked));
@@ -454,6 +452,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         // The server's bytes are not looked at: it may have sent any.
         session.feedback.heard(self.clock.now());
         Ok(())
+    }
+
+    /// What has gathered in the sink leaves.
+    fn let_go(&mut self, session: &mut Session) {
+        session.gathered.take().into_iter().for_each(|rows| self.sink.ran_dry(rows));
     }
 
     fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
@@ -474,13 +477,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.clock.pause(self.limits.coalesce);
         }
         if session.gathered.is_due(now) {
-            session.gathered.take();
-            self.sink.ran_dry();
+            self.let_go(session);
         }
         let mut length = upstream.read(session.gathered.dry_after()).map_err(disconnected)?;
         if length == 0 {
-            if session.gathered.take() {
-                self.sink.ran_dry();
+            if !session.gathered.is_empty() {
+                self.let_go(session);
                 return Ok(());
             }
             let busy = self.sink.in_flight().records > 0 || self.group.is_open();

@@ -303,6 +303,15 @@ pub enum Reach {
     Refused(Failure),
 }
 
+/// Which rows have gathered in a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// They were committed a moment ago, or somebody waits for them: milliseconds count.
+    Live,
+    /// They are old already: large batches count.
+    Backlog,
+}
+
 /// A destination. Its methods never block for longer than about 100 ms, or a second where the destination is slow to answer.
 ///
 /// The contract:
@@ -339,7 +348,7 @@ pub trait Sink {
 
     /// What has gathered should leave without waiting for company: no further record is at hand, or those that come are live.
     /// May take a millisecond.
-    fn ran_dry(&mut self) {}
+    fn ran_dry(&mut self, _rows: Rows) {}
 
     /// Forgets everything that was taken, so that no report of it will ever come, and starts over. What had left may still
     /// arrive.
@@ -414,8 +423,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).in_flight()
     }
 
-    fn ran_dry(&mut self) {
-        (**self).ran_dry();
+    fn ran_dry(&mut self, rows: Rows) {
+        (**self).ran_dry(rows);
     }
 
     fn restart(&mut self) -> Result<(), Failure> {

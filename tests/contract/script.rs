@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use walrelay::sink::{
-    Content, Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Sink, Source, Tag,
-    Token,
+    Content, Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Rows, Sink, Source,
+    Tag, Token,
 };
 
 /// A deadline that only a failure reaches.
@@ -106,7 +106,7 @@ impl<'a> Driven<'a> {
 
     #[track_caller]
     fn until_idle(&mut self) {
-        self.sink.ran_dry();
+        self.sink.ran_dry(Rows::Live);
         self.until("everything to be reported", |it| it.sink.in_flight().records == 0);
     }
 
@@ -215,7 +215,7 @@ pub(crate) fn blocked(ground: &impl Ground) {
     for number in 1..50 {
         driven.take("blocked", Some("k"), number);
     }
-    driven.sink.ran_dry();
+    driven.sink.ran_dry(Rows::Live);
     driven.until("it to say so", |it| it.sink.blocked().is_some());
     assert_eq!(driven.sink.blocked().unwrap().class, FailureClass::Environment);
     assert!(driven.sink.trouble().is_some() && driven.refused.is_empty());
@@ -235,7 +235,7 @@ pub(crate) fn refused(ground: &impl Ground) {
     driven.take("refused", Some("k"), 1);
     driven.take("refused", Some("k"), 2);
     driven.take("free", Some("k"), 3);
-    driven.sink.ran_dry();
+    driven.sink.ran_dry(Rows::Live);
     let refusal = driven.refusal();
     assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), ground.address("refused").as_str()));
     assert_eq!(refusal.failure.class, FailureClass::Topic);
@@ -279,7 +279,7 @@ pub(crate) fn restart(ground: &impl Ground) {
     let mut driven = Driven::new(ground, 1 << 20);
     ground.refuse("held");
     driven.take("held", Some("k"), 0);
-    driven.sink.ran_dry();
+    driven.sink.ran_dry(Rows::Live);
     let refusal = driven.refusal();
     ground.fill();
     for number in 1..20 {
@@ -315,7 +315,7 @@ pub(crate) fn order(ground: &impl Ground) {
         }
         driven.take(&address(number), Some(&format!("k{}", number % keys)), number);
         if number % 400 == 300 {
-            driven.sink.ran_dry();
+            driven.sink.ran_dry(Rows::Live);
             driven.refusal();
             driven.refused.clear();
             // Those that come meanwhile are held as well; all are forgotten together.

@@ -102,10 +102,9 @@ fn connect(cluster: &mut Cluster, Client { batch, report, later, .. }: Client) -
 
 impl Lanes {
     pub(crate) fn new(world: &mut World, settings: Client) -> Self {
-        let linger = world.dice.pick(&[Duration::ZERO, Duration::from_millis(50), Duration::from_secs(5)]);
         let senders = (0..world.nature.lanes).map(|_| connect(&mut world.cluster, settings)).collect();
         Self {
-            partitions: Partitions::new(linger),
+            partitions: Partitions::default(),
             numbers: BTreeMap::new(),
             topics: Vec::new(),
             senders,

@@ -4,7 +4,7 @@
 //! their header `id`, and reports by their transaction: so each must have one of its own while it is on.
 
 use super::load::row_of;
-use crate::sink::{Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag};
+use crate::sink::{Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Rows, Sink, Tag};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,8 +79,8 @@ impl<S: Sink> Sink for Stopwatch<S> {
         self.sink.in_flight()
     }
 
-    fn ran_dry(&mut self) {
-        self.sink.ran_dry();
+    fn ran_dry(&mut self, rows: Rows) {
+        self.sink.ran_dry(rows);
     }
 
     fn restart(&mut self) -> Result<(), Failure> {

@@ -11,8 +11,8 @@ use crate::commands::progress::Progress;
 use crate::sink::dead_letter::{lend_meant, said};
 use crate::sink::destination::{DeadLetters, Delivery, Kept, NextKept, Place};
 use crate::sink::{
-    Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Sink, Tag,
-    Token,
+    Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Rows, Sink,
+    Tag, Token,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -336,7 +336,7 @@ impl<'r> Replay<'r> {
             if stop() {
                 return Ok(false);
             }
-            self.sink.ran_dry();
+            self.sink.ran_dry(Rows::Live);
             thread::sleep(PAUSE);
         }
     }

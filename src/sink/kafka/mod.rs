@@ -52,7 +52,7 @@ pub use partitions::RECORD_OVERHEAD_BYTES;
 pub use settings::{Settings, SettingsError};
 
 use super::{
-    Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Sink, Tag,
+    Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };
 use client::Client;
 use context::{Context, Reported, take_reports};
@@ -135,7 +135,7 @@ impl KafkaSink {
         Ok(Self {
             producer: senders.first(),
             topics: Topics::new(settings.partitioner(), lanes),
-            partitions: Partitions::new(settings.linger()),
+            partitions: Partitions::default(),
             settings,
             senders,
             retired: Vec::new(),
@@ -159,12 +159,6 @@ impl KafkaSink {
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
-    }
-
-    /// What was handed over should leave.
-    fn let_go(&mut self) {
-        self.senders.let_go();
-        self.partitions.let_go();
     }
 
     /// Another producer takes the place of the first lane's, which ends, with everything that was taken.
@@ -247,7 +241,7 @@ impl Sink for KafkaSink {
         }
         let mut lanes = self.senders.with(&self.topics);
         if self.partitions.turn(self.now, &mut lanes, each) {
-            self.let_go();
+            self.senders.let_go();
         }
         self.senders.urge(self.now);
         self.tell();
@@ -286,9 +280,12 @@ impl Sink for KafkaSink {
     }
 
     /// See `client`.
-    fn ran_dry(&mut self) {
+    fn ran_dry(&mut self, rows: Rows) {
         if self.partitions.in_flight().records > 0 {
-            self.let_go();
+            self.senders.let_go();
+            if rows == Rows::Live {
+                self.partitions.told_to_leave();
+            }
         }
     }
 

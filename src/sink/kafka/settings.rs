@@ -161,12 +161,6 @@ impl Settings {
         self.lanes
     }
 
-    /// How long records wait for others unless they are told to leave.
-    pub(super) fn linger(&self) -> Duration {
-        let millis = self.property("linger.ms").and_then(|millis| millis.trim().parse().ok());
-        millis.and_then(|millis: f64| Duration::try_from_secs_f64(millis / 1000.0).ok()).unwrap_or_default()
-    }
-
     /// How keys are spread over partitions.
     pub(super) fn partitioner(&self) -> Partitioner {
         Partitioner::named(self.property("partitioner").unwrap_or_default())

@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn records_without_a_key_stay_for_a_batch_and_then_go_on() {
         let (mut topics, mut partitions) =
-            (Topics::new(Partitioner::named("murmur2_random"), 4), Partitions::new(std::time::Duration::ZERO));
+            (Topics::new(Partitioner::named("murmur2_random"), 4), Partitions::default());
         let now = Instant::now();
         assert!(!topics.turn_to("orders"));
         assert!(topics.confirm("orders", 3, now, &mut partitions) && topics.turn_to("orders"));
@@ -233,8 +233,7 @@ mod tests {
 
     #[test]
     fn the_partitions_of_a_topic_are_dealt_out_among_the_lanes() {
-        let (mut topics, mut partitions) =
-            (Topics::new(Partitioner::named("murmur2"), 4), Partitions::new(std::time::Duration::ZERO));
+        let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 4), Partitions::default());
         topics.confirm("orders", 12, Instant::now(), &mut partitions);
         for lane in 0..4 {
             assert_eq!(partitions.places().filter(|place| place.lane == lane).count(), 3);

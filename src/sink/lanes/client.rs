@@ -5,7 +5,9 @@
 
 use super::hand_over::{Receiver, hand_over};
 use super::sender::Sender;
-use crate::sink::{Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Sink, Tag};
+use crate::sink::{
+    Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
+};
 use std::fmt;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -98,7 +100,7 @@ impl Sink for LaneSink {
         self.sender.as_ref().map_or_else(InFlight::default, Sender::in_flight)
     }
 
-    fn ran_dry(&mut self) {
+    fn ran_dry(&mut self, _rows: Rows) {
         self.with((), Sender::flush);
     }
 

@@ -19,8 +19,8 @@ pub use client::{Credentials, Registry};
 pub use subject::{SubjectError, Subjects};
 
 use super::{
-    Content, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Sink,
-    Tag,
+    Content, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
+    Sink, Tag,
 };
 use client::{Asked, Client};
 use std::collections::HashMap;
@@ -163,8 +163,8 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.in_flight()
     }
 
-    fn ran_dry(&mut self) {
-        self.sink.ran_dry();
+    fn ran_dry(&mut self, rows: Rows) {
+        self.sink.ran_dry(rows);
     }
 
     fn restart(&mut self) -> Result<(), Failure> {

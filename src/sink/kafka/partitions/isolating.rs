@@ -48,7 +48,7 @@ impl Partitions {
         if !self.attempted(at, now) {
             return;
         }
-        let Self { list, pool, room, leaving, .. } = self;
+        let Self { list, pool, room, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         let Search { suspects, since, .. } = partition.search;
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
@@ -66,7 +66,7 @@ impl Partitions {
             let (bytes, ticket) = (front.bytes, front.ticket);
             match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
                 Ok(()) => {
-                    partition.sent(bytes, now, leaving);
+                    partition.sent(bytes, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
                     attempt += 1;
                 }

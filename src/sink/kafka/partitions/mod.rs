@@ -36,9 +36,9 @@ use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
 use entries::{Entries, Entry, Released, size};
-use partition::{Leaving, Partition, Queued, Returned, State, WINDOW_HOLDS};
+use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What a record in flight costs beyond its bytes: its message, its entry, its place in queues. Measured around 450 with three short
 /// headers; counted, so that short records are bounded as well.
@@ -115,9 +115,10 @@ impl Event {
 }
 
 /// All partitions that records went to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Partitions {
-    leaving: Leaving,
+    /// How many times what was handed over was told to leave.
+    told: u64,
     list: Vec<Partition>,
     entries: Entries,
     in_flight: InFlight,
@@ -137,28 +138,9 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// None yet. What is handed over leaves after `linger` unless it is told to before.
-    pub fn new(linger: Duration) -> Self {
-        Self {
-            leaving: Leaving { linger, told: 0 },
-            list: Vec::new(),
-            entries: Entries::default(),
-            in_flight: InFlight::default(),
-            pool: Vec::new(),
-            room: HeaderRoom::default(),
-            sequence: 0,
-            refusals: 0,
-            held: HashMap::new(),
-            listed: Vec::new(),
-            reports: Vec::new(),
-            events: Vec::new(),
-            urgent: false,
-        }
-    }
-
     /// What was handed over is told to leave; what waits is to leave as soon as it may.
-    pub fn let_go(&mut self) {
-        self.leaving.told += 1;
+    pub fn told_to_leave(&mut self) {
+        self.told += 1;
     }
 
     /// One more partition; its number.
@@ -253,18 +235,18 @@ impl Partitions {
         now: Instant,
         clients: &mut impl Clients,
     ) -> Enqueue {
-        let Self { list, entries, urgent, leaving, .. } = self;
+        let Self { list, entries, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         let (held, releases) = (size(record.held_bytes()), releases.and_then(Released::new));
         self.sequence += 1;
         let entry = Entry { tag, partition: at, releases, sequence: self.sequence, bytes: size(record.bytes()), held };
         let ticket = entries.add(entry);
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
-        if partition.queue.is_empty() && partition.may_send(bytes, now, leaving) {
+        if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
                     *urgent |= matches!(partition.state, State::Unproven);
-                    partition.sent(bytes, now, leaving);
+                    partition.sent(bytes, *told);
                     self.count(held);
                     return Enqueue::Taken;
                 }
@@ -293,7 +275,7 @@ impl Partitions {
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
-                partition.waits_since = self.leaving.told;
+                partition.waits_since = self.told;
             }
             partition.queue.push_back(Queued { ticket, record: owned, bytes });
         }
@@ -466,18 +448,18 @@ impl Partitions {
 
     /// Hands over from the queue to the lane's producer, as long as that may be.
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
-        let Self { list, pool, room, urgent, leaving, .. } = self;
+        let Self { list, pool, room, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         while let Some(bytes) = partition.queue.front().map(|front| front.bytes)
-            && partition.may_send(bytes, now, leaving)
+            && partition.may_send(bytes, now, *told)
             && let Some(Queued { ticket, record, .. }) = partition.queue.front()
         {
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
                     // A backlog's records gather here as well, unless they were told to leave meanwhile.
-                    *urgent |= partition.waits_since != leaving.told || matches!(partition.state, State::Unproven);
-                    partition.sent(bytes, now, leaving);
+                    *urgent |= partition.waits_since != *told || matches!(partition.state, State::Unproven);
+                    partition.sent(bytes, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
                 }
                 Err(NotTaken::Later) => {

@@ -15,7 +15,8 @@
 //! librdkafka builds no request for a partition of which [`PIPELINED`] messages or more have left and are not answered. What is handed
 //! over to it all the same waits there, and as soon as it should have left, by a flush or by `linger.ms`, librdkafka's thread looks at
 //! it again and again without a pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed).
-//! Beside a slow broker that takes a whole core. So it waits here instead, and leaves together once the answer has come.
+//! Beside a slow broker that takes a whole core. So, once what was handed over has been told to leave, what follows waits here until
+//! the answers come, and leaves together. A backlog's records are not told, and gather there.
 //!
 //! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` nothing is handed over;
 //! in `Isolating` at most one request is; what waits stands in the order in which it was taken, and behind what is under way.
@@ -43,30 +44,12 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// `RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages.
 pub(super) const PIPELINED: u32 = 5;
 
-/// What makes records leave that were handed over.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Leaving {
-    /// They leave by themselves so long after the first of them was handed over.
-    pub(super) linger: Duration,
-    /// How many times all were told to leave.
-    pub(super) told: u64,
-}
-
-/// Records that were handed over, and perhaps have not left yet.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lingering {
+/// Records that were handed over and not told to leave since.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gathering {
     records: u32,
-    /// When the first of them was handed over.
-    since: Instant,
-    /// [`Leaving::told`] at that time.
+    /// How many times records had been told to leave.
     told: u64,
-}
-
-impl Lingering {
-    /// Whether they have left by now.
-    fn have_left(&self, now: Instant, leaving: &Leaving) -> bool {
-        self.told != leaving.told || now.saturating_duration_since(self.since) >= leaving.linger
-    }
 }
 
 /// Where it is.
@@ -179,8 +162,8 @@ pub(super) struct Partition {
     pub(super) state: State,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
-    /// Of those under way, the last ones.
-    pub(super) lingering: Lingering,
+    /// The last of those under way.
+    pub(super) gathering: Gathering,
     /// How many times records were told to leave before the first of the queue began to wait; [`Partition::TOLD`]: they are to leave.
     pub(super) waits_since: u64,
     pub(super) queue: VecDeque<Queued>,
@@ -212,7 +195,7 @@ impl Partition {
             state: State::Unproven,
             under_way: 0,
             under_way_bytes: 0,
-            lingering: Lingering { records: 0, since: now, told: 0 },
+            gathering: Gathering::default(),
             waits_since: 0,
             queue: VecDeque::new(),
             returned: Vec::new(),
@@ -228,7 +211,7 @@ impl Partition {
 
     /// Whether the lane's producer may be handed one more record, of so many bytes, that comes next.
     #[inline]
-    pub(super) fn may_send(&mut self, bytes: u64, now: Instant, leaving: &Leaving) -> bool {
+    pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
         match &self.state {
             State::Unproven => self.under_way == 0,
             State::Proven { at } => {
@@ -236,7 +219,7 @@ impl Partition {
                     self.state = State::Unproven;
                     return true;
                 }
-                (self.under_way < PIPELINED || self.left(now, leaving) < PIPELINED)
+                (self.under_way < PIPELINED || self.left(told) < PIPELINED)
                     && (self.window.is_none() || self.fits_window(bytes, now))
             }
             State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
@@ -245,9 +228,8 @@ impl Partition {
 
     /// How many of those under way have left, as far as is known.
     #[inline]
-    fn left(&self, now: Instant, leaving: &Leaving) -> u32 {
-        let lingering = if self.lingering.have_left(now, leaving) { 0 } else { self.lingering.records };
-        self.under_way - lingering
+    fn left(&self, told: u64) -> u32 {
+        self.under_way - if self.gathering.told == told { self.gathering.records } else { 0 }
     }
 
     #[cold]
@@ -264,11 +246,11 @@ impl Partition {
 
     /// One record is under way.
     #[inline]
-    pub(super) fn sent(&mut self, bytes: u64, now: Instant, leaving: &Leaving) {
-        if self.lingering.records == 0 || self.lingering.have_left(now, leaving) {
-            self.lingering = Lingering { records: 0, since: now, told: leaving.told };
+    pub(super) fn sent(&mut self, bytes: u64, told: u64) {
+        if self.gathering.told != told {
+            self.gathering = Gathering { records: 0, told };
         }
-        self.lingering.records += 1;
+        self.gathering.records += 1;
         self.under_way += 1;
         self.under_way_bytes += bytes;
         assert!(
@@ -284,7 +266,7 @@ impl Partition {
         self.under_way -= 1;
         self.under_way_bytes -= bytes;
         // Those before them are answered first.
-        self.lingering.records = self.lingering.records.min(self.under_way);
+        self.gathering.records = self.gathering.records.min(self.under_way);
     }
 
     /// What failed waits again, in front and in order. How many in front may be to blame.

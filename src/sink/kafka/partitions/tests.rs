@@ -9,7 +9,6 @@ use std::time::Duration;
 const MOST_REQUESTS: usize = 5;
 const PARTITIONS: i32 = 4;
 const RECORDS: u64 = 120;
-const LINGER: Duration = Duration::from_millis(50);
 
 /// Splitmix64.
 struct Dice(u64);
@@ -347,7 +346,7 @@ impl Partitions {
 /// A partition's log holds something else.
 fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
     let mut world = World::new(seed, lanes);
-    let mut partitions = Partitions::new(LINGER);
+    let mut partitions = Partitions::default();
     let place = |partition: i32| Place {
         topic: 0,
         partition,
@@ -374,7 +373,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
             world.form_dead_letters();
         }
         if world.dice.one_in(7) {
-            partitions.let_go();
+            partitions.told_to_leave();
         }
         world.now += Duration::from_millis(world.dice.below(20));
         let now = world.now;
@@ -457,7 +456,7 @@ fn handed(world: &World) -> usize {
 
 #[test]
 fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
     let now = world.now;
@@ -488,7 +487,7 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
 
 #[test]
 fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
@@ -507,7 +506,7 @@ fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
 
 /// One lane, one proven partition.
 fn proven() -> (World, Partitions, u32) {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
@@ -539,11 +538,11 @@ fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_the
     let now = world.now;
     offer_plain(&mut partitions, at, 7, now, &mut world);
     assert_eq!(handed(&world), 7, "they may still gather in the producer");
-    partitions.let_go();
+    partitions.told_to_leave();
     offer_plain(&mut partitions, at, 20, now, &mut world);
     assert_eq!(handed(&world), 7, "they have left, and nothing leaves behind them");
     assert!(!partitions.turn(now, &mut world, &mut |_| {}));
-    partitions.let_go();
+    partitions.told_to_leave();
     answer(&mut partitions, 2, now, &mut world);
     assert!(!partitions.turn(now, &mut world, &mut |_| {}));
     assert_eq!(handed(&world), 5);
@@ -553,23 +552,22 @@ fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_the
 }
 
 #[test]
-fn what_has_lingered_counts_as_gone_and_a_backlogs_records_linger_again() {
+fn a_backlogs_records_gather_in_the_producer_however_many_are_unanswered() {
     let (mut world, mut partitions, at) = proven();
     let now = world.now;
-    offer_plain(&mut partitions, at, 9, now, &mut world);
-    let later = now + LINGER;
-    offer_plain(&mut partitions, at, 30, later, &mut world);
-    assert_eq!(handed(&world), 9);
-    answer(&mut partitions, 9, later, &mut world);
-    assert!(!partitions.turn(later, &mut world, &mut |_| {}), "nobody has told them to leave");
-    assert_eq!(handed(&world), 30);
-    offer_plain(&mut partitions, at, 30, later + LINGER / 2, &mut world);
-    assert_eq!(handed(&world), 60, "they join those that linger");
+    offer_plain(&mut partitions, at, 300, now, &mut world);
+    assert_eq!(handed(&world), 300);
+    partitions.told_to_leave();
+    offer_plain(&mut partitions, at, 300, now, &mut world);
+    answer(&mut partitions, 300, now, &mut world);
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "nobody has told these to leave");
+    offer_plain(&mut partitions, at, 300, now, &mut world);
+    assert_eq!(handed(&world), 600);
 }
 
 #[test]
 fn one_of_a_thousand_is_found_in_some_ten_requests() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::new(LINGER));
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.limit = usize::MAX;
     world.cuts = false;
     world.bad = BTreeSet::from([700]);
