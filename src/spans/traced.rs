@@ -9,7 +9,9 @@ use super::pending::Pending;
 use super::queue::Queue;
 use crate::metrics::{Metrics, SpanOutcome};
 use crate::relay::Clock;
-use crate::sink::{Enqueue, Failure, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Sink, Tag};
+use crate::sink::{
+    Enqueue, Failure, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,8 +66,8 @@ impl<S: Sink, C: Clock> Sink for Traced<S, C> {
         self.sink.in_flight()
     }
 
-    fn ran_dry(&mut self) {
-        self.sink.ran_dry();
+    fn ran_dry(&mut self, rows: Rows) {
+        self.sink.ran_dry(rows);
     }
 
     fn blocked(&self) -> Option<Failure> {
@@ -78,6 +80,10 @@ impl<S: Sink, C: Clock> Sink for Traced<S, C> {
 
     fn reach(&mut self, patience: Duration) -> Reach {
         self.sink.reach(patience)
+    }
+
+    fn lanes(&self) -> Option<u8> {
+        self.sink.lanes()
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {
