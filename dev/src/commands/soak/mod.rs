@@ -159,7 +159,13 @@ fn play(arguments: &Arguments, seed: u64, ground: &mut Ground, reader: &Reader, 
 impl Ground {
     fn prepare(arguments: &Arguments) -> Result<Self> {
         let binary = arguments.binary.path()?;
-        let settings = [("max_wal_size", "2GB"), ("autovacuum_naptime", "5s"), ("wal_sender_timeout", "10s")];
+        // Checkpoints come often, so that Postgres is soon back after a kill.
+        let settings = [
+            ("max_wal_size", "512MB"),
+            ("checkpoint_timeout", "30s"),
+            ("autovacuum_naptime", "5s"),
+            ("wal_sender_timeout", "10s"),
+        ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let options = postgres::Options { major: arguments.postgres, settings, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;

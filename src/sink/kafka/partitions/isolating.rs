@@ -67,7 +67,7 @@ impl Partitions {
             match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
                 Ok(()) => {
                     partition.sent(bytes, *told);
-                    partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
+                    partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                     attempt += 1;
                 }
                 Err(NotTaken::Later) => break,

@@ -25,6 +25,7 @@
 mod entries;
 mod isolating;
 mod partition;
+mod pool;
 mod resolving;
 #[cfg(test)]
 mod tests;
@@ -37,16 +38,13 @@ use super::super::{
 };
 use entries::{Entries, Entry, Released, size};
 use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
+use pool::Pool;
 use std::collections::HashMap;
 use std::time::Instant;
 
 /// What a record in flight costs beyond its bytes: its message, its entry, its place in queues. Measured around 450 with three short
 /// headers; counted, so that short records are bounded as well.
 pub const RECORD_OVERHEAD_BYTES: u64 = 512;
-
-/// Buffers that are kept for records that will wait, and how large one may be to be kept.
-const KEPT_BUFFERS: usize = 512;
-const KEPT_BUFFER_BYTES: usize = 4096;
 
 /// On the wire a record takes at most so many bytes beyond key, value and headers.
 const WIRE_OVERHEAD_BYTES: u64 = 64;
@@ -122,8 +120,7 @@ pub struct Partitions {
     list: Vec<Partition>,
     entries: Entries,
     in_flight: InFlight,
-    /// Buffers that are free.
-    pool: Vec<OwnedRecord>,
+    pool: Pool,
     room: HeaderRoom,
     sequence: u64,
     refusals: u64,
@@ -271,7 +268,7 @@ impl Partitions {
 
     /// The record waits in its partition's queue.
     fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
-        let mut owned = self.pool.pop().unwrap_or_default();
+        let mut owned = self.pool.take();
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
@@ -287,12 +284,6 @@ impl Partitions {
             && !std::mem::replace(&mut partition.listed, true)
         {
             self.listed.push(at);
-        }
-    }
-
-    fn recycle(pool: &mut Vec<OwnedRecord>, record: OwnedRecord) {
-        if pool.len() < KEPT_BUFFERS && record.room_bytes() <= KEPT_BUFFER_BYTES {
-            pool.push(record);
         }
     }
 
@@ -394,7 +385,7 @@ impl Partitions {
             let window = partition.window;
             let queue = std::mem::take(&mut partition.queue);
             for queued in queue {
-                Self::recycle(pool, queued.record);
+                pool.keep(queued.record);
             }
             *partition = Partition { window, ..Partition::new(partition.place, now) };
         }
@@ -460,7 +451,7 @@ impl Partitions {
                     // A backlog's records gather here as well, unless they were told to leave meanwhile.
                     *urgent |= partition.waits_since != *told || matches!(partition.state, State::Unproven);
                     partition.sent(bytes, *told);
-                    partition.queue.pop_front().into_iter().for_each(|queued| Self::recycle(pool, queued.record));
+                    partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                 }
                 Err(NotTaken::Later) => {
                     partition.state = State::Draining;

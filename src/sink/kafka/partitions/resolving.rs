@@ -72,7 +72,7 @@ impl Partitions {
     fn skip(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
-        Self::recycle(&mut self.pool, record);
+        self.pool.keep(record);
         let Entry { held, releases, .. } = self.entries.take(ticket);
         partition.resume_search(now);
         self.uncount(held);
@@ -130,7 +130,7 @@ impl Partitions {
         self.held.remove(&id);
         let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
         if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
-            Self::recycle(&mut self.pool, record);
+            self.pool.keep(record);
             let Entry { held, releases, .. } = self.entries.take(ticket);
             partition.state = State::Replaced;
             // A dead-letter record that was itself replaced: what waits for it waits for the other.
