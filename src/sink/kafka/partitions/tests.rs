@@ -460,11 +460,7 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
     world.bad.clear();
     let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
     let now = world.now;
-    for number in 0..10_u64 {
-        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
-        let value = number.to_string();
-        partitions.enqueue(at, &record(value.as_bytes()), tag, now, &mut world);
-    }
+    offer_plain(&mut partitions, at, 10, now, &mut world);
     assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
     let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
     partitions.delivered(first.ticket, now);
@@ -475,10 +471,7 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
         partitions.delivered(message.ticket, now);
     }
     let later = now + partition::PROOF_HOLDS;
-    for number in 10..12 {
-        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
-        partitions.enqueue(at, &record(b"7"), tag, later, &mut world);
-    }
+    offer_plain(&mut partitions, at, 2, later, &mut world);
     assert_eq!(handed(&world), 1);
     partitions.lane_renewed(0);
     partitions.forget(later);
