@@ -274,12 +274,18 @@ fn look_at_publication(
     outbox: &mut Outbox,
 ) -> Result<(bool, Option<PlanError>), RunError> {
     let publication = target.publication.clone();
+    let missing =
+        || RunError::NoPublication { publication: publication.clone(), database: target.source.dbname.clone() };
     match server::publication(connection, &publication)? {
-        None => return Err(RunError::NoPublication { publication, database: target.source.dbname.clone() }),
+        None => return Err(missing()),
         Some(found) if !found.pubinsert => return Err(RunError::NoInserts { publication }),
         Some(_) => {}
     }
-    let tables = server::published_tables(connection, &publication)?;
+    // Between the two questions it may have been dropped.
+    let tables = server::published_tables(connection, &publication).map_err(|error| match error.code() {
+        Some(sqlstate::UNDEFINED_OBJECT) => missing(),
+        _ => error.into(),
+    })?;
     if tables.is_empty() && !target.messages {
         return Err(RunError::NoTables { publication });
     }
