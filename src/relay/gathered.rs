@@ -88,7 +88,7 @@ impl Gathered {
         }
     }
 
-    /// The sink is told; what it is told of, if there was anything.
+    /// Which rows have gathered, if any. From here on others do.
     pub(super) fn take(&mut self) -> Option<Rows> {
         self.since = None;
         let rows = if self.is_live() { Rows::Live } else { Rows::Backlog };

@@ -378,6 +378,31 @@ mod tests {
         assert!(taken, "{:?}", sink.trouble());
     }
 
+    #[test]
+    fn live_rows_wait_for_the_answers_of_those_before_them_and_a_backlogs_do_not() {
+        for (rows, waits) in [(Rows::Backlog, false), (Rows::Live, true)] {
+            let cluster = MockCluster::new(1).unwrap();
+            cluster.create_topic("orders", 1, 1).unwrap();
+            let mut sink = sink(&cluster.bootstrap_servers());
+            let token = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
+            let until = Instant::now() + Duration::from_mins(1);
+            let (mut taken, mut delivered) = (false, 0);
+            while delivered == 0 && Instant::now() < until {
+                taken = taken || matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
+                sink.ran_dry(Rows::Live);
+                sink.poll(&mut |report| match report {
+                    Report::Delivered(run) => delivered += run.records,
+                    other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+                });
+            }
+            // Without a poll nothing counts as answered.
+            (0..10).for_each(|_| assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken)));
+            sink.ran_dry(rows);
+            assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken));
+            assert_eq!(sink.partitions.is_open(0), !waits, "{rows:?}, {delivered} delivered before");
+        }
+    }
+
     /// As a broker refuses each new producer of a user who may write nothing.
     #[test]
     fn a_producer_that_may_not_begin_names_the_topic_that_waits_and_another_one_delivers_once_it_may() {

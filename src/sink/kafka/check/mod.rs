@@ -271,7 +271,7 @@ fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option
     }
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     if creates.is_some_and(|creates| creates == "true") {
-        return Some(ok("dead_letters", format!("topic {topic} is made with the first bad row")));
+        return Some(ok("dead_letters", format!("topic {topic} is created with the first bad row")));
     }
     Some(
         fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))

@@ -115,7 +115,7 @@ impl Event {
 /// All partitions that records went to.
 #[derive(Debug, Default)]
 pub struct Partitions {
-    /// How many times what was handed over was told to leave.
+    /// How often [`Partitions::told_to_leave`] was called.
     told: u64,
     list: Vec<Partition>,
     entries: Entries,
@@ -135,7 +135,7 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// What was handed over is told to leave; what waits is to leave as soon as it may.
+    /// All records should leave: those that were handed over now, those that wait as soon as they may.
     pub fn told_to_leave(&mut self) {
         self.told += 1;
     }
@@ -272,7 +272,7 @@ impl Partitions {
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
-                partition.waits_since = self.told;
+                partition.waits_since = Some(self.told);
             }
             partition.queue.push_back(Queued { ticket, record: owned, bytes });
         }
@@ -314,7 +314,7 @@ impl Partitions {
             }
             if matches!(partition.state, State::Unproven) {
                 // What waits has waited for a round trip.
-                partition.waits_since = Partition::TOLD;
+                partition.waits_since = None;
             }
             if matches!(partition.state, State::Unproven | State::Proven { .. }) {
                 partition.state = State::Proven { at: now };
@@ -448,8 +448,8 @@ impl Partitions {
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
-                    // A backlog's records gather here as well, unless they were told to leave meanwhile.
-                    *urgent |= partition.waits_since != *told || matches!(partition.state, State::Unproven);
+                    // Records of a backlog gather in librdkafka, unless they should have left meanwhile.
+                    *urgent |= partition.waits_since != Some(*told) || matches!(partition.state, State::Unproven);
                     partition.sent(bytes, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                 }

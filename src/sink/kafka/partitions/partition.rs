@@ -15,8 +15,8 @@
 //! librdkafka builds no request for a partition of which [`PIPELINED`] messages or more have left and are not answered. What is handed
 //! over to it all the same waits there, and as soon as it should have left, by a flush or by `linger.ms`, librdkafka's thread looks at
 //! it again and again without a pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed).
-//! Beside a slow broker that takes a whole core. So, once what was handed over has been told to leave, what follows waits here until
-//! the answers come, and leaves together. A backlog's records are not told, and gather there.
+//! With a slow broker that takes a whole core. So once live records should have left, those that follow wait here until the answers
+//! come, and leave together. Records of a backlog gather in librdkafka.
 //!
 //! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` nothing is handed over;
 //! in `Isolating` at most one request is; what waits stands in the order in which it was taken, and behind what is under way.
@@ -48,7 +48,7 @@ pub(super) const PIPELINED: u32 = 5;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gathering {
     records: u32,
-    /// How many times records had been told to leave.
+    /// The count of [`Partitions::told_to_leave`](super::Partitions::told_to_leave) at that time.
     told: u64,
 }
 
@@ -164,8 +164,8 @@ pub(super) struct Partition {
     pub(super) under_way_bytes: u64,
     /// The last of those under way.
     pub(super) gathering: Gathering,
-    /// How many times records were told to leave before the first of the queue began to wait; [`Partition::TOLD`]: they are to leave.
-    pub(super) waits_since: u64,
+    /// How many times records had been told to leave when the first of the queue began to wait; `None`: all of it should leave.
+    pub(super) waits_since: Option<u64>,
     pub(super) queue: VecDeque<Queued>,
     /// What failed, until nothing is under way.
     pub(super) returned: Vec<Returned>,
@@ -186,9 +186,6 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    /// No count is so high.
-    pub(super) const TOLD: u64 = u64::MAX;
-
     pub(super) fn new(place: Place, now: Instant) -> Self {
         Self {
             place,
@@ -196,7 +193,7 @@ impl Partition {
             under_way: 0,
             under_way_bytes: 0,
             gathering: Gathering::default(),
-            waits_since: 0,
+            waits_since: None,
             queue: VecDeque::new(),
             returned: Vec::new(),
             cause: None,
