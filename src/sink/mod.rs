@@ -406,6 +406,66 @@ pub trait Sink {
     fn abandon(&mut self) {}
 }
 
+/// Methods of [`Sink`] that a sink hands on to the one that is in its field: `hand_on!(sink: poll, resolve)`.
+macro_rules! hand_on {
+    ($field:ident: $($method:ident),+) => { $(hand_on!(@ $field $method);)+ };
+    (@ $field:ident poll) => {
+        fn poll(&mut self, each: &mut dyn FnMut($crate::sink::Report)) {
+            self.$field.poll(each);
+        }
+    };
+    (@ $field:ident resolve) => {
+        fn resolve(
+            &mut self,
+            refusal: $crate::sink::RefusalId,
+            resolution: $crate::sink::Resolution<'_>,
+        ) -> $crate::sink::Enqueue {
+            self.$field.resolve(refusal, resolution)
+        }
+    };
+    (@ $field:ident ran_dry) => {
+        fn ran_dry(&mut self, rows: $crate::sink::Rows) {
+            self.$field.ran_dry(rows);
+        }
+    };
+    (@ $field:ident reach) => {
+        fn reach(&mut self, patience: std::time::Duration) -> $crate::sink::Reach {
+            self.$field.reach(patience)
+        }
+    };
+    (@ $field:ident own) => {
+        fn own(&mut self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Own, $crate::sink::Failure> {
+            self.$field.own(owner)
+        }
+    };
+    (@ $field:ident commit) => {
+        fn commit(&mut self, key: &str, value: &str) -> Result<bool, $crate::sink::Failure> {
+            self.$field.commit(key, value)
+        }
+    };
+    (@ $field:ident settled) => {
+        fn settled(&mut self, transaction: u32, latency: std::time::Duration) {
+            self.$field.settled(transaction, latency);
+        }
+    };
+    (@ $field:ident restart) => { hand_on!(@@ $field restart(&mut self) -> Result<(), $crate::sink::Failure>); };
+    (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
+    (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
+    (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
+    (@ $field:ident trouble) => { hand_on!(@@ $field trouble(&self) -> Option<String>); };
+    (@ $field:ident lanes) => { hand_on!(@@ $field lanes(&self) -> Option<u8>); };
+    (@ $field:ident transaction_timeout) => {
+        hand_on!(@@ $field transaction_timeout(&self) -> Option<std::time::Duration>);
+    };
+    (@@ $field:ident $method:ident(&$mut:tt self) -> $result:ty) => {
+        fn $method(&mut self) -> $result { self.$field.$method() }
+    };
+    (@@ $field:ident $method:ident(&self) -> $result:ty) => {
+        fn $method(&self) -> $result { self.$field.$method() }
+    };
+}
+pub(crate) use hand_on;
+
 impl<S: Sink + ?Sized> Sink for Box<S> {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         (**self).try_enqueue(record, tag)

@@ -9,9 +9,7 @@ use super::pending::Pending;
 use super::queue::Queue;
 use crate::metrics::{Metrics, SpanOutcome};
 use crate::relay::Clock;
-use crate::sink::{
-    Enqueue, Failure, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
-};
+use crate::sink::{Enqueue, Failure, Record, Sink, Tag, hand_on};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +30,8 @@ impl<S, C> Traced<S, C> {
 }
 
 impl<S: Sink, C: Clock> Sink for Traced<S, C> {
+    hand_on!(sink: poll, resolve, in_flight, ran_dry, blocked, trouble, reach, lanes, transaction_timeout, own, commit, abandon);
+
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let outcome = self.sink.try_enqueue(record, tag);
         if matches!(outcome, Enqueue::Taken) && self.pending.taken(record, tag.token, || self.clock.wall()) {
@@ -52,53 +52,5 @@ impl<S: Sink, C: Clock> Sink for Traced<S, C> {
     fn restart(&mut self) -> Result<(), Failure> {
         self.pending.forget();
         self.sink.restart()
-    }
-
-    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        self.sink.poll(each);
-    }
-
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        self.sink.resolve(refusal, resolution)
-    }
-
-    fn in_flight(&self) -> InFlight {
-        self.sink.in_flight()
-    }
-
-    fn ran_dry(&mut self, rows: Rows) {
-        self.sink.ran_dry(rows);
-    }
-
-    fn blocked(&self) -> Option<Failure> {
-        self.sink.blocked()
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.sink.trouble()
-    }
-
-    fn reach(&mut self, patience: Duration) -> Reach {
-        self.sink.reach(patience)
-    }
-
-    fn lanes(&self) -> Option<u8> {
-        self.sink.lanes()
-    }
-
-    fn transaction_timeout(&self) -> Option<Duration> {
-        self.sink.transaction_timeout()
-    }
-
-    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
-        self.sink.own(owner)
-    }
-
-    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        self.sink.commit(key, value)
-    }
-
-    fn abandon(&mut self) {
-        self.sink.abandon();
     }
 }

@@ -4,7 +4,7 @@
 //! their header `id`, and reports by their transaction: so each must have one of its own while it is on.
 
 use super::load::row_of;
-use crate::sink::{Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Rows, Sink, Tag};
+use crate::sink::{Enqueue, Failure, Record, Report, Sink, Tag, hand_on};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +48,8 @@ impl<S> Stopwatch<S> {
 }
 
 impl<S: Sink> Sink for Stopwatch<S> {
+    hand_on!(sink: resolve, in_flight, ran_dry, blocked, trouble);
+
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let taken = self.sink.try_enqueue(record, tag);
         if self.seen.is_on() && matches!(taken, Enqueue::Taken) {
@@ -71,29 +73,9 @@ impl<S: Sink> Sink for Stopwatch<S> {
         });
     }
 
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        self.sink.resolve(refusal, resolution)
-    }
-
-    fn in_flight(&self) -> InFlight {
-        self.sink.in_flight()
-    }
-
-    fn ran_dry(&mut self, rows: Rows) {
-        self.sink.ran_dry(rows);
-    }
-
     fn restart(&mut self) -> Result<(), Failure> {
         self.in_flight.clear();
         self.sink.restart()
-    }
-
-    fn blocked(&self) -> Option<Failure> {
-        self.sink.blocked()
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.sink.trouble()
     }
 }
 

@@ -18,13 +18,9 @@ mod subject;
 pub use client::{Credentials, Registry};
 pub use subject::{SubjectError, Subjects};
 
-use super::{
-    Content, Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
-    Sink, Tag,
-};
+use super::{Content, Enqueue, Failure, FailureClass, Record, Sink, Tag, hand_on};
 use client::{Asked, Client};
 use std::collections::HashMap;
-use std::time::Duration;
 
 /// The header that has a row's type.
 const TYPE: &str = "eventType";
@@ -136,6 +132,8 @@ fn event_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
 }
 
 impl<S: Sink> Sink for Framed<S> {
+    hand_on!(sink: poll, resolve, in_flight, ran_dry, restart, blocked, reach, lanes, transaction_timeout, own, commit, settled, abandon);
+
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let Some(value) = record.value.filter(|_| record.topic != self.dead_letter_topic) else {
             return self.sink.try_enqueue(record, tag);
@@ -151,59 +149,7 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.try_enqueue(&Record { value: Some(&self.value), content: Content::Bytes, ..*record }, tag)
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        self.sink.poll(each);
-    }
-
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        self.sink.resolve(refusal, resolution)
-    }
-
-    fn in_flight(&self) -> InFlight {
-        self.sink.in_flight()
-    }
-
-    fn ran_dry(&mut self, rows: Rows) {
-        self.sink.ran_dry(rows);
-    }
-
-    fn restart(&mut self) -> Result<(), Failure> {
-        self.sink.restart()
-    }
-
-    fn blocked(&self) -> Option<Failure> {
-        self.sink.blocked()
-    }
-
     fn trouble(&self) -> Option<String> {
         self.sink.trouble().or_else(|| self.trouble.clone())
-    }
-
-    fn reach(&mut self, patience: Duration) -> Reach {
-        self.sink.reach(patience)
-    }
-
-    fn lanes(&self) -> Option<u8> {
-        self.sink.lanes()
-    }
-
-    fn transaction_timeout(&self) -> Option<Duration> {
-        self.sink.transaction_timeout()
-    }
-
-    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
-        self.sink.own(owner)
-    }
-
-    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        self.sink.commit(key, value)
-    }
-
-    fn settled(&mut self, transaction: u32, latency: Duration) {
-        self.sink.settled(transaction, latency);
-    }
-
-    fn abandon(&mut self) {
-        self.sink.abandon();
     }
 }
