@@ -7,7 +7,7 @@
 //! In: records as the destination takes them, and which transaction is delivered whole. Out: a [`Span`] for each transaction of which a row
 //! belongs to a sampled trace. Pure: times come as arguments.
 //!
-//! Invariants: at most [`MOST_OPEN`] are kept, and of each at most [`MOST_LINKS`] links; a row allocates nothing unless it brings a context
+//! Invariants: at most [`MOST_OPEN`] are kept, with at most [`MOST_LINKS`] links each and [`ALL_LINKS`] together; a row allocates nothing unless it brings a context
 //! that its transaction does not have yet.
 
 use super::context::Context;
@@ -21,6 +21,9 @@ pub(super) const MOST_OPEN: usize = 8192;
 
 /// Links of a span, at most: OpenTelemetry's default (`OTEL_SPAN_LINK_COUNT_LIMIT`).
 pub(super) const MOST_LINKS: usize = 128;
+
+/// Links of all spans that are kept in one place, at most: some 3 MB.
+pub(super) const ALL_LINKS: usize = 65_536;
 
 /// The id of a message is left out if it is longer, in bytes.
 const LONGEST_ID: usize = 256;
@@ -78,6 +81,8 @@ struct Coming {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     open: VecDeque<Open>,
+    /// Links of all of them.
+    links: usize,
     coming: Coming,
 }
 
@@ -86,9 +91,11 @@ impl Pending {
     pub(super) fn taken(&mut self, record: &Record<'_>, token: Token, now: impl FnOnce() -> PgTime) -> bool {
         self.coming.record(token);
         let context = header(record, "traceparent").and_then(Context::parse).filter(Context::is_sampled);
-        let Self { open, coming } = self;
+        let Self { open, links, coming } = self;
         if let Some(open) = open.back_mut().filter(|open| open.transaction == token.transaction) {
-            open.span.record(record, coming, context);
+            let before = open.span.links.len();
+            open.span.record(record, coming, context, *links < ALL_LINKS);
+            *links += open.span.links.len() - before;
             return false;
         }
         let Some(context) = context else { return false };
@@ -114,6 +121,7 @@ impl Pending {
                 return None;
             }
             let open = self.open.pop_front()?;
+            self.links -= open.span.links.len();
             if behind == 0 {
                 return Some(Span { end: now(), latency, ..open.span });
             }
@@ -157,8 +165,8 @@ impl Span {
         }
     }
 
-    /// One more record.
-    fn record(&mut self, record: &Record<'_>, coming: &Coming, context: Option<Context>) {
+    /// One more record, whose context may become a link if there is `room`.
+    fn record(&mut self, record: &Record<'_>, coming: &Coming, context: Option<Context>, room: bool) {
         self.records = coming.records;
         self.message_id = None;
         // Topics beyond the metrics' table share a number.
@@ -169,7 +177,7 @@ impl Span {
         if same(&context, &self.parent) || self.links.iter().rev().any(|link| same(link, &context)) {
             return;
         }
-        if self.links.len() < MOST_LINKS {
+        if room && self.links.len() < MOST_LINKS {
             self.links.push(context);
         } else {
             self.dropped_links = self.dropped_links.saturating_add(1);

@@ -2,10 +2,10 @@
 //!
 //! In: one span at a time. Out: batches. A span that finds no room is the caller's to count.
 //!
-//! Invariants: at most [`MOST_QUEUED`] wait; [`Queue::push`] waits for nobody but for a lock that is held for a copy of pointers; an idle relay
+//! Invariants: at most [`MOST_QUEUED`] wait, with at most [`ALL_LINKS`] links; [`Queue::push`] waits for nobody but for a lock that is held for a copy of pointers; an idle relay
 //! wakes nobody.
 
-use super::pending::Span;
+use super::pending::{ALL_LINKS, Span};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,18 +28,26 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Span>,
+    /// Links of all of them.
+    links: usize,
     /// In the batch that is being exported.
     taken: usize,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Puts a span behind the others. False: there is no room.
-    pub(super) fn push(&self, span: Span) -> bool {
+    /// Puts a span behind the others, without its links if there are too many. False: there is no room.
+    pub(super) fn push(&self, mut span: Span) -> bool {
         let mut state = self.lock();
         if state.is_closed || state.waiting.len() >= MOST_QUEUED {
             return false;
         }
+        if state.links + span.links.len() > ALL_LINKS {
+            let dropped = u32::try_from(span.links.len()).unwrap_or(u32::MAX);
+            span.dropped_links = span.dropped_links.saturating_add(dropped);
+            span.links = Vec::new();
+        }
+        state.links += span.links.len();
         state.waiting.push(span);
         let worth_a_look = [1, BATCH].contains(&state.waiting.len());
         drop(state);
@@ -60,7 +68,9 @@ impl Queue {
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.taken = state.waiting.len().min(BATCH);
         let taken = state.taken;
-        (taken > 0).then(|| state.waiting.drain(..taken).collect())
+        let batch: Vec<Span> = state.waiting.drain(..taken).collect();
+        state.links -= batch.iter().map(|span| span.links.len()).sum::<usize>();
+        (taken > 0).then_some(batch)
     }
 
     /// Waits for `duration`, or until it is closed.
@@ -94,6 +104,7 @@ impl Queue {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::context::Context;
+    use super::super::pending::MOST_LINKS;
     use super::*;
     use crate::pgoutput::PgTime;
     use std::thread;
@@ -136,6 +147,21 @@ pub(super) mod tests {
         assert!(!queue.push(span(1)));
         queue.next();
         assert!(queue.push(span(1)));
+    }
+
+    #[test]
+    fn links_beyond_the_bound_are_dropped_and_counted() {
+        let queue = Queue::default();
+        let linked = || Span { links: vec![span(1).parent; MOST_LINKS], ..span(1) };
+        assert!((0..ALL_LINKS / MOST_LINKS).all(|_| queue.push(linked())) && queue.push(linked()));
+        while queue.unfinished() > BATCH {
+            let batch = queue.next().unwrap();
+            let is_last = queue.lock().waiting.is_empty();
+            let kept: Vec<(usize, u32)> = batch.iter().map(|span| (span.links.len(), span.dropped_links)).collect();
+            assert_eq!(kept.contains(&(0, 128)), is_last, "{kept:?}");
+        }
+        assert_eq!(queue.lock().links, 0);
+        assert!(queue.push(linked()) && queue.lock().links == MOST_LINKS);
     }
 
     #[test]
