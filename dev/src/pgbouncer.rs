@@ -32,7 +32,7 @@ rm -f *.deb
 /// A deadline that only a failure reaches.
 const START: Duration = Duration::from_secs(30);
 
-/// What it stands in front of.
+/// The server that it connects to.
 #[derive(Debug, Clone, Copy)]
 pub struct Front<'a> {
     /// The server's port on 127.0.0.1.

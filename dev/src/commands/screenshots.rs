@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_mins(2);
 /// What the browser is called. A Chromium with windows makes none that is as narrow as a phone.
 const BROWSERS: [&str; 2] = ["chromium-headless-shell", "chrome-headless-shell"];
 
-/// Screens: the name, width and height in CSS pixels, and what else the browser is told.
+/// Screens: the name, width and height in CSS pixels, and further flags of the browser.
 const SCREENS: [(&str, u32, u32, &str); 3] = [
     ("light", 1000, 1120, "--blink-settings=preferredColorScheme=1"),
     ("dark", 1000, 1120, "--blink-settings=preferredColorScheme=0"),

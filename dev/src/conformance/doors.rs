@@ -104,7 +104,7 @@ pub fn certificates_of_postgres(folder: &Path) -> Result<TlsFiles> {
     let authority = Authority::new("authority of Postgres")?;
     fs::write(folder.join("right.pem"), authority.pem())?;
     authority.issue("postgres", &["localhost", "127.0.0.1"])?.write(folder, "server")?;
-    // Java's driver takes a key in PEM for one of RSA, unless it is told otherwise.
+    // Java's driver takes a key in PEM for one of RSA, unless a property names another algorithm.
     let client = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=postgres", "-days", "30"];
     written("openssl", folder, &[&client[..], &["-keyout", "client.key", "-out", "client.crt"]].concat())?;
     // Drivers refuse a key that others may read.

@@ -201,7 +201,7 @@ mod tests {
         };
         let text = kills.markdown();
         assert!(text.contains("| walrelay | 3 | 1 | 1 | 2,345 | 6 | 7.2 s |  |"), "{text}");
-        assert!(text.contains("| Debezium, as it comes | – | – | – | – | – | – | failed: no Java |"), "{text}");
+        assert!(text.contains("| Debezium, default settings | – | – | – | – | – | – | failed: no Java |"), "{text}");
         assert_eq!(kills.json()["subjects"][0]["repeated"], 2345);
     }
 }

@@ -1,4 +1,4 @@
-//! Debezium Server's sinks: the settings of each destination, as it comes and tuned.
+//! Debezium Server's sinks: the settings of each destination, default and tuned.
 //!
 //! In: where to, if that is not Kafka. Out: lines of `application.properties`, with places for what differs from run to run. What a sink
 //! writes has the row's id and key in it, so that the same comparison serves for all.

@@ -25,7 +25,7 @@ pub(crate) enum Name {
     Before,
     /// Debezium Server with short polls and large batches
     DebeziumTuned,
-    /// Debezium Server as it comes
+    /// Debezium Server with its default settings
     Debezium,
     /// Any other program (`--other`)
     Other,
@@ -40,7 +40,7 @@ impl fmt::Display for Name {
             Self::Bare => "bare client",
             Self::Before => "the build before",
             Self::DebeziumTuned => "Debezium, tuned",
-            Self::Debezium => "Debezium, as it comes",
+            Self::Debezium => "Debezium, default settings",
             Self::Other => "other",
         })
     }
@@ -93,7 +93,7 @@ impl Name {
         !matches!(self, Self::Bare)
     }
 
-    /// Whether it goes on after its end where it was.
+    /// Whether it resumes where it was, once it is started again.
     pub(super) const fn is_relay(self) -> bool {
         matches!(self, Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned)
     }

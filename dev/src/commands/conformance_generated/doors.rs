@@ -1,7 +1,7 @@
 //! The ways in of a drawn configuration: the connector's `database.ssl*`, and its producer's `security.protocol`, `sasl.*` and `ssl.*`.
 //!
-//! In: a draw. Out: keys with legal values, in the connector's configuration or in its worker's. `walrelay_dev::conformance::doors` has
-//! what stands in braces.
+//! In: a draw. Out: keys with legal values, in the connector's configuration or in its worker's. `walrelay_dev::conformance::doors` fills
+//! the placeholders in braces.
 
 use std::collections::BTreeMap;
 
