@@ -4,7 +4,7 @@
 //! its order. All partitions are assigned, so there is no group to wait for and nothing is committed.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -207,17 +207,26 @@ pub fn read_topic(config: &ClientConfig, topic: &str, take: impl FnMut(Record)) 
 /// The brokers do not answer.
 pub fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(Record)) -> Result<()> {
     let consumer = consumer(config, true)?;
+    let mut all = Vec::new();
+    for topic in topics {
+        all.extend(partitions_if_there(&consumer, topic)?.into_iter().map(|partition| (*topic, partition)));
+    }
+    // A consumer of ten thousand partitions takes minutes to begin.
+    all.chunks(1000).try_for_each(|some| read_partitions(config, &consumer, some, &mut take))
+}
+
+fn read_partitions(
+    config: &ClientConfig,
+    consumer: &BaseConsumer,
+    partitions: &[(&str, i32)],
+    take: &mut impl FnMut(Record),
+) -> Result<()> {
     let mut list = TopicPartitionList::new();
     // An end is told by the partition's number alone: so many topics have one that is not read.
     let mut unread: BTreeMap<i32, usize> = BTreeMap::new();
-    for topic in topics {
-        for partition in partitions_if_there(&consumer, topic)? {
-            list.add_partition_offset(topic, partition, Offset::Beginning)?;
-            *unread.entry(partition).or_default() += 1;
-        }
-    }
-    if unread.is_empty() {
-        return Ok(());
+    for (topic, partition) in partitions {
+        list.add_partition_offset(topic, *partition, Offset::Beginning)?;
+        *unread.entry(*partition).or_default() += 1;
     }
     wait_for_markers(config, &list)?;
     consumer.assign(&list)?;
@@ -233,6 +242,7 @@ pub fn read_topics(config: &ClientConfig, topics: &[&str], mut take: impl FnMut(
             }
             Some(Err(error)) if !is_passing(&error) => return Err(error.into()),
             Some(Err(_)) | None if last_news.elapsed() > PATIENCE => {
+                let topics: BTreeSet<_> = partitions.iter().map(|(topic, _)| topic).collect();
                 bail!("no news of {topics:?} for {PATIENCE:?}, partitions {unread:?} not read to the end");
             }
             Some(Err(_)) | None => continue,
