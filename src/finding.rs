@@ -30,6 +30,23 @@ pub enum Side {
     Destination(&'static str),
 }
 
+impl Side {
+    /// It is as it should be.
+    pub fn ok(self, check: &'static str, finding: impl Into<String>) -> Finding {
+        Finding::new(self, check, Level::Ok, finding)
+    }
+
+    /// It runs, and something fails later.
+    pub fn warn(self, check: &'static str, finding: impl Into<String>) -> Finding {
+        Finding::new(self, check, Level::Warn, finding)
+    }
+
+    /// `run` would not work.
+    pub fn fail(self, check: &'static str, finding: impl Into<String>) -> Finding {
+        Finding::new(self, check, Level::Fail, finding)
+    }
+}
+
 impl Serialize for Side {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self {
@@ -63,21 +80,6 @@ pub struct Finding {
 impl Finding {
     fn new(side: Side, check: &'static str, level: Level, finding: impl Into<String>) -> Self {
         Self { side, table: None, check, level, finding: finding.into(), why: None, fix: None }
-    }
-
-    /// It is as it should be.
-    pub fn ok(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Ok, finding)
-    }
-
-    /// It runs, and something fails later.
-    pub fn warn(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Warn, finding)
-    }
-
-    /// `run` would not work.
-    pub fn fail(side: Side, check: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(side, check, Level::Fail, finding)
     }
 
     /// Why it matters.

@@ -60,7 +60,7 @@ impl Destination for Stdout {
     }
 
     fn check(&self, _wanted: &Wanted<'_>) -> Vec<Finding> {
-        vec![Finding::ok(Side::Destination(KIND.name), "connection", "a record counts as delivered once it is written")]
+        vec![Side::Destination(KIND.name).ok("connection", "a record counts as delivered once it is written")]
     }
 
     fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

@@ -34,7 +34,7 @@ const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 
 /// What an attempt to connect came to.
 pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
-    let found = Finding::fail(Side::Postgres, "connection", chain(&error));
+    let found = Side::Postgres.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
             .why(format!("this is {}, and a slot's stream does not go through it", pooler.name()))
@@ -68,21 +68,11 @@ pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Postgres, check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Postgres, check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Postgres, check, finding)
-}
+const SIDE: Side = Side::Postgres;
 
 /// As `run` says it, with its fix.
 fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
-    let found = fail(check, error.to_string());
+    let found = SIDE.fail(check, error.to_string());
     match facts.around.hint(error).or_else(|| error.hint()) {
         Some(hint) => found.fix(hint),
         None => found,
@@ -92,20 +82,20 @@ fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
 fn version(server: &ServerFacts) -> Finding {
     let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
     if server.version() >= OLDEST {
-        return ok("version", format!("Postgres {text}"));
+        return SIDE.ok("version", format!("Postgres {text}"));
     }
-    fail("version", format!("Postgres {text}"))
+    SIDE.fail("version", format!("Postgres {text}"))
         .why("walrelay is tested with 14 to 18; older ones lack what it asks for")
         .fix("upgrade to a version that is maintained")
 }
 
 fn service(server: &ServerFacts) -> Finding {
-    ok("service", server.service.name())
+    SIDE.ok("service", server.service.name())
 }
 
 fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
-        fail("standby", "this server is a standby")
+        SIDE.fail("standby", "this server is a standby")
             .why("slots and publications are created on the primary, and rows are written there")
             .fix("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
     })
@@ -114,19 +104,19 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
 fn wal_level(server: &ServerFacts) -> Finding {
     let found = server.settings.get("wal_level").cloned().unwrap_or_default();
     if found == "logical" {
-        return ok("wal_level", found);
+        return SIDE.ok("wal_level", found);
     }
     let error = RunError::WalLevel { found };
-    fail("wal_level", error.to_string())
+    SIDE.fail("wal_level", error.to_string())
         .why("without it the log does not hold what a slot decodes")
         .fix(server.service.wal_level())
 }
 
 fn replication(config: &run::Request, facts: &Facts) -> Finding {
     let Err(error) = &facts.replication else {
-        return ok("replication", format!("role {} may replicate", config.source.user));
+        return SIDE.ok("replication", format!("role {} may replicate", config.source.user));
     };
-    let found = fail("replication", chain(error));
+    let found = SIDE.fail("replication", chain(error));
     let why = "the slot's stream comes over a replication connection";
     match Pooler::recognise(&facts.host, error) {
         Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name())).fix(pooler.fix()),
@@ -141,10 +131,10 @@ fn slots(facts: &Facts) -> Option<Finding> {
     let free = most.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
     let text = format!("{used} of max_replication_slots = {most} in use");
     if facts.slot.is_some() || free > 0 {
-        return Some(ok("free_slots", text));
+        return Some(SIDE.ok("free_slots", text));
     }
     Some(
-        fail("free_slots", text)
+        SIDE.fail("free_slots", text)
             .why("the slot has to be created, and there is no room for it")
             .fix(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
     )
@@ -156,11 +146,11 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     let fix = || facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
     let full = i64::try_from(used).unwrap_or(i64::MAX) >= most;
     Some(if full {
-        warn("free_walsenders", text)
+        SIDE.warn("free_walsenders", text)
             .why("no room for one more: a standby relay, a dry run, a physical standby")
             .fix(fix())
     } else {
-        ok("free_walsenders", text)
+        SIDE.ok("free_walsenders", text)
     })
 }
 
@@ -193,7 +183,7 @@ fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {
         )
     });
     let missing: Vec<Finding> = missing.collect();
-    if missing.is_empty() { vec![ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
+    if missing.is_empty() { vec![SIDE.ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
 }
 
 fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
@@ -201,12 +191,12 @@ fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
     let name = identifier(&config.publication);
     match (config.mapping.on_update, publication.row.pubupdate) {
         (OnUpdate::Stop, false) => Some(
-            warn("updates", "--on-update is stop, and the publication carries no updates")
+            SIDE.warn("updates", "--on-update is stop, and the publication carries no updates")
                 .why("an updated row will never stop the relay: none arrives")
                 .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
         ),
         (OnUpdate::Warn | OnUpdate::Skip, true) => Some(
-            ok("updates", "the publication carries updates, which publish nothing")
+            SIDE.ok("updates", "the publication carries updates, which publish nothing")
                 .why("each is decoded and sent for nothing, as polling workers' status columns make them")
                 .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         ),
@@ -239,11 +229,11 @@ fn reader(name: &str, found: &SlotFacts) -> Finding {
     match &found.reader {
         Some(reader) => {
             let reader = Session { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
-            ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
+            SIDE.ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
                 .why("a relay that is started now stands by until that one has gone")
         }
-        None if found.slot.row.active => ok("slot", format!("{name}{confirmed}, in use")),
-        None => ok("slot", format!("{name}{confirmed}, read by nobody now")),
+        None if found.slot.row.active => SIDE.ok("slot", format!("{name}{confirmed}, in use")),
+        None => SIDE.ok("slot", format!("{name}{confirmed}, read by nobody now")),
     }
 }
 
@@ -256,24 +246,26 @@ fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
         facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).map(|mib| mib << 20);
     let run = "walrelay run";
     if status == "unreserved" {
-        return fail("slot_wal", text)
+        return SIDE
+            .fail("slot_wal", text)
             .why("the next checkpoint may remove what it needs: then rows are lost to it")
             .fix(format!("{run}, at once; and more room: {}", room(facts)));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
-        return warn("slot_wal", text)
+        return SIDE
+            .warn("slot_wal", text)
             .why("above max_slot_wal_keep_size the slot is lost")
             .fix(format!("{run}; and more room: {}", room(facts)));
     }
     if lag < FAR_BEHIND {
-        return ok("slot_wal", text);
+        return SIDE.ok("slot_wal", text);
     }
     let fix = if row.active {
         "walrelay status --watch".to_owned()
     } else {
         format!("{run}, or if nobody needs it any more: walrelay teardown --slot {}", config.slot)
     };
-    warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").fix(fix)
+    SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").fix(fix)
 }
 
 /// Twice as much, or something that is not nothing.
@@ -287,10 +279,10 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
         return None;
     }
     if found.slot.row.failover {
-        return Some(ok("failover", "the slot is kept on standbys"));
+        return Some(SIDE.ok("failover", "the slot is kept on standbys"));
     }
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
-    let found = warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
+    let found = SIDE.warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
         found.fix(
             "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then walrelay republish",
@@ -305,12 +297,13 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
 
 fn wal_keep(server: &ServerFacts) -> Finding {
     match server.number("max_slot_wal_keep_size") {
-        Some(-1) | None => warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
+        Some(-1) | None => SIDE
+            .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or Kafka is unavailable, WAL fills the server's disk")
             .fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
-            ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
+            SIDE.ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
                 .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes")
         }
     }
@@ -319,14 +312,16 @@ fn wal_keep(server: &ServerFacts) -> Finding {
 fn sender_timeout(server: &ServerFacts) -> Finding {
     let fix = || server.service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
     match server.number("wal_sender_timeout") {
-        Some(0) => warn("sender_timeout", "wal_sender_timeout is off")
+        Some(0) => SIDE
+            .warn("sender_timeout", "wal_sender_timeout is off")
             .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
             .fix(fix()),
-        Some(ms @ 1..5_000) => warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
+        Some(ms @ 1..5_000) => SIDE
+            .warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
             .why("a pause of the machine or the network is taken for the relay's end")
             .fix(fix()),
-        Some(ms) => ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
-        None => ok("sender_timeout", "wal_sender_timeout is not to be seen"),
+        Some(ms) => SIDE.ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
+        None => SIDE.ok("sender_timeout", "wal_sender_timeout is not to be seen"),
     }
 }
 
@@ -340,7 +335,8 @@ fn decoding_memory(facts: &Facts) -> Finding {
             format!("logical_decoding_work_mem is {size}; {} were written to disk for this slot", bytes(spilled))
         }
     };
-    let found = if kib < LITTLE_MEMORY_KB { warn("decoding_memory", text) } else { ok("decoding_memory", text) };
+    let found =
+        if kib < LITTLE_MEMORY_KB { SIDE.warn("decoding_memory", text) } else { SIDE.ok("decoding_memory", text) };
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
@@ -354,11 +350,11 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
     Some(match u64::try_from(seconds) {
         Ok(seconds @ 1..) => {
             let time = duration(Duration::from_secs(seconds));
-            warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
+            SIDE.warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
                 .why("a relay that is unavailable for longer loses its slot, and rows with it")
                 .fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
         }
-        Ok(0) | Err(_) => ok("idle_timeout", "idle_replication_slot_timeout is off"),
+        Ok(0) | Err(_) => SIDE.ok("idle_timeout", "idle_replication_slot_timeout is off"),
     })
 }
 
@@ -366,7 +362,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
     let why = "WAL is kept from the beginning of the oldest open transaction, and a slot can be created only once it has ended";
     let open = facts.holders.iter().filter(|holder| holder.transaction_age.is_some_and(|age| age >= LONG));
     let open = open.map(|holder| {
-        warn("transactions", session(holder)).why(why).fix(format!("SELECT pg_terminate_backend({});", holder.pid))
+        SIDE.warn("transactions", session(holder)).why(why).fix(format!("SELECT pg_terminate_backend({});", holder.pid))
     });
     let prepared = facts.prepared.iter().filter(|holder| holder.age >= LONG).map(|holder| {
         let gid = literal(&holder.gid);
@@ -376,11 +372,11 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
             duration(holder.age),
             holder.database
         );
-        warn("transactions", text).why(why).fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
+        SIDE.warn("transactions", text).why(why).fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
     });
     let mut found: Vec<Finding> = open.chain(prepared).collect();
     if found.is_empty() {
-        found.push(ok("transactions", "none that has written is older than a minute"));
+        found.push(SIDE.ok("transactions", "none that has written is older than a minute"));
     }
     found
 }
@@ -400,27 +396,28 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
             }
             (None, None) => ("every role".to_owned(), "ALTER ROLE ALL".to_owned()),
         };
-        return warn("sync_commit", format!("synchronous_commit is off for {whom}"))
+        return SIDE
+            .warn("sync_commit", format!("synchronous_commit is off for {whom}"))
             .why(why)
             .fix(format!("{alter} RESET synchronous_commit;"));
     }
     if off {
-        return warn("sync_commit", "synchronous_commit is off").why(why).fix(server.service.parameter(
+        return SIDE.warn("sync_commit", "synchronous_commit is off").why(why).fix(server.service.parameter(
             "synchronous_commit",
             "on",
             false,
         ));
     }
-    ok("sync_commit", "commits are flushed at once, unless a session says otherwise")
+    SIDE.ok("sync_commit", "commits are flushed at once, unless a session says otherwise")
 }
 
 fn clock(server: &ServerFacts) -> Finding {
     let apart = server.clock_ahead_ms.abs();
     let way = if server.clock_ahead_ms < 0 { "behind" } else { "ahead of" };
     if apart <= CLOCK_MS + server.clock_exact_to_ms {
-        return ok("clock", format!("within {} ms of this machine's", apart.max(server.clock_exact_to_ms)));
+        return SIDE.ok("clock", format!("within {} ms of this machine's", apart.max(server.clock_exact_to_ms)));
     }
-    warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
+    SIDE.warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
         .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
         .fix("timedatectl set-ntp true # on both machines")
 }

@@ -27,19 +27,19 @@ pub(super) fn findings<'a>(config: &run::Request, topics: impl Iterator<Item = &
 fn any(side: Side, registry: &Registry) -> Finding {
     match registry.number("walrelay-check") {
         Err(failure) if failure.class != FailureClass::Topic => refused(side, &failure),
-        Ok(_) | Err(_) => Finding::ok(side, CHECK, "the registry answers; no subject is known yet"),
+        Ok(_) | Err(_) => side.ok(CHECK, "the registry answers; no subject is known yet"),
     }
 }
 
 fn judge(side: Side, subject: &str, answer: Result<u32, Failure>) -> Finding {
     match answer {
-        Ok(id) => Finding::ok(side, CHECK, format!("the latest schema of subject {subject} has id {id}")),
+        Ok(id) => side.ok(CHECK, format!("the latest schema of subject {subject} has id {id}")),
         Err(failure) => refused(side, &failure),
     }
 }
 
 fn refused(side: Side, failure: &Failure) -> Finding {
-    let finding = Finding::fail(side, CHECK, failure.text.clone());
+    let finding = side.fail(CHECK, failure.text.clone());
     if failure.class == FailureClass::Topic {
         return finding
             .why("rows of this subject wait, and those behind them")

@@ -18,7 +18,8 @@ pub(super) fn ask(config: &run::Request, is_read: bool) -> Option<Finding> {
 }
 
 fn unasked(address: &str, slot: &str) -> Finding {
-    Finding::ok(Side::Postgres, "relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
+    Side::Postgres
+        .ok("relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
         .why("what a relay says of itself counts for more than what its slot looks like")
         .fix("--http with the address that the relay serves, if it runs on this machine")
 }
@@ -29,12 +30,14 @@ fn judge(address: &str, report: &RelayReport) -> Finding {
     let text = format!("the relay at {address} is {}", report.state);
     let more = format!("{text}: {trouble}");
     match state {
-        Some(State::Streaming) => Finding::ok(Side::Postgres, "relay", text),
-        Some(State::WaitingForSlot | State::Stopping) => Finding::ok(Side::Postgres, "relay", more),
-        Some(State::Stopped | State::Blocked) => Finding::fail(Side::Postgres, "relay", more)
+        Some(State::Streaming) => Side::Postgres.ok("relay", text),
+        Some(State::WaitingForSlot | State::Stopping) => Side::Postgres.ok("relay", more),
+        Some(State::Stopped | State::Blocked) => Side::Postgres
+            .fail("relay", more)
             .why("no row is published until that is fixed; the slot keeps all of them")
             .fix(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
-        Some(State::Connecting | State::Careful) | None => Finding::warn(Side::Postgres, "relay", more)
+        Some(State::Connecting | State::Careful) | None => Side::Postgres
+            .warn("relay", more)
             .why("rows wait until that has passed")
             .fix(format!("see http://{address}/ and the relay's log, if it lasts")),
     }

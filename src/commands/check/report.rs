@@ -116,8 +116,8 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let bad = Finding::fail(Side::Postgres, "wal_level", "it is replica").why("no rows").fix("ALTER SYSTEM …;");
-        let fine = Finding::ok(Side::Table, "columns", "all there").of("public.outbox");
+        let bad = Side::Postgres.fail("wal_level", "it is replica").why("no rows").fix("ALTER SYSTEM …;");
+        let fine = Side::Table.ok("columns", "all there").of("public.outbox");
         let roles = vec![("id".to_owned(), "event_id".to_owned())];
         let sample_topic = Some("outbox.event.order".to_owned());
         let table = TableReport { table: "public.outbox".to_owned(), roles, sample_topic };

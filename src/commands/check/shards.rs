@@ -24,7 +24,7 @@ pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
     }
     let found = look(config, shard);
     findings.extend(found.map_or_else(
-        |error| vec![Finding::warn(Side::Postgres, CHECK, format!("the other shards cannot be looked at: {error}"))],
+        |error| vec![Side::Postgres.warn(CHECK, format!("the other shards cannot be looked at: {error}"))],
         |set| judge(shard, set.as_ref(), &set_up),
     ));
 }
@@ -39,11 +39,11 @@ fn look(config: &run::Request, shard: Shard) -> Result<Option<Set>, pg::Error> {
 fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
     let count = shard.count();
     let Some(set) = set else {
-        let finding = Finding::fail(Side::Postgres, CHECK, format!("there are no {count} shards"));
+        let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
         return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up)];
     };
     if set.is(Moving::Waits) {
-        let finding = Finding::warn(Side::Postgres, CHECK, format!("the setup of {count} shards is not finished"));
+        let finding = Side::Postgres.warn(CHECK, format!("the setup of {count} shards is not finished"));
         return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(format!(
             "walrelay setup --reshard {count} --apply, or --shards {count} where rows were moved from nowhere"
         ))];
@@ -54,8 +54,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
         .map(|shard| shard.to_string())
         .collect();
     if !missing.is_empty() {
-        let finding =
-            Finding::fail(Side::Postgres, CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
+        let finding = Side::Postgres.fail(CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
         return vec![
             finding
                 .why("their rows are published by nobody, and those committed since are in no slot; before you drop the others, let their relays publish what waits there, and stop them")
@@ -68,9 +67,9 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
         .map(|shard| shard.to_string())
         .collect();
     if unread.is_empty() {
-        return vec![Finding::ok(Side::Postgres, CHECK, format!("all {count} are there, and the others are read"))];
+        return vec![Side::Postgres.ok(CHECK, format!("all {count} are there, and the others are read"))];
     }
-    let finding = Finding::warn(Side::Postgres, CHECK, format!("no relay reads {}", unread.join(", ")));
+    let finding = Side::Postgres.warn(CHECK, format!("no relay reads {}", unread.join(", ")));
     let run: Vec<String> = unread.iter().map(|shard| format!("walrelay run --shard {shard}")).collect();
     vec![finding.why("their rows wait in their slots, which keep WAL").fix(run.join("; "))]
 }

@@ -68,7 +68,7 @@ pub(super) fn tables(config: &run::Request, facts: &Facts, outbox: &mut Outbox) 
                 all.take(sample);
                 [found, publication(config, facts, table), rows(config, facts, table)].concat()
             }
-            Ok(None) => vec![ok("covered", "not named by --table: its rows are not published")],
+            Ok(None) => vec![SIDE.ok("covered", "not named by --table: its rows are not published")],
             Err(error) => {
                 let found = unmappable(config, table, outbox, &error);
                 [vec![found], publication(config, facts, table), rows(config, facts, table)].concat()
@@ -88,17 +88,7 @@ impl Tables {
     }
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Table, check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Table, check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Table, check, finding)
-}
+const SIDE: Side = Side::Table;
 
 /// What the columns and the latest rows say.
 fn mapped(
@@ -111,11 +101,11 @@ fn mapped(
     let Some(plan) = outbox.plan(table.published.relation.id) else { return Vec::new() };
     report.roles = plan.roles();
     report.sample_topic = Some(sample.last_topic.clone().unwrap_or_else(|| outbox.topic_example(plan)));
-    let mut found = vec![ok("columns", "every role that is needed has its column")];
+    let mut found = vec![SIDE.ok("columns", "every role that is needed has its column")];
     if plan.column(Role::Key).is_none() {
         let (finding, fix) = without_key(config, table, plan);
         found.push(
-            warn("key", finding)
+            SIDE.warn("key", finding)
                 .why("records have null keys: they spread over the partitions, and consumers see them in no order")
                 .fix(fix),
         );
@@ -161,7 +151,7 @@ fn nullable(table: &TableFacts, plan: &Plan) -> Option<Finding> {
     let alter: Vec<String> =
         names.iter().map(|name| format!("ALTER COLUMN {} SET NOT NULL", identifier(name))).collect();
     Some(
-        warn("nulls", format!("may be null: {}", names.join(", ")))
+        SIDE.warn("nulls", format!("may be null: {}", names.join(", ")))
             .why("a row with a null there has no topic, or no id: it stops the relay")
             .fix(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
     )
@@ -171,7 +161,7 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
     let name = plan.column(Role::Payload)?;
     let column = table.columns.iter().find(|have| have.column.name == name)?;
     (column.column.type_id == JSONB).then(|| {
-        ok("payload_type", format!("{name} is jsonb"))
+        SIDE.ok("payload_type", format!("{name} is jsonb"))
             .why("the server turns each back into text, with keys reordered: text or json is decoded 1.5 times as fast")
             .fix(format!(
                 "ALTER TABLE {} ALTER COLUMN {} TYPE json; -- rewrites the table",
@@ -185,7 +175,7 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
 fn shared_out(config: &run::Request, table: &TableFacts, plan: &Plan) -> Option<Finding> {
     let shard = config.shard?;
     let Some(filter) = &table.filter else {
-        let finding = fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
+        let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
         return Some(
             finding
                 .why("each shard publishes them")
@@ -193,7 +183,7 @@ fn shared_out(config: &run::Request, table: &TableFacts, plan: &Plan) -> Option<
         );
     };
     let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;
-    let finding = fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
+    let finding = SIDE.fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
     let fix = format!(
         "the same --key-column as setup --shards had; or walrelay setup --reshard N --key-column {key} --apply, with N other than {}",
         shard.count()
@@ -208,7 +198,7 @@ fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
     let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
     columns
         .map(|name| {
-            warn("schedule", format!("column {name}: rows for later go out at once"))
+            SIDE.warn("schedule", format!("column {name}: rows for later go out at once"))
                 .why("walrelay publishes when a row is committed; it waits for no time, and retries nothing by it")
                 .fix(match without_scheduled(config, table, name) {
                     Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
@@ -236,11 +226,11 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
         }
     };
     Some(match config.bad_rows.action {
-        Action::Stop => fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
+        Action::Stop => SIDE.fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
         Action::DeadLetter => {
-            warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
+            SIDE.warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
         }
-        Action::Skip => warn("rows", text).why("they are counted, and published nowhere").fix(fix),
+        Action::Skip => SIDE.warn("rows", text).why("they are counted, and published nowhere").fix(fix),
     })
 }
 
@@ -250,11 +240,14 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
     whole.relation.columns = table.columns.iter().map(|have| have.column.clone()).collect();
     let of_all = if table.column_list { outbox.published(&[whole]) } else { Err(error.clone()) };
     match of_all {
-        Ok(_) => fail("columns", format!("the publication's column list hides what is needed: {error}"))
+        Ok(_) => SIDE
+            .fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why(format!("the server does not send the column; {OLDER_ROWS}"))
             .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint())),
         // What was meant may be among the columns that are hidden.
-        Err(of_all) => fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint()),
+        Err(of_all) => {
+            SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint())
+        }
     }
 }
 
@@ -277,23 +270,23 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
     let mut found = Vec::new();
     if let Some(filter) = table.filter.as_ref().filter(|_| config.shard.is_none()) {
         found.push(
-            warn("row_filter", format!("only rows where {filter}"))
+            SIDE.warn("row_filter", format!("only rows where {filter}"))
                 .why(format!("other rows are never published, without any message; {OLDER_ROWS}"))
                 .fix(in_publication(config, table, true, None).unwrap_or_default()),
         );
     }
     if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
         found.push(
-            warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
+            SIDE.warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
                 .why("Postgres refuses UPDATE and DELETE on it, the application's and those of walrelay prune")
                 .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         );
     }
     if table.partitioned {
-        found.push(ok("partitions", "its partitions' rows come as its own (publish_via_partition_root)"));
+        found.push(SIDE.ok("partitions", "its partitions' rows come as its own (publish_via_partition_root)"));
     } else if let Some((schema, root)) = table.published.ancestors.last() {
         found.push(
-            ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
+            SIDE.ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
                 .why("fine for walrelay; other readers of the publication see each partition as a table")
                 .fix(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
         );
@@ -306,12 +299,12 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
     let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
     match &table.rows {
         Err(refusal) => found.push(
-            ok("rows_seen", format!("its rows were not looked at: {refusal}"))
+            SIDE.ok("rows_seen", format!("its rows were not looked at: {refusal}"))
                 .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
                 .fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),
         Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
-            warn("before_slot", format!("{} there already, from before the slot is created", counted(rows.count)))
+            SIDE.warn("before_slot", format!("{} there already, from before the slot is created", counted(rows.count)))
                 .why("a slot publishes what is committed after it was created; check then names the command that publishes what is older")
                 .fix(set_up(config, table)),
         ),
@@ -322,12 +315,12 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
 
 fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
     if count == 0 {
-        return Some(ok("before_slot", "no row is older than the slot"));
+        return Some(SIDE.ok("before_slot", "no row is older than the slot"));
     }
     let comment = facts.publication.as_ref()?.mark.comment.as_deref();
     let xid = marker::since(comment, &config.slot)?;
     Some(
-        warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
+        SIDE.warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
             .why("a slot publishes what is committed after it was created; the command shows how many rows it would publish, and with --apply publishes them")
             .fix(format!(
                 "walrelay republish {} --where {}",
@@ -361,7 +354,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
     let age = AGE_COLUMNS.iter().find(|name| table.columns.iter().any(|have| have.column.name == **name))?;
     let indexed = table.indexed.iter().any(|first| first == age);
     (!indexed && table.deleted_rows > 0 && table.estimated_rows >= MANY_ROWS).then(|| {
-        warn("age_index", format!("rows are deleted from it, and {age} has no index"))
+        SIDE.warn("age_index", format!("rows are deleted from it, and {age} has no index"))
             .why("deleting old rows reads the whole table each time")
             .fix(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
     })
@@ -370,13 +363,13 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
 /// A row that is larger than what is accepted.
 pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Finding> {
     (bytes_seen > config.limits.max_row).then(|| {
-        Finding::fail(
-            Side::Postgres,
-            "largest_row",
-            format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
-        )
-        .why("the relay stops in front of it")
-        .fix(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
+        Side::Postgres
+            .fail(
+                "largest_row",
+                format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
+            )
+            .why("the relay stops in front of it")
+            .fix(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
     })
 }
 

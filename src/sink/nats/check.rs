@@ -66,17 +66,7 @@ struct StreamInfo {
     config: Config,
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Destination(KIND.name), check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Destination(KIND.name), check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Destination(KIND.name), check, finding)
-}
+const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
@@ -149,7 +139,7 @@ pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
 
 /// Nobody answers, or not us.
 fn unreachable(failure: &Failure) -> Finding {
-    let found = fail("connection", failure.text.clone());
+    let found = SIDE.fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
         (_, _) => found
@@ -159,10 +149,10 @@ fn unreachable(failure: &Failure) -> Finding {
 }
 
 fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
-    let mut found = vec![ok("connection", format!("NATS {} answers", facts.info.version))];
+    let mut found = vec![SIDE.ok("connection", format!("NATS {} answers", facts.info.version))];
     if let Some(reason) = &facts.jetstream {
         found.push(
-            fail("jetstream", format!("JetStream is not there: {reason}"))
+            SIDE.fail("jetstream", format!("JetStream is not there: {reason}"))
                 .why("messages would be kept by nobody, and acknowledged by nobody")
                 .fix("jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1"),
         );
@@ -170,20 +160,20 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
     }
     if facts.forbidden {
         found.push(
-            warn("jetstream", "the user may not ask JetStream's API")
+            SIDE.warn("jetstream", "the user may not ask JetStream's API")
                 .why("whether streams take the subjects, and how they keep messages, could not be looked at")
                 .fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
         );
         return found;
     }
-    found.push(ok("jetstream", "JetStream answers"));
+    found.push(SIDE.ok("jetstream", "JetStream answers"));
     found.extend(payload(facts, largest_bytes));
     found.extend(facts.subjects.iter().map(|(subject, streams)| of_subject(settings, subject, streams)));
     for (name, config) in &facts.streams {
         found.extend(of_stream(facts, name, config, largest_bytes));
         if settings.atomic && !config.allow_atomic {
             found.push(
-                warn("atomic", format!("stream {name} allows no atomic batches"))
+                SIDE.warn("atomic", format!("stream {name} allows no atomic batches"))
                     .why("messages of one key are sent one by one")
                     .fix("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
             );
@@ -197,9 +187,9 @@ fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
     (most > 0).then(|| {
         if largest_bytes + HEADER_ROOM > most {
-            fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file")
+            SIDE.fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file")
         } else {
-            ok("limits", text)
+            SIDE.ok("limits", text)
         }
     })
 }
@@ -207,18 +197,18 @@ fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
 fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding {
     let wanted = settings.stream.as_deref();
     match streams {
-        [] => fail("stream", format!("no stream takes subject {subject}"))
+        [] => SIDE
+            .fail("stream", format!("no stream takes subject {subject}"))
             .why("messages to it are refused, and their rows wait")
             .fix(format!(
                 "nats stream add {} --subjects '{subject}' --storage file --defaults",
                 wanted.unwrap_or("NAME")
             )),
-        [name, ..] if wanted.is_some_and(|wanted| wanted != name) => {
-            fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
-                .why("messages to it are refused, and their rows wait")
-                .fix(format!("-X stream={name}, or another --topic"))
-        }
-        [name, ..] => ok("stream", format!("stream {name} takes subject {subject}")),
+        [name, ..] if wanted.is_some_and(|wanted| wanted != name) => SIDE
+            .fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
+            .why("messages to it are refused, and their rows wait")
+            .fix(format!("-X stream={name}, or another --topic")),
+        [name, ..] => SIDE.ok("stream", format!("stream {name} takes subject {subject}")),
     }
 }
 
@@ -226,26 +216,29 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
     let mut found = vec![durability(facts, name, config)];
     if config.no_ack {
         found.push(
-            fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
+            SIDE.fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
                 .why("no row would ever count as delivered")
                 .fix(format!("nats stream edit {name} --ack")),
         );
     }
     if config.sealed || config.mirror.is_some() {
         let why = "it takes no messages that are published";
-        found.push(fail("stream", format!("stream {name} is sealed or a mirror")).why(why).fix("another --topic"));
+        found.push(SIDE.fail("stream", format!("stream {name} is sealed or a mirror")).why(why).fix("another --topic"));
     }
     let most = usize::try_from(config.max_msg_size).ok().filter(|most| *most > 0);
     if let Some(most) = most.filter(|most| largest_bytes + HEADER_ROOM > *most) {
         found.push(
-            fail("limits", format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"))
-                .why("larger rows are refused")
-                .fix(format!("nats stream edit {name} --max-msg-size -1")),
+            SIDE.fail(
+                "limits",
+                format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"),
+            )
+            .why("larger rows are refused")
+            .fix(format!("nats stream edit {name} --max-msg-size -1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);
     found.push(
-        ok("duplicates", format!("stream {name} drops repeats within {} s", window.as_secs()))
+        SIDE.ok("duplicates", format!("stream {name} drops repeats within {} s", window.as_secs()))
             .why("a repeat that comes later, after a longer outage or stop, is stored again"),
     );
     found.extend(retention(name, config));
@@ -256,28 +249,31 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
 fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
     let replicas = config.num_replicas;
     if config.storage == "memory" {
-        return warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
+        return SIDE
+            .warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
             .why("what it has acknowledged is lost when its servers restart")
             .fix(format!("a stream with file storage: nats stream add {name} --storage file"));
     }
     let text = format!("stream {name} is kept in files, on {replicas} servers");
     if replicas == 1 && facts.info.cluster.is_some() {
-        return warn("storage", text)
+        return SIDE
+            .warn("storage", text)
             .why("what it has acknowledged is lost with that server's disk, and unavailable while it is down")
             .fix(format!("nats stream edit {name} --replicas 3"));
     }
     if replicas == 1 {
-        return ok("storage", text)
+        return SIDE
+            .ok("storage", text)
             .why("a power cut may lose what was not synced yet: sync_interval: always in its file");
     }
-    ok("storage", text)
+    SIDE.ok("storage", text)
 }
 
 /// Whether messages go before they were read.
 fn retention(name: &str, config: &Config) -> Option<Finding> {
     if config.retention == "interest" {
         return Some(
-            warn(
+            SIDE.warn(
                 "retention",
                 format!("stream {name} keeps messages only for consumers that exist (retention interest)"),
             )
@@ -287,12 +283,12 @@ fn retention(name: &str, config: &Config) -> Option<Finding> {
     let limited = config.max_msgs > 0 || config.max_bytes > 0;
     if limited && config.discard == "new" {
         return Some(
-            ok("retention", format!("stream {name} refuses messages when it is full (discard new)"))
+            SIDE.ok("retention", format!("stream {name} refuses messages when it is full (discard new)"))
                 .why("rows wait until it has room"),
         );
     }
     (limited || config.max_age > 0).then(|| {
-        ok("retention", format!("stream {name} removes its oldest messages at its limits"))
+        SIDE.ok("retention", format!("stream {name} removes its oldest messages at its limits"))
             .why("whether they were read or not")
     })
 }

@@ -51,17 +51,7 @@ enum Probe {
     Nothing,
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Destination(KIND.name), check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Destination(KIND.name), check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Destination(KIND.name), check, finding)
-}
+const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the broker, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
@@ -134,7 +124,11 @@ async fn probe(session: &mut Session) -> Result<Probe, Failure> {
 
 /// A host does not answer, or not us. `alone`: no other does.
 fn not_reached(failure: &Failure, alone: bool) -> Finding {
-    let found = if alone { fail("connection", failure.text.clone()) } else { warn("connection", failure.text.clone()) };
+    let found = if alone {
+        SIDE.fail("connection", failure.text.clone())
+    } else {
+        SIDE.warn("connection", failure.text.clone())
+    };
     match ((KIND.hint)(failure), failure.class) {
         (Some(hint), FailureClass::LogIn) => found.why("the broker refuses the authentication").fix(hint),
         (_, _) if alone => found
@@ -147,8 +141,8 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
 fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
     let Facts { product, version, vhost, frame_bytes, heartbeat, .. } = facts;
     let mut found = vec![
-        ok("connection", format!("{product} {version} answers, vhost {vhost}")),
-        ok("frame_max", format!("frame_max is {frame_bytes} bytes, heartbeat {} s", heartbeat.as_secs())),
+        SIDE.ok("connection", format!("{product} {version} answers, vhost {vhost}")),
+        SIDE.ok("frame_max", format!("frame_max is {frame_bytes} bytes, heartbeat {} s", heartbeat.as_secs())),
     ];
     found.push(of_size(version, largest_bytes));
     found.extend(facts.exchange.as_ref().map(|exchange| of_exchange(settings, exchange)));
@@ -162,22 +156,22 @@ fn of_size(version: &str, largest_bytes: usize) -> Finding {
     let limit = if major >= 4 { LARGEST_MESSAGE.0 } else { LARGEST_MESSAGE.1 };
     let text = format!("the largest record has {largest_bytes} bytes; max_message_size is {limit} by default");
     if largest_bytes <= limit {
-        return ok("max_message_size", text).why("brokers do not say what theirs is");
+        return SIDE.ok("max_message_size", text).why("brokers do not say what theirs is");
     }
     let found =
-        warn("max_message_size", text).why("a broker refuses larger messages, and does not say what its limit is");
+        SIDE.warn("max_message_size", text).why("a broker refuses larger messages, and does not say what its limit is");
     found.fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
 }
 
 fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
     let name = &settings.exchange;
     match found {
-        Ok(()) => ok("exchange", format!("exchange {name} is there")),
+        Ok(()) => SIDE.ok("exchange", format!("exchange {name} is there")),
         Err(refusal) if judge::fault(refusal.code) == Fault::Exchange && settings.declare => {
-            ok("exchange", format!("exchange {name} is declared at the start"))
+            SIDE.ok("exchange", format!("exchange {name} is declared at the start"))
         }
         Err(refusal) => {
-            let found = fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
+            let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
             let fix = match judge::fault(refusal.code) {
                 Fault::Exchange => {
                     format!("rabbitmqadmin declare exchange name={name} type=topic durable=true, or -X declare=true")
@@ -196,30 +190,30 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding
     let unknown =
         "brokers do not tell clients which queues are bound; a message that no queue takes holds its key until one is";
     match (found, &settings.queue) {
-        (Some(Ok(())), Some(queue)) => ok("queue", format!("queue {queue} is there")).why(unknown),
+        (Some(Ok(())), Some(queue)) => SIDE.ok("queue", format!("queue {queue} is there")).why(unknown),
         (Some(Err(refusal)), Some(queue)) if judge::fault(refusal.code) == Fault::Exchange && settings.declare => {
-            ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
+            SIDE.ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
         }
         (Some(Err(refusal)), Some(queue)) => {
-            let found = warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
+            let found = SIDE.warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
             found.why("messages are refused unless another queue takes them").fix(format!(
                 "rabbitmqadmin declare queue name={queue} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'"
             ))
         }
-        (_, _) => ok("queue", "which queues take the messages was not looked at").why(unknown),
+        (_, _) => SIDE.ok("queue", "which queues take the messages was not looked at").why(unknown),
     }
 }
 
 fn of_probe(probe: &Probe) -> Finding {
     match probe {
-        Probe::Returned => ok("confirms", "messages are confirmed and returned, and no alarm blocks publishers"),
-        Probe::Blocked(reason) => fail("alarm", format!("the broker blocks publishers: {reason}"))
+        Probe::Returned => SIDE.ok("confirms", "messages are confirmed and returned, and no alarm blocks publishers"),
+        Probe::Blocked(reason) => SIDE.fail("alarm", format!("the broker blocks publishers: {reason}"))
             .why("nothing is published until the alarm is over; no data is lost")
             .fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
-            ok("confirms", format!("whether an alarm blocks publishers was not looked at: {} ({})", refusal.text, refusal.code))
+            SIDE.ok("confirms", format!("whether an alarm blocks publishers was not looked at: {} ({})", refusal.text, refusal.code))
         }
-        Probe::Nothing => fail("confirms", "the broker neither returns nor confirms a message")
+        Probe::Nothing => SIDE.fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")
             .fix("--to a broker with publisher confirms, such as RabbitMQ"),
     }

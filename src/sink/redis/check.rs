@@ -32,17 +32,7 @@ struct Stream {
     refused: Option<String>,
 }
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Destination(KIND.name), check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Destination(KIND.name), check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Destination(KIND.name), check, finding)
-}
+const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
@@ -91,7 +81,7 @@ async fn may_not_add(link: &mut Link, stream: &str) -> Result<Option<String>, Fa
 
 /// Nobody answers, or not us.
 fn unreachable(failure: &Failure) -> Finding {
-    let found = fail("connection", failure.text.clone());
+    let found = SIDE.fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
         (_, _) => found
@@ -105,20 +95,22 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
     let mut found = vec![connection(facts)];
     if field("cluster_enabled") == Some("1") {
         found.push(
-            fail("cluster", "the server is a node of a cluster")
+            SIDE.fail("cluster", "the server is a node of a cluster")
                 .why("streams are written to one server; a cluster spreads them over several")
                 .fix("--to a server that is not in a cluster"),
         );
     }
     if field("role") == Some("slave") {
-        found.push(fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"));
+        found.push(
+            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"),
+        );
     }
     found.extend(durability(settings, facts));
     found.extend(eviction(settings, facts));
     found.extend(replicas(settings, facts));
     found.extend(failover(settings));
     found.extend(settings.adding.most.map(|most| {
-        ok("maxlen", format!("streams are trimmed to {} entries", most.entries))
+        SIDE.ok("maxlen", format!("streams are trimmed to {} entries", most.entries))
             .why("entries beyond that are removed, whether they were read or not")
     }));
     found.extend(facts.streams.iter().map(|stream| of_stream(settings, stream)));
@@ -128,9 +120,10 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
 fn connection(facts: &Facts) -> Finding {
     let field = |name: &str| info::field(&facts.info, name);
     match (field("valkey_version"), field("redis_version")) {
-        (Some(version), _) => ok("connection", format!("Valkey {version} answers")),
-        (None, Some(version)) => ok("connection", format!("Redis {version} answers")),
-        (None, None) => warn("connection", "the server answers, and does not say how it is configured")
+        (Some(version), _) => SIDE.ok("connection", format!("Valkey {version} answers")),
+        (None, Some(version)) => SIDE.ok("connection", format!("Redis {version} answers")),
+        (None, None) => SIDE
+            .warn("connection", "the server answers, and does not say how it is configured")
             .why("whether it keeps what it acknowledges could not be looked at")
             .fix("ACL SETUSER USER +info +config|get"),
     }
@@ -141,16 +134,17 @@ fn durability(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
     let file = info::field(&facts.info, "aof_enabled")?;
     if file != "1" {
-        let found = warn("appendonly", "appendonly is no").why(why);
+        let found = SIDE.warn("appendonly", "appendonly is no").why(why);
         return Some(found.fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
     }
     Some(match facts.sync.as_deref() {
-        Some("always") => ok("appendonly", "appendonly is yes, appendfsync is always"),
-        _ if settings.wait.is_some() => ok("appendonly", "appendonly is yes, and each batch waits for it (wait)"),
-        Some(sync) => warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
+        Some("always") => SIDE.ok("appendonly", "appendonly is yes, appendfsync is always"),
+        _ if settings.wait.is_some() => SIDE.ok("appendonly", "appendonly is yes, and each batch waits for it (wait)"),
+        Some(sync) => SIDE
+            .warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
             .why(why)
             .fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
-        None => ok("appendonly", "appendonly is yes").why("what appendfsync is could not be looked at"),
+        None => SIDE.ok("appendonly", "appendonly is yes").why("what appendfsync is could not be looked at"),
     })
 }
 
@@ -160,17 +154,17 @@ fn eviction(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let text = format!("maxmemory-policy is {policy}");
     let unlimited = info::field(&facts.info, "maxmemory") == Some("0");
     if policy == "noeviction" || unlimited {
-        return Some(ok("eviction", text));
+        return Some(SIDE.ok("eviction", text));
     }
     let fix = "CONFIG SET maxmemory-policy noeviction";
     if policy.starts_with("allkeys") {
-        return Some(fail("eviction", text).why("a full server throws whole streams away, read or not").fix(fix));
+        return Some(SIDE.fail("eviction", text).why("a full server throws whole streams away, read or not").fix(fix));
     }
     let remembers = settings.adding.dedupe.is_some();
     Some(if remembers {
-        warn("eviction", text).why("a full server forgets ids, and repeats are added again").fix(fix)
+        SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again").fix(fix)
     } else {
-        ok("eviction", text)
+        SIDE.ok("eviction", text)
     })
 }
 
@@ -179,9 +173,9 @@ fn replicas(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let connected: u32 = info::field(&facts.info, "connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
     Some(if connected >= wait.replicas {
-        ok("replicas", text)
+        SIDE.ok("replicas", text)
     } else {
-        fail("replicas", text)
+        SIDE.fail("replicas", text)
             .why("nothing counts as delivered before they have it")
             .fix("start replicas, or lower -X wait")
     })
@@ -192,9 +186,9 @@ fn failover(settings: &Settings) -> Option<Finding> {
     let Place::Sentinels(Sentinels { primary, .. }) = &settings.place else { return None };
     let text = format!("Sentinel names the primary of {primary}");
     Some(if settings.wait.is_some_and(|wait| wait.replicas > 0) {
-        ok("sentinel", text)
+        SIDE.ok("sentinel", text)
     } else {
-        warn("sentinel", text)
+        SIDE.warn("sentinel", text)
             .why("a failover loses what was acknowledged and the new primary has not received")
             .fix("-X wait=1,1000")
     })
@@ -205,14 +199,16 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     if let Some(refused) = refused {
         let user = settings.user.as_deref().unwrap_or("default");
         let script = if settings.adding.dedupe.is_some() { " +eval +set +del ~walrelay:seen:*" } else { "" };
-        return fail("stream", format!("stream {name}: {refused}"))
+        return SIDE
+            .fail("stream", format!("stream {name}: {refused}"))
             .why("records for it are refused")
             .fix(format!("ACL SETUSER {user} ~{name} +xadd +multi +exec{script}"));
     }
     match kind.as_str() {
-        "stream" => ok("stream", format!("stream {name} is there")),
-        "none" => ok("stream", format!("stream {name} is created by its first record")),
-        other => fail("stream", format!("{name} is a {other}, not a stream"))
+        "stream" => SIDE.ok("stream", format!("stream {name} is there")),
+        "none" => SIDE.ok("stream", format!("stream {name} is created by its first record")),
+        other => SIDE
+            .fail("stream", format!("{name} is a {other}, not a stream"))
             .why("records for it are refused")
             .fix(format!("RENAME {name} OTHER, or another --topic")),
     }

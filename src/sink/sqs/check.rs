@@ -52,7 +52,7 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
         Ok(queues) => {
             let text = format!("{} at {} answers", service.title(), settings.address());
             let of_queue = |queue: &Queue| queue.findings(wanted);
-            [Finding::ok(side, "connection", text)].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
+            [side.ok("connection", text)].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
         }
         Err(failure) => vec![unreachable(side, &failure)],
     }
@@ -134,7 +134,7 @@ fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result
 
 /// Nobody answers, or not us.
 fn unreachable(side: Side, failure: &Failure) -> Finding {
-    let found = Finding::fail(side, "connection", failure.text.clone());
+    let found = side.fail("connection", failure.text.clone());
     match (failure.class, judge::hint(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the service refuses the authentication").fix(hint),
         (_, _) => found
@@ -144,16 +144,8 @@ fn unreachable(side: Side, failure: &Failure) -> Finding {
 }
 
 impl Queue {
-    fn ok(&self, check: &'static str, finding: String) -> Finding {
-        Finding::ok(Side::Destination(self.service.name()), check, finding)
-    }
-
-    fn warn(&self, check: &'static str, finding: String) -> Finding {
-        Finding::warn(Side::Destination(self.service.name()), check, finding)
-    }
-
-    fn fail(&self, check: &'static str, finding: String) -> Finding {
-        Finding::fail(Side::Destination(self.service.name()), check, finding)
+    fn side(&self) -> Side {
+        Side::Destination(self.service.name())
     }
 
     /// For people: `queue orders.fifo`.
@@ -164,7 +156,7 @@ impl Queue {
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         let (refused, attributes) = match &self.found {
             Found::Refused(refusal) if refusal.fault().1 == judge::QUEUE => {
-                let found = self.fail("queue", format!("{}: {}", self.shown(), refusal.text));
+                let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
                 return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
             }
             Found::Refused(refusal) => return vec![self.not_permitted(refusal)],
@@ -180,7 +172,8 @@ impl Queue {
                 Service::Sns => "sns:GetTopicAttributes",
             };
             found.push(
-                self.warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
+                self.side()
+                    .warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
                     .why("limits could not be looked at")
                     .fix(format!("allow {right} on it")),
             );
@@ -219,7 +212,8 @@ impl Queue {
             Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
             Service::Sns => "sns:Publish",
         };
-        self.fail("queue", format!("{}: {}", self.shown(), refusal.text))
+        self.side()
+            .fail("queue", format!("{}: {}", self.shown(), refusal.text))
             .why("records for it are refused")
             .fix(format!("allow {rights} on it, and kms:GenerateDataKey and kms:Decrypt on its key"))
     }
@@ -228,6 +222,7 @@ impl Queue {
         let place = self.service.place();
         if !self.name.ends_with(FIFO) {
             return self
+                .side()
                 .warn("order", format!("{} is a standard {place}", self.shown()))
                 .why("it keeps no order, and may deliver a message twice")
                 .fix(format!("{}, and its name in --topic, if rows of a key must stay in order", self.create(FIFO)));
@@ -236,7 +231,7 @@ impl Queue {
             "{} is a FIFO {place}: rows of a key stay in order, repeats within 5 minutes are dropped",
             self.shown()
         );
-        let found = self.ok("order", text);
+        let found = self.side().ok("order", text);
         if attributes.get("ContentBasedDeduplication").is_some_and(|value| value == "true") {
             let why =
                 "content-based deduplication is on, and has no effect: walrelay sends the row's id with each message";
@@ -249,11 +244,12 @@ impl Queue {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
         Some(if Duration::from_secs(seconds) < SHORT {
-            self.warn("retention", text)
+            self.side()
+                .warn("retention", text)
                 .why("the service deletes messages that nobody has read by then")
                 .fix(self.set("MessageRetentionPeriod", "1209600"))
         } else {
-            self.ok("retention", text)
+            self.side().ok("retention", text)
         })
     }
 
@@ -262,9 +258,10 @@ impl Queue {
         let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
         Some(if subscriptions > 0 {
-            self.ok("subscriptions", text)
+            self.side().ok("subscriptions", text)
         } else {
-            self.warn("subscriptions", text)
+            self.side()
+                .warn("subscriptions", text)
                 .why("SNS keeps no message: what is published while nobody is subscribed is lost")
                 .fix(format!(
                     "aws sns subscribe --topic-arn {} --protocol sqs --notification-endpoint QUEUE-ARN",
@@ -277,9 +274,9 @@ impl Queue {
         let limit = number(attributes, "MaximumMessageSize")?;
         let text = format!("{} takes messages of {limit} bytes, the largest row has {largest_bytes}", self.shown());
         if u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit) {
-            return Some(self.ok("size", text));
+            return Some(self.side().ok("size", text));
         }
-        let found = self.fail("size", text).why("such a row is a bad row");
+        let found = self.side().fail("size", text).why("such a row is a bad row");
         Some(if limit < LARGEST as u64 {
             found.fix(self.set("MaximumMessageSize", &LARGEST.to_string()))
         } else {

@@ -3,7 +3,7 @@
 //! In: what the cluster says of itself, and the name of the relay's transactions. Out: findings. [`findings`] asks, everything else is
 //! pure.
 
-use super::{allow, alter, fail, ok, warn};
+use super::{SIDE, allow, alter};
 use crate::finding::Finding;
 use crate::sink::kafka::destination::Kafka;
 use crate::sink::kafka::examine::Cluster;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked.
 pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id: Option<&str>) -> Vec<Finding> {
     let Some(id) = id else {
-        return vec![warn("transactional_id", "not looked at: the name of the transactions comes from Postgres")];
+        return vec![SIDE.warn("transactional_id", "not looked at: the name of the transactions comes from Postgres")];
     };
     let found = exactly_once(settings, cluster, id);
     let mut findings = vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, &found.progress)];
@@ -26,11 +26,12 @@ pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id
 
 fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
     match found {
-        Some(Ok(())) => ok("transactional_id", format!("transactions are allowed as {id}")),
-        None => ok("transactional_id", format!("whether transactions are allowed as {id} is not looked at"))
+        Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
+        None => SIDE
+            .ok("transactional_id", format!("whether transactions are allowed as {id} is not looked at"))
             .why(format!("{TRANSACTION_MAX_TIMEOUT} has no bound here, and asking would end those of a relay")),
         Some(Err(refusal)) => {
-            let found = fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
+            let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
                 found.why("with exactly once every record is written in a transaction").fix(allow(
                     kafka,
@@ -50,18 +51,18 @@ fn progress(kafka: &Kafka, found: &Progress) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
-        Progress::There(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
-        Progress::Absent(Ok(())) => ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start")),
+        Progress::There(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
+        Progress::Absent(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start")),
         Progress::There(Err(refusal)) => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).fix(rights())
+            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).fix(rights())
         }
         Progress::Absent(Err(refusal)) if refusal.forbidden => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}", refusal.text))
+            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}", refusal.text))
                 .why(why)
                 .fix(rights())
         }
         Progress::Absent(Err(refusal)) => {
-            fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text)).why(why).fix(format!(
+            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text)).why(why).fix(format!(
                 "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
                 kafka.brokers
             ))
@@ -74,9 +75,9 @@ fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
     let policy = settings.get("cleanup.policy")?;
     Some(if keeps_the_last(policy) {
-        ok("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
+        SIDE.ok("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
     } else {
-        fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
+        SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
             .why("the topic would forget how far the relay has come, and rows would repeat: the relay does not start")
             .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
     })
@@ -89,7 +90,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
     (ours > most).then(|| {
         let text =
             format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
-        fail("transaction_timeout", text)
+        SIDE.fail("transaction_timeout", text)
             .why("the brokers refuse transactions that may be open for longer")
             .fix(format!("walrelay run -X transaction.timeout.ms={}", most.as_millis()))
     })

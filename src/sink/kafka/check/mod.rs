@@ -31,23 +31,13 @@ const TOPICS_SHOWN: usize = 20;
 /// What there is to be set where both sides speak TLS, and come to no agreement.
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
-fn ok(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::ok(Side::Destination(KIND.name), check, finding)
-}
-
-fn warn(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::warn(Side::Destination(KIND.name), check, finding)
-}
-
-fn fail(check: &'static str, finding: impl Into<String>) -> Finding {
-    Finding::fail(Side::Destination(KIND.name), check, finding)
-}
+const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the cluster, and judges it.
 pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
     let settings = match kafka.settings(wanted.client) {
         Ok(settings) => settings,
-        Err(error) => return vec![fail("connection", error.to_string())],
+        Err(error) => return vec![SIDE.fail("connection", error.to_string())],
     };
     let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
     let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
@@ -72,9 +62,9 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
 /// Nobody answers, or not us.
 fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     if is_of_advertised_address(failure) {
-        return misled(fail("advertised", failure.text.clone()));
+        return misled(SIDE.fail("advertised", failure.text.clone()));
     }
-    let found = fail("connection", failure.text.clone());
+    let found = SIDE.fail("connection", failure.text.clone());
     let protocol = kafka.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
     if let Some((why, fix)) = other_protocol(kafka, &protocol, speaks) {
         return found.why(why).fix(fix);
@@ -122,7 +112,8 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
 
 /// Everything about the cluster.
 fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let mut found = vec![ok("connection", format!("{} brokers answer", cluster.brokers.len())), protocol(settings)];
+    let mut found =
+        vec![SIDE.ok("connection", format!("{} brokers answer", cluster.brokers.len())), protocol(settings)];
     found.extend(advertised(cluster));
     found.push(idempotence(kafka, cluster, wanted));
     found.extend(missing(kafka, cluster, wanted));
@@ -141,14 +132,14 @@ fn protocol(settings: &Settings) -> Finding {
     let text = format!("security.protocol is {protocol}");
     let verified = settings.property("enable.ssl.certificate.verification").is_none_or(|value| value != "false");
     if encrypted && !verified {
-        return warn("security", format!("{text}, and the brokers' certificates are not verified"))
+        return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
             .why("whoever stands between can read and change records")
             .fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
     }
     if encrypted {
-        ok("security", text)
+        SIDE.ok("security", text)
     } else {
-        ok("security", text).why("records and passwords are not encrypted on the way")
+        SIDE.ok("security", text).why("records and passwords are not encrypted on the way")
     }
 }
 
@@ -158,7 +149,8 @@ fn advertised(cluster: &Cluster) -> Vec<Finding> {
         .unreachable
         .iter()
         .map(|warning| {
-            let found = if all { fail("advertised", warning.clone()) } else { warn("advertised", warning.clone()) };
+            let found =
+                if all { SIDE.fail("advertised", warning.clone()) } else { SIDE.warn("advertised", warning.clone()) };
             misled(found)
         })
         .collect()
@@ -172,11 +164,12 @@ fn misled(found: Finding) -> Finding {
 
 fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
     match &cluster.idempotence {
-        Ok(()) => ok("write", "an idempotent producer gets its identity"),
+        Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
         Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
-            warn("write", "not looked at: no broker can be reached at its advertised address")
+            SIDE.warn("write", "not looked at: no broker can be reached at its advertised address")
         }
-        Err(error) => fail("write", format!("no identity for an idempotent producer: {error}"))
+        Err(error) => SIDE
+            .fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
             .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted))),
     }
@@ -210,9 +203,9 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
     if missing.is_empty() {
         let count = wanted.topics.len();
         return vec![if count == 0 {
-            ok("topics", "no row is there to tell which topics are needed")
+            SIDE.ok("topics", "no row is there to tell which topics are needed")
         } else {
-            ok("topics", format!("the latest rows' topics are there: {count}"))
+            SIDE.ok("topics", format!("the latest rows' topics are there: {count}"))
         }];
     }
     let (hidden, missing): (Vec<&String>, Vec<_>) =
@@ -227,7 +220,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
 
 /// A topic that the user may not see: it may be there.
 fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
-    fail("topics", format!("this user may not see topic {name}, nor write it"))
+    SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
         .why("the relay waits in front of its first record")
         .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted)))
 }
@@ -239,7 +232,7 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
         Some("true") => {
             let names: Vec<&str> = missing.iter().take(TOPICS_SHOWN).map(|name| name.as_str()).collect();
             vec![
-                ok("topics", format!("made with their first record: {}", names.join(", ")))
+                SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
                     .fix(create(kafka, names.first().copied().unwrap_or_default())),
             ]
@@ -251,7 +244,11 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
                 let is_forbidden = cluster.forbidden.contains(name);
                 let whose = if is_forbidden { "; this user may not create it" } else { "" };
                 let text = format!("topic {name} is not there, or may not be seen{whose}");
-                let found = if creates.is_some() || is_forbidden { fail("topics", text) } else { warn("topics", text) };
+                let found = if creates.is_some() || is_forbidden {
+                    SIDE.fail("topics", text)
+                } else {
+                    SIDE.warn("topics", text)
+                };
                 found.why("the relay waits in front of its first record").fix(create(kafka, name))
             })
             .collect(),
@@ -262,19 +259,19 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
 fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
     let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
-        return Some(ok("dead_letters", format!("topic {topic} is there")));
+        return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
     }
     let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
     if cluster.hidden.contains(topic) {
-        let found = fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
+        let found = SIDE.fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
         return Some(found.fix(allow(kafka, &["Write", "Describe"], &format!("--topic {topic}"))));
     }
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     if creates.is_some_and(|creates| creates == "true") {
-        return Some(ok("dead_letters", format!("topic {topic} is created with the first bad row")));
+        return Some(SIDE.ok("dead_letters", format!("topic {topic} is created with the first bad row")));
     }
     Some(
-        fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
+        SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
             .why(why)
             .fix(create(kafka, topic)),
     )
@@ -304,11 +301,13 @@ fn topic_findings(
         Err(refusal) => {
             let text = format!("the settings of topic {name} may not be seen: {refusal}");
             return vec![
-                ok("topic", text).why("what is too large, or has too few replicas, shows when records are refused"),
+                SIDE.ok("topic", text)
+                    .why("what is too large, or has too few replicas, shows when records are refused"),
             ];
         }
     };
-    let mut found = vec![ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
+    let mut found =
+        vec![SIDE.ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
     found.extend(replicas(kafka, cluster, name, topic, &of_topic));
     found.extend(too_small(kafka, settings, name, &of_topic, wanted.largest_bytes));
     found.extend(compacted(kafka, name, &of_topic, wanted));
@@ -327,7 +326,7 @@ fn replicas(
         format!("{name}: min.insync.replicas is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     if least > topic.replicas {
         return Some(
-            fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").fix(alter(
+            SIDE.fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").fix(alter(
                 kafka,
                 name,
                 "min.insync.replicas",
@@ -337,27 +336,27 @@ fn replicas(
     }
     if topic.in_sync < least {
         return Some(
-            fail("replicas", text)
+            SIDE.fail("replicas", text)
                 .why("no record is accepted until more replicas are in sync")
                 .fix("start the brokers that are down"),
         );
     }
     if topic.replicas == 1 && cluster.brokers.len() > 1 {
         return Some(
-            warn("replicas", text)
+            SIDE.warn("replicas", text)
                 .why("with its one broker away the relay waits, and with its disk the records are gone")
                 .fix("kafka-reassign-partitions.sh, with three replicas for each partition"),
         );
     }
     if topic.replicas > 1 && least == 1 {
         return Some(
-            warn("replicas", text)
+            SIDE.warn("replicas", text)
                 .why("an acknowledged record may be on one broker only, and is lost with it")
                 .fix(alter(kafka, name, "min.insync.replicas", topic.replicas - 1)),
         );
     }
     (topic.replicas > 1 && least == topic.replicas).then(|| {
-        warn("replicas", text).why("with one broker down nothing can be written").fix(alter(
+        SIDE.warn("replicas", text).why("with one broker down nothing can be written").fix(alter(
             kafka,
             name,
             "min.insync.replicas",
@@ -381,7 +380,7 @@ fn too_small(
     let mut found = Vec::new();
     if needed > of_topic {
         found.push(
-            fail(
+            SIDE.fail(
                 "record_size",
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
@@ -391,7 +390,7 @@ fn too_small(
     }
     if needed > of_client {
         found.push(
-            fail(
+            SIDE.fail(
                 "record_size",
                 format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
             )
@@ -405,7 +404,7 @@ fn too_small(
 fn compacted(kafka: &Kafka, name: &str, settings: &BTreeMap<String, String>, wanted: &Wanted<'_>) -> Option<Finding> {
     let compacts = settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
     (compacts && wanted.without_key).then(|| {
-        fail("compaction", format!("{name} is compacted, and rows without a key go there"))
+        SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
             .why("a compacted topic refuses records without a key")
             .fix(alter(kafka, name, "cleanup.policy", "delete"))
     })
