@@ -24,6 +24,7 @@ mod chunk;
 mod client;
 mod hand_over;
 mod outage;
+mod reconnect;
 mod sender;
 pub mod socket;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use client::LaneSink;
 pub(super) use client::block_on;
 pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
 pub use outage::Outage;
+pub use reconnect::{End, Reconnect};
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -15,7 +15,7 @@ use super::message::{InBatch, Sending, headers, publish};
 use super::proto::{Frame, Message, frame};
 use super::settings::Settings;
 use crate::sink::Failure;
-use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Taken};
+use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -43,17 +43,6 @@ const ASKED_AFTER: u32 = 4;
 /// How often it is looked whether any of these times has run out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts to connect: the first, doubled up to the last.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// Why a connection is given up.
-enum End {
-    /// The relay wants nothing more.
-    Closed,
-    /// Another is to be made.
-    Lost(Failure),
-}
-
 /// A message whose acknowledgement is due, or a batch of one lane's.
 struct Flight {
     taken: Taken<Place>,
@@ -77,7 +66,7 @@ struct Flights {
 
 /// Runs until the relay wants nothing more.
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
-    let (mut pause, mut server, mut alone) = (RECONNECT.0, 0, 0);
+    let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
     loop {
         let Some(opened) = receiver.while_listening(Link::open(&settings, server)).await else { return };
         let failure = match opened {
@@ -88,7 +77,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 worker.give_back(&mut receiver);
                 alone = worker.alone;
                 if worker.answered {
-                    pause = RECONNECT.0;
+                    reconnect = Reconnect::default();
                 }
                 match end {
                     End::Closed => return,
@@ -97,11 +86,9 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             }
         };
         server += 1;
-        receiver.set_blocked(Some(failure));
-        if receiver.while_listening(tokio::time::sleep(pause)).await.is_none() {
+        if reconnect.wait(&mut receiver, failure).await.is_none() {
             return;
         }
-        pause = (pause * 2).min(RECONNECT.1);
     }
 }
 

@@ -22,7 +22,7 @@ use super::settings::Settings;
 use super::window::{Confirmed, Misfit};
 use super::wire::{self, Frame, Sort};
 use crate::sink::Failure;
-use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Taken};
+use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -45,20 +45,9 @@ const LATER: Duration = Duration::from_millis(500);
 /// ready yet after its broker's crash may lose a message without a word.
 const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
 
-/// Pauses between attempts to connect: the first, doubled up to the last.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// Why a connection is given up.
-enum End {
-    /// The relay wants nothing more.
-    Closed,
-    /// Another is to be made.
-    Lost(Failure),
-}
-
 /// Runs until the relay wants nothing more.
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
-    let (mut pause, mut alone, mut host, mut patience) = (RECONNECT.0, 0, 0, CONFIRMED_WITHIN.0);
+    let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
     loop {
         let Some(opened) = receiver.while_listening(Session::open(&settings, host)).await else { return };
         let failure = match opened {
@@ -70,7 +59,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 alone = worker.alone;
                 patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
                 if worker.answered {
-                    pause = RECONNECT.0;
+                    reconnect = Reconnect::default();
                 }
                 match end {
                     End::Closed => return worker.session.leave().await,
@@ -78,13 +67,9 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 }
             }
         };
-        receiver.set_blocked(Some(failure));
         host = (host + 1) % settings.hosts.len().max(1);
-        if receiver.while_listening(tokio::time::sleep(pause)).await.is_none() {
+        if reconnect.wait(&mut receiver, failure).await.is_none() {
             return;
-        }
-        if host == 0 {
-            pause = (pause * 2).min(RECONNECT.1);
         }
     }
 }

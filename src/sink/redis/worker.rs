@@ -9,7 +9,7 @@ use super::judge::{self, Judged, environment};
 use super::link::{Link, broken};
 use super::resp::{self, Token, Tokens, length, words};
 use super::settings::{Settings, Wait};
-use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Taken};
+use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
 use crate::sink::{Failure, FailureClass};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,17 +32,6 @@ const IDLE: Duration = Duration::from_mins(1);
 
 /// How long nothing is sent after the server had no room, or could not write.
 const LATER: Duration = Duration::from_millis(500);
-
-/// Pauses between attempts to connect: the first, doubled up to the last.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// Why a connection is given up.
-enum End {
-    /// The relay wants nothing more.
-    Closed,
-    /// Another is to be made.
-    Lost(Failure),
-}
 
 /// A batch whose replies are due.
 struct Step {
@@ -74,7 +63,7 @@ struct Waiting {
 
 /// Runs until the relay wants nothing more.
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
-    let mut pause = RECONNECT.0;
+    let mut reconnect = Reconnect::default();
     let mut alone = 0;
     loop {
         let Some(opened) = receiver.while_listening(Link::open(&settings)).await else { return };
@@ -86,7 +75,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 worker.give_back(&mut receiver);
                 alone = worker.alone;
                 if worker.answered {
-                    pause = RECONNECT.0;
+                    reconnect = Reconnect::default();
                 }
                 match end {
                     End::Closed => return,
@@ -94,11 +83,9 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 }
             }
         };
-        receiver.set_blocked(Some(failure));
-        if receiver.while_listening(tokio::time::sleep(pause)).await.is_none() {
+        if reconnect.wait(&mut receiver, failure).await.is_none() {
             return;
         }
-        pause = (pause * 2).min(RECONNECT.1);
     }
 }
 
