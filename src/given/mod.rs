@@ -7,6 +7,8 @@ mod error;
 mod nearest;
 mod percent;
 mod shell;
+#[cfg(test)]
+pub mod testing;
 pub mod units;
 
 pub use error::SettingError;

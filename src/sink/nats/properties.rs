@@ -180,16 +180,12 @@ fn stream(given: &Given) -> Result<String, SettingError> {
 mod tests {
     use super::*;
     use crate::given::FlagFile;
+    use crate::given::testing::{Properties, given};
     use secrecy::ExposeSecret as _;
 
-    fn given(text: &str) -> Given {
-        Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) }
-    }
-
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties: Vec<(&str, Given)> = properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        Settings::read(scheme, &given(address), property, 1 << 20)
+        let properties = Properties::of(properties);
+        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
     }
 
     /// The log-in with its secrets, which is what is tested.

@@ -146,19 +146,14 @@ fn heartbeat(given: &Given) -> Result<Duration, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::given::testing::{Properties, given};
     use crate::given::{FlagFile, Origin};
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
-    fn given(text: &str) -> Given {
-        Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) }
-    }
-
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties: Vec<(String, Given)> =
-            properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, given)| given);
-        Settings::read(scheme, &given(address), property, 1 << 20)
+        let properties = Properties::of(properties);
+        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
     }
 
     fn user_and_password(settings: &Settings) -> (String, String) {

@@ -223,13 +223,11 @@ fn base64<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, Set
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::Origin;
+    use crate::given::testing::{Properties, given};
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
-        let properties: Vec<(&str, Given)> = properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        Settings::read(scheme, &given(address), property, 1 << 20)
+        let properties = Properties::of(properties);
+        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
     }
 
     #[test]
