@@ -1,12 +1,13 @@
 //! Logging in: the server's requests for proof of who we are, answered until it is satisfied.
 //!
-//! In: a connection that has sent its start-up packet. Out: one that the server has let in, or why not. Kerberos, GSSAPI, SSPI and
-//! OAuth are not here.
+//! In: a connection that has sent its start-up packet. Out: one that the server has let in, or why not. Kerberos, GSSAPI and SSPI are
+//! not here, nor are OAuth's flows: the token comes from where a password would.
 //!
 //! Invariant: once SCRAM has begun, nothing but the server's own proof that it knows the password ends it. A server that lets us in
 //! before that, asks for the password in another way, or begins anew, is refused: it may be somebody between us and the server
 //! (libpq's `FE_SCRAM_FINISHED`).
-//! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802.
+//! A token goes out over TLS or a Unix socket only, and only what can be one does.
+//! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802; OAUTHBEARER: RFC 7628, RFC 6750 section 2.1.
 
 use super::connection::{Connection, broke};
 use super::error::Error;
@@ -18,12 +19,22 @@ use postgres_protocol::message::frontend;
 use secrecy::ExposeSecret;
 use std::time::Instant;
 
+/// The mechanism by which a bearer token is sent, from Postgres 18 on.
+const OAUTHBEARER: &str = "OAUTHBEARER";
+
+/// The answer to a server that says why it refuses a token (RFC 7628, section 3.2.3): it then fails as others do.
+const TOKEN_GIVEN_UP: &[u8] = b"\x01";
+
 /// How far the log-in has come.
 enum Exchange {
     /// The server has asked for nothing.
     Unasked,
     /// The password is out, as it is or hashed.
     PasswordSent,
+    /// The bearer token is out.
+    TokenSent,
+    /// The server does not take the token.
+    TokenRefused,
     /// SCRAM has begun: the server's proof is awaited.
     Scram(Box<sasl::ScramSha256>),
     /// The server has proved that it knows the password.
@@ -41,7 +52,7 @@ impl Connection {
             let message = self.message(deadline, "authenticating")?;
             match message.tag {
                 b'R' => {}
-                b'E' => return Err(self.refused(&message.body)?),
+                b'E' => return Err(self.not_let_in(&exchange, &message.body)?),
                 tag => return Err(Error::Unexpected { tag, doing: "authenticating" }),
             }
             let mut reader = Reader::new("AuthenticationRequest", &message.body);
@@ -51,7 +62,11 @@ impl Connection {
                     self.prove_by_password(source, host, request, &mut reader)?;
                     Exchange::PasswordSent
                 }
-                (10, Exchange::Unasked) => Exchange::Scram(Box::new(self.begin_scram(source, host, &mut reader)?)),
+                (10, Exchange::Unasked) => self.begin_sasl(source, host, &mut reader)?,
+                (11, Exchange::TokenSent) => {
+                    self.send_sasl(TOKEN_GIVEN_UP)?;
+                    Exchange::TokenRefused
+                }
                 (11, Exchange::Scram(mut scram)) => {
                     self.continue_scram(&mut scram, reader.rest())?;
                     Exchange::Scram(scram)
@@ -76,11 +91,24 @@ impl Connection {
             Exchange::Scram(_) => {
                 Err(self.unable("the server let us in without its own proof that it knows the password"))
             }
-            Exchange::Unasked | Exchange::PasswordSent if source.channel_binding == ChannelBinding::Require => {
+            Exchange::TokenRefused => Err(self.unable("the server refused the token, and let us in")),
+            Exchange::Unasked | Exchange::PasswordSent | Exchange::TokenSent
+                if source.channel_binding == ChannelBinding::Require =>
+            {
                 Err(self.unable("channel_binding=require, but the server let us in without it"))
             }
-            Exchange::Unasked | Exchange::PasswordSent | Exchange::ServerProved => Ok(()),
+            Exchange::Unasked | Exchange::PasswordSent | Exchange::TokenSent | Exchange::ServerProved => Ok(()),
         }
+    }
+
+    /// Why the server ended the log-in. One that saw a token has a rule that lets us in: nothing but another token helps.
+    fn not_let_in(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
+        Ok(match (exchange, self.refused(body)?) {
+            (Exchange::TokenSent | Exchange::TokenRefused, Error::Server { error, .. }) => {
+                self.unable(&format!("the server refuses the token: {}", error.message))
+            }
+            (_, refused) => refused,
+        })
     }
 
     /// As it is (3), or hashed with MD5 (5).
@@ -102,12 +130,7 @@ impl Connection {
         self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())
     }
 
-    fn begin_scram(
-        &mut self,
-        source: &Source,
-        host: &Host,
-        reader: &mut Reader<'_>,
-    ) -> Result<sasl::ScramSha256, Error> {
+    fn begin_sasl(&mut self, source: &Source, host: &Host, reader: &mut Reader<'_>) -> Result<Exchange, Error> {
         let mut offered = Vec::new();
         loop {
             match reader.string()? {
@@ -115,12 +138,31 @@ impl Connection {
                 mechanism => offered.push(mechanism),
             }
         }
+        if offered == [OAUTHBEARER] {
+            self.send_token(source, host)?;
+            return Ok(Exchange::TokenSent);
+        }
         let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
         let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
-        let mut message = BytesMut::new();
-        frontend::sasl_initial_response(mechanism, scram.message(), &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))?;
-        Ok(scram)
+        self.send_initial(mechanism, scram.message())?;
+        Ok(Exchange::Scram(Box::new(scram)))
+    }
+
+    fn send_token(&mut self, source: &Source, host: &Host) -> Result<(), Error> {
+        if source.channel_binding == ChannelBinding::Require {
+            return Err(self.unable("channel_binding=require, but the server asks for a token that cannot be bound"));
+        }
+        if !self.stream.is_private() {
+            return Err(self.unable(
+                "the server asks for an OAuth token, which is sent over TLS or a Unix socket only (sslmode=verify-full)",
+            ));
+        }
+        let token = self.password(source, host)?;
+        if !is_token(token) {
+            return Err(self.unable("the server asks for an OAuth token, and the password that is set is none"));
+        }
+        let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
+        self.send_initial(OAUTHBEARER, message.as_bytes())
     }
 
     fn choose_mechanism(
@@ -147,8 +189,18 @@ impl Connection {
 
     fn continue_scram(&mut self, scram: &mut sasl::ScramSha256, challenge: &[u8]) -> Result<(), Error> {
         scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
+        self.send_sasl(scram.message())
+    }
+
+    fn send_initial(&mut self, mechanism: &str, data: &[u8]) -> Result<(), Error> {
         let mut message = BytesMut::new();
-        frontend::sasl_response(scram.message(), &mut message).map_err(broke("authenticating"))?;
+        frontend::sasl_initial_response(mechanism, data, &mut message).map_err(broke("authenticating"))?;
+        self.stream.write_all(&message).map_err(broke("authenticating"))
+    }
+
+    fn send_sasl(&mut self, data: &[u8]) -> Result<(), Error> {
+        let mut message = BytesMut::new();
+        frontend::sasl_response(data, &mut message).map_err(broke("authenticating"))?;
         self.stream.write_all(&message).map_err(broke("authenticating"))
     }
 
@@ -160,13 +212,19 @@ impl Connection {
 
     fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
         source.password_for(host).map(ExposeSecret::expose_secret).ok_or_else(|| {
-            self.unable("the server asks for a password, and none is set (PGPASSWORD, ~/.pgpass, --source-password-file, --source-password-command, WALRELAY_SOURCE)")
+            self.unable("the server asks for a password or a token, and none is set (PGPASSWORD, ~/.pgpass, --source-password-file, --source-password-command, WALRELAY_SOURCE)")
         })
     }
 
     fn unable(&self, reason: &str) -> Error {
         Error::Authentication { host: self.host.clone(), reason: reason.to_owned() }
     }
+}
+
+/// Whether it is a `b64token` (RFC 6750, section 2.1): no other text goes out as a token.
+fn is_token(text: &str) -> bool {
+    let body = text.trim_end_matches('=');
+    !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte))
 }
 
 #[cfg(test)]
@@ -180,6 +238,8 @@ mod tests {
     struct Pretender {
         answers: &'static [Answer],
         tls: bool,
+        /// It asks for a token.
+        token: bool,
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -192,6 +252,8 @@ mod tests {
         AskForPassword,
         /// AuthenticationSASL, once more.
         Begin,
+        /// AuthenticationSASLContinue: why a token is refused.
+        RefuseToken,
     }
 
     impl Pretender {
@@ -199,7 +261,11 @@ mod tests {
         fn serve(&self, mut stream: impl io::Read + io::Write) -> Vec<u8> {
             let mut heard = Vec::new();
             io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
-            let mechanism: &[u8] = if self.tls { b"SCRAM-SHA-256-PLUS\0\0" } else { b"SCRAM-SHA-256\0\0" };
+            let mechanism: &[u8] = match (self.token, self.tls) {
+                (true, _) => b"OAUTHBEARER\0\0",
+                (false, true) => b"SCRAM-SHA-256-PLUS\0\0",
+                (false, false) => b"SCRAM-SHA-256\0\0",
+            };
             let begin = [&10_u32.to_be_bytes(), mechanism].concat();
             Self::say(&mut stream, b'R', &begin);
             for answer in self.answers {
@@ -219,6 +285,10 @@ mod tests {
                     }
                     Answer::AskForPassword => Self::say(&mut stream, b'R', &3_u32.to_be_bytes()),
                     Answer::Begin => Self::say(&mut stream, b'R', &begin),
+                    Answer::RefuseToken => {
+                        let why = br#"{"status":"invalid_token"}"#;
+                        Self::say(&mut stream, b'R', &[&11_u32.to_be_bytes()[..], why].concat());
+                    }
                 }
             }
             let mut rest = Vec::new();
@@ -255,20 +325,50 @@ mod tests {
         std::sync::Arc::new(config.unwrap())
     }
 
-    /// A pretender lets nobody in, and does not get the password.
+    /// What a pretender heard that lets nobody in.
     #[track_caller]
-    fn check_pretender(answers: &'static [Answer], parameters: &str, tls: bool) {
+    fn heard_by(pretender: Pretender, parameters: &str) -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = std::thread::spawn(move || Pretender { answers, tls }.accept(&listener));
+        let answers = pretender.answers;
+        let server = std::thread::spawn(move || pretender.accept(&listener));
         let text = format!("postgres://u:hunter2@127.0.0.1:{port}/d?{parameters}");
         let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
         let opened = Connection::open(&source, Purpose::Control);
         let refused = matches!(&opened, Err(Error::Authentication { .. }));
         assert!(refused, "{answers:?} {parameters}: {opened:?}");
         drop(opened);
-        let heard = server.join().unwrap();
-        assert!(!String::from_utf8_lossy(&heard).contains("hunter2"), "{answers:?} {parameters}: {heard:?}");
+        String::from_utf8_lossy(&server.join().unwrap()).into_owned()
+    }
+
+    /// A pretender lets nobody in, and does not get the password.
+    #[track_caller]
+    fn check_pretender(answers: &'static [Answer], parameters: &str, tls: bool) {
+        let heard = heard_by(Pretender { answers, tls, token: false }, parameters);
+        assert!(!heard.contains("hunter2"), "{answers:?} {parameters}: {heard:?}");
+    }
+
+    #[test]
+    fn a_token_goes_out_once_and_encrypted() {
+        use Answer::{AskForPassword, LetIn, RefuseToken};
+        for answers in [&[RefuseToken, LetIn][..], &[RefuseToken, RefuseToken], &[AskForPassword]] {
+            let heard = heard_by(Pretender { answers, tls: true, token: true }, "sslmode=require");
+            assert_eq!(heard.matches("\x01auth=Bearer hunter2\x01\x01").count(), 1, "{answers:?}: {heard:?}");
+        }
+        for (tls, parameters) in [(false, "sslmode=disable"), (true, "sslmode=require&channel_binding=require")] {
+            let heard = heard_by(Pretender { answers: &[LetIn], tls, token: true }, parameters);
+            assert!(!heard.contains("hunter2"), "{parameters}: {heard:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_can_be_a_token_is_one() {
+        for token in ["a", "eyJhbGciOi.J9-._~+/0", "a=="] {
+            assert!(is_token(token), "{token}");
+        }
+        for text in ["", "=", "a=b", "pass: w'ord", "a\x01b", "ü", "a b"] {
+            assert!(!is_token(text), "{text:?}");
+        }
     }
 
     #[test]

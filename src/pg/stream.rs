@@ -235,6 +235,11 @@ impl Stream {
         self.in_session = true;
     }
 
+    /// Whether nobody between us and the server reads along: TLS, or a Unix socket.
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self.transport, Transport::Tls(_) | Transport::Plain(Socket::Unix(_)))
+    }
+
     /// The hash of the server's certificate that ties authentication to this connection; `None` without TLS.
     pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
         match &self.transport {

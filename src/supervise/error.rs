@@ -506,7 +506,7 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
     }
     if let pg::Error::Authentication { .. } = error {
         return Some(
-            "set the user's password: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
+            "set the user's password, or its token: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
         );
     }
     Some(match (error, error.code()?) {

@@ -36,6 +36,7 @@ mod nats;
 #[cfg(feature = "nats")]
 mod nats_access;
 mod network;
+mod oauth;
 mod older_copy;
 mod other_server;
 mod pages;
