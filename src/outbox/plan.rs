@@ -1,11 +1,11 @@
 //! `Plan`: which column of a table plays which role.
 //!
 //! ```text
-//!  Relation (or the catalogue's names and types) + Mapping + Topic's names ──► Plan: indexes into a row
+//!  Relation (or the catalog's names and types) + Mapping + Topic's names ──► Plan: indexes into a row
 //! ```
 //!
-//! Made once per Relation message, so that a row costs no look-up by name. Names are compared as the catalogue has them,
-//! case and all; a name that a flag gives beats the names tried; an empty one turns an optional role off. A table that
+//! Created once for each Relation message, so a row costs no look-up by name. Names are compared as the catalog has them,
+//! with their case. A name that a flag gives overrides the names tried; an empty one turns an optional role off. A table that
 //! lacks what it needs is an error that says what was tried, what is there and which flag helps. Reads no row.
 
 mod error;

@@ -1,11 +1,11 @@
-//! One row into one [`Record`].
+//! One row becomes one [`Record`]: topic, key, value, headers (`headers`), time, partition.
 //!
 //! ```text
-//!  Columns ──plan──► pieces (borrowed from the message, or decoded into the arena) ──► Record, lent to `take`
+//!  Columns ──plan──► pieces (borrowed from the message, or decoded into the arena) ──► Record, borrowed by `take`
 //! ```
 //!
 //! Two steps, since the arena grows while pieces are gathered: first every part becomes a [`Piece`], then, with the
-//! arena at rest, pieces become slices and the record is lent out. Nothing is kept but room: a row that is offered again
+//! arena at rest, pieces become slices of a record. Only the buffers are kept: a row that is offered again
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
 use super::connect::EnvelopeSchemas;

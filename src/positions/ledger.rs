@@ -1,23 +1,24 @@
-//! All that is known of positions: what is in hand, what is in flight, and how far Postgres may forget.
+//! All positions: what was already received, what is in flight, and up to where Postgres may forget. It decides which LSN is confirmed.
 //!
 //! ```text
 //!  ring:  [ 17: 3 undelivered, end 0/A0 │ 18: 0, end 0/B0 │ 19: 2, open ]
 //!           ▲ holds flush_lsn back        ▲ done, waits      ▲ rows are still coming
 //! ```
 //!
-//! In: begin, row, enqueued, commit, delivered, keepalive. Out: what of a transaction is new ([`Verdict`]), and `flush_lsn`, the one position that may be confirmed: the
-//! `end_lsn` of the last transaction of the fully delivered prefix. Reports may come in any order. Reads no clock.
-//! Where a report says less than that (the destination's transaction may yet be aborted), it is taken in two steps: by
-//! [`Ledger::reported`] a record is no longer in flight, by [`Ledger::counted`] it is delivered.
-//! Every operation is O(1), amortised; the ring holds only transactions that are open or have records in flight (an empty
-//! one raises its predecessor's end). One record that stays in flight holds everything behind it in the ring, delivered or
-//! not, so the ring has a bound of its own: [`Ledger::is_full`].
+//! In: begin, row, enqueued, commit, delivered, keepalive. Out: what of a transaction is new ([`Verdict`]), and `flush_lsn`, the one
+//! position that may be confirmed: the `end_lsn` of the last transaction before which, itself included, everything is delivered.
+//! Reports may come in any order. Reads no clock.
+//! If a report does not prove delivery yet (the destination's transaction may still be aborted), it counts in two steps: after
+//! [`Ledger::reported`] a record is no longer in flight, after [`Ledger::counted`] it is delivered.
+//! Every operation is O(1), amortised. The ring holds only transactions that are open or have records in flight (an empty
+//! one raises its predecessor's end). One record that stays in flight keeps all later transactions in the ring, delivered or
+//! not, so the ring has a limit of its own: [`Ledger::is_full`].
 //!
-//! It moves what is in flight and what is in hand (`resume`) together, so nobody else can move one without the other.
+//! It moves what is in flight and what was already received (`resume`) together, so nobody else can move one without the other.
 //!
-//! Invariants: `flush_lsn` never goes back, except to where a timeline was left ([`Ledger::left_at`]); it never passes a transaction with an undelivered record; a keepalive
-//! moves it only when the ring is empty; each record is reported once. The asserts stay on in release builds: a wrong
-//! position loses rows for ever, a crash is fixed by a restart, since the slot replays.
+//! Invariants: `flush_lsn` never goes back, except to where a timeline was left ([`Ledger::left_at`]). It never passes a transaction
+//! with an undelivered record. A keepalive moves it only when the ring is empty. Each record is reported once. The asserts stay on in
+//! release builds: a wrong position loses rows for good; a crash is fixed by a restart, since the slot replays.
 
 use super::position::Position;
 use super::resume::{Missing, Resume, Verdict};

@@ -1,19 +1,19 @@
-//! Where a connection begins, and what of what it sends is already in hand.
+//! Where a connection begins, and which of the rows that it sends were already received.
 //!
 //! A new connection starts from the confirmed position, so it sends again what was enqueued and not yet confirmed.
-//! In: each transaction's Begin and each row's number. Out: take it, or pass over it. Pure.
+//! In: each transaction's Begin and each row's number. Out: take it, or skip it. Pure.
 //!
 //! The decision is made at Begin, by the server's own rule: it skips a transaction whose commit record *starts* before a
 //! given position. `end_lsn`, which comes only with Commit, would be too late. So with `E` the `end_lsn` of the last transaction
 //! that was enqueued whole:
 //!
 //! ```text
-//!  final_lsn <  E                      in hand: pass over all of it
-//!  final_lsn == the half-taken one's   in hand up to row n: pass over those
+//!  final_lsn <  E                      received: skip all of it
+//!  final_lsn == the half-taken one's   received up to row n: skip those
 //!  else                                new
 //! ```
 //!
-//! Invariant: a row is passed over only when its record was enqueued by this process, in the same timeline, and has not
+//! Invariant: a row is skipped only when its record was enqueued by this process, in the same timeline, and has not
 //! been given up since. Positions of an abandoned timeline belong to other transactions: [`Resume::forget`].
 
 use super::position::Position;

@@ -1,8 +1,9 @@
-//! Careful mode: finds the one record that a broker refuses, and holds everything up until its action is decided.
+//! Careful mode: finds the one record that a broker refuses, where the sink does not name it (exactly once), and blocks everything until its
+//! action is taken.
 //!
-//! A refusal fails a whole batch, and says not which record of it is to blame. So the stream begins again from the confirmed
-//! position, and between the first and the last record that was in flight *one record is in flight in all*: a refusal then names
-//! exactly that one. If none is refused on its own, the batch as a whole was too large; the sink makes the next ones smaller by itself.
+//! A refusal fails a whole batch, and does not say which record is at fault. So the stream begins again from the confirmed position.
+//! Between the first and the last record that was in flight, *only one record is in flight*: a refusal then names exactly that one.
+//! If none is refused alone, the batch as a whole was too large. The sink makes the next ones smaller by itself.
 //!
 //! ```text
 //!   confirmed          first in flight            last enqueued
@@ -10,8 +11,8 @@
 //!  ────┴────────────────────┴───────────────────────────┴──────────►
 //! ```
 //!
-//! A record that goes alone, be it a suspect or a dead letter, leaves its row's frame where it is until the report has come: so
-//! a row that turns out to be bad is still at hand, and nothing behind it can have been enqueued.
+//! A record that is sent alone, a suspect or a dead-letter record, leaves its row's frame in the buffer until its report has come. So
+//! a row that turns out to be bad is still there, and no later row can have been enqueued.
 //!
 //! In: positions of failures, of rows. Out: whether the next record must go alone, and what is known of its row. Pure.
 

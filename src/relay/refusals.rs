@@ -1,16 +1,16 @@
-//! Records that the sink refuses one by one: which rows they are, and what becomes of them.
+//! What happens to a row whose record the destination refuses.
 //!
 //! ```text
-//!  Refused ──► the row's action ──► skip: its lane goes on
-//!                    │         └──► dead-letter record in its place ──► delivered: its lane goes on
-//!                    │                          └── refused as well: without payload, then stop
-//!                    ├──► stop: nothing further is taken; everything that can be delivered is
-//!                    └──► its topic's fault: tried again, for 30 s where rows may be skipped, else indefinitely
+//!  Refused ──► the row's action ──► skip: its lane continues
+//!                    │         └──► dead-letter record in its place ──► delivered: its lane continues
+//!                    │                          └── refused as well: sent without payload, then stop
+//!                    ├──► stop: no further row is taken; everything that can be delivered is
+//!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
 //! ```
 //!
-//! Nothing behind a refused record of its lane moves before its action is decided, and acknowledged where that is a dead-letter record;
-//! other lanes go on meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
-//! Invariant: each refusal is resolved at most once; one that is not holds the position before its transaction.
+//! A refused record blocks all later records of its lane until its action is taken. If that is a dead-letter record, until that is
+//! acknowledged. Other lanes continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
+//! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
 use super::Action;
 use super::careful::Alone;

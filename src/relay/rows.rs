@@ -1,13 +1,13 @@
-//! One row on its way into the sink, and what becomes of it when it cannot get there.
+//! One row becomes a record and goes into the sink; or its action is taken, if it cannot.
 //!
 //! ```text
 //!  row ──► record ──► sink          taken: counted, and done with; no room: the frame stays
 //!            │          └─ refused ─┐
-//!            └─ none can be made ───┴─► its action: stop │ dead letter, alone, until it is acknowledged │ counted and passed over
+//!            └─ none can be made ───┴─► its action: stop │ dead-letter record, alone, until acknowledged │ counted and skipped
 //! ```
 //!
-//! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided; while a dead letter is on its
-//! way nothing else is, so that nothing of its key gets ahead of it and the position cannot pass it.
+//! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided. While a dead-letter record is
+//! in flight nothing else is, so no later record of its key overtakes it and the position cannot pass it.
 
 use super::Action;
 use super::careful::{Alone, Condemned, Report, What};

@@ -1,4 +1,4 @@
-//! The sending side's rule, for all partitions: what is handed over now, what waits, and what a refusal holds up.
+//! The sending side's rule, for all partitions: what is sent now, what waits, and what a refused record blocks.
 //!
 //! ```text
 //!  enqueue ──┬── may be sent now ──► Clients: the lane's producer ──► reports ──► delivered
@@ -6,18 +6,18 @@
 //! ```
 //!
 //! A broker that does not know a producer in a partition (a new producer; one that it has forgotten; a recreated topic) takes a
-//! batch of *any* sequence number. With two requests of such a partition under way, the first may be refused and the second taken:
-//! refused for a while, librdkafka counts the first as delivered by implication, and it is lost; refused for good, a later row of the
-//! key is in the log before the earlier one's action is decided. So:
+//! batch of *any* sequence number. With two requests of such a partition in flight, the first may be refused and the second accepted.
+//! If the first is refused for a while only, librdkafka counts it as delivered by implication, and it is lost. If it is refused for
+//! good, a later row of the key is in the log before the earlier one's action is decided. So:
 //!
-//! > **Never two requests under way for a partition that may not know the producer.**
+//! > **Never two requests in flight for a partition that may not know the producer.**
 //!
 //! The first record of a partition goes alone, and what follows waits in the partition's queue until its report (a proof). From then
-//! on librdkafka pipelines, since the broker refuses what comes behind a refused batch. After any failure, with another producer, and
-//! after a pause a partition has to be proven anew. Each partition has its own `State`, so none waits for another.
+//! on librdkafka pipelines, since the broker refuses what comes after a refused batch. After any failure, with another producer, and
+//! after a pause a partition has to be proven again. Each partition has its own `State`, so none waits for another.
 //!
-//! A refused batch is searched for the record that is to blame by a producer of its own, with one request of the partition under way:
-//! halves of it, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
+//! A refused batch is searched for the record at fault by a producer of its own, with one request of the partition in flight:
+//! halves of it are sent, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. Knows neither librdkafka nor a clock.
 //! Invariants: see `partition`; each record is reported once; a partition's records reach one lane's producer only.
