@@ -273,8 +273,8 @@ fn plain(status: StatusCode, text: impl Into<String>) -> Response<Full<Bytes>> {
     response(status, "text/plain; charset=utf-8", text.into())
 }
 
-fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let typed = with(response, CONTENT_TYPE, content_type);
     with(with(typed, CACHE_CONTROL, "no-store"), X_CONTENT_TYPE_OPTIONS, "nosniff")

@@ -2,6 +2,7 @@
 //!
 //! Each is told through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
 
+use super::native::{self, Native};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -138,11 +139,12 @@ impl Tally {
     }
 }
 
-/// Latencies by [`LATENCY_BOUNDS_MILLIS`], and their sum.
+/// Latencies by [`LATENCY_BOUNDS_MILLIS`] and by evenly growing buckets, and their sum.
 #[derive(Debug, Default)]
 pub(super) struct Latency {
     /// Latencies above the bound before and up to this one; the last has no bound.
     buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
+    native: Native,
     sum_nanos: AtomicU64,
 }
 
@@ -152,6 +154,7 @@ impl Latency {
         if let Some(bucket) = self.buckets.get(place) {
             bucket.fetch_add(1, Relaxed);
         }
+        self.native.observe(latency);
         self.sum_nanos.fetch_add(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
@@ -161,6 +164,11 @@ impl Latency {
             *sum += bucket.load(Relaxed);
             Some(*sum)
         })
+    }
+
+    /// What the evenly growing buckets hold.
+    pub(super) fn native(&self) -> native::Counts {
+        self.native.counts()
     }
 
     pub(super) fn now(&self) -> Latencies {

@@ -10,14 +10,16 @@
 mod cells;
 mod families;
 mod health;
+mod native;
 mod process;
+mod protobuf;
 mod render;
 mod status;
 mod unpublished;
 
 pub use cells::Latencies;
 pub use families::{Described, WAL_STATUSES, described};
-pub use render::{Format, Moment};
+pub use render::{Format, Moment, Text};
 pub use status::Status;
 pub use unpublished::WalEnd;
 

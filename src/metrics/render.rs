@@ -1,8 +1,8 @@
-//! `/metrics`: the figures as Prometheus text 0.0.4 or as OpenMetrics text 1.0.
+//! `/metrics`: the figures as Prometheus text 0.0.4, as OpenMetrics text 1.0, or as Prometheus' messages.
 //!
-//! In: the figures and a moment. Out: one text. Both formats are written from [`FAMILIES`], so they cannot disagree.
+//! In: the figures and a moment. Out: one answer. All formats are written from [`FAMILIES`], so they cannot disagree.
 //!
-//! The formats differ in little: OpenMetrics names a counter's family without `_total`, says units, escapes quotes in
+//! The texts differ in little: OpenMetrics names a counter's family without `_total`, says units, escapes quotes in
 //! help texts, and ends with `# EOF`. Numbers and bucket bounds are written the same in both, so that a series keeps its
 //! identity when a scraper changes the format it asks for. `walrelay_state` and `walrelay_build_info` are gauges in both,
 //! not OpenMetrics' own kinds for such things, for the same reason.
@@ -13,13 +13,23 @@ use super::Metrics;
 use super::cells::{LATENCY_BOUNDS_MILLIS, Latency, lock};
 use super::families::{FAMILIES, Family, Kind, Scrape};
 use super::process::Figures;
+use super::protobuf::{self, Metric};
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A text format for metrics.
+/// A format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
+    /// One for people as well.
+    Text(Text),
+    /// Prometheus' messages, for native histograms.
+    Protobuf,
+}
+
+/// A text format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Text {
     /// Prometheus text 0.0.4.
     Prometheus,
     /// OpenMetrics text 1.0.0.
@@ -30,8 +40,9 @@ impl Format {
     /// The `Content-Type` that announces it.
     pub const fn content_type(self) -> &'static str {
         match self {
-            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text(Text::Prometheus) => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Text(Text::OpenMetrics) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => protobuf::CONTENT_TYPE,
         }
     }
 }
@@ -56,8 +67,12 @@ impl Moment {
 
 impl Metrics {
     /// All metrics at `moment`, and the process's own as they are now.
-    pub fn render(&self, format: Format, moment: Moment) -> String {
-        write_families(format, &Scrape { metrics: self, moment, process: Figures::read() })
+    pub fn render(&self, format: Format, moment: Moment) -> Vec<u8> {
+        let scrape = Scrape { metrics: self, moment, process: Figures::read() };
+        match format {
+            Format::Text(format) => write_text(format, &scrape).into_bytes(),
+            Format::Protobuf => write_messages(&scrape),
+        }
     }
 
     /// Age of the oldest transaction that is received and not acknowledged; zero when there is none, and when the
@@ -78,25 +93,39 @@ impl Metrics {
     }
 }
 
-fn write_families(format: Format, scrape: &Scrape<'_>) -> String {
+fn write_text(format: Text, scrape: &Scrape<'_>) -> String {
     let mut text = String::with_capacity(8 * 1024);
     for family in FAMILIES {
         write_head(&mut text, format, family);
-        (family.samples)(scrape, &mut Samples { text: &mut text, family, slot: &scrape.metrics.slot });
+        write_samples(Out::Text(&mut text), family, scrape);
     }
-    if format == Format::OpenMetrics {
+    if format == Text::OpenMetrics {
         text.push_str("# EOF\n");
     }
     text
 }
 
-fn write_head(text: &mut String, format: Format, family: &Family) {
+fn write_messages(scrape: &Scrape<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8 * 1024);
+    for family in FAMILIES {
+        let mut metrics = Vec::new();
+        write_samples(Out::Messages(&mut metrics), family, scrape);
+        protobuf::append(&mut bytes, family, metrics);
+    }
+    bytes
+}
+
+fn write_samples(out: Out<'_>, family: &Family, scrape: &Scrape<'_>) {
+    (family.samples)(scrape, &mut Samples { out, family, slot: &scrape.metrics.slot });
+}
+
+fn write_head(text: &mut String, format: Text, family: &Family) {
     let name = match format {
-        Format::Prometheus => family.sample_name(),
-        Format::OpenMetrics => family.name.to_owned(),
+        Text::Prometheus => family.sample_name(),
+        Text::OpenMetrics => family.name.to_owned(),
     };
     append(text, format_args!("# HELP {name} {}\n# TYPE {name} {}\n", family.help, family.kind.name()));
-    if let (Format::OpenMetrics, Some(unit)) = (format, family.unit()) {
+    if let (Text::OpenMetrics, Some(unit)) = (format, family.unit()) {
         append(text, format_args!("# UNIT {name} {unit}\n"));
     }
 }
@@ -104,9 +133,15 @@ fn write_head(text: &mut String, format: Format, family: &Family) {
 /// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
 /// not, as with every exporter.
 pub(super) struct Samples<'a> {
-    text: &'a mut String,
+    out: Out<'a>,
     family: &'a Family,
     slot: &'a str,
+}
+
+/// What samples become.
+enum Out<'a> {
+    Text(&'a mut String),
+    Messages(&'a mut Vec<Metric>),
 }
 
 impl Samples<'_> {
@@ -141,8 +176,12 @@ impl Samples<'_> {
         }
     }
 
-    /// The count is the last bucket's, so that the two agree whatever is observed meanwhile.
+    /// In a text, the count is the last bucket's, so that the two agree whatever is observed meanwhile.
     pub(super) fn histogram(&mut self, latency: &Latency) {
+        let slot = self.slot();
+        if let Out::Messages(metrics) = &mut self.out {
+            return metrics.push(protobuf::histogram(slot.into_iter(), latency));
+        }
         let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Number::from(Duration::from_millis(millis)).to_string());
         let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
         let mut total = 0;
@@ -159,16 +198,34 @@ impl Samples<'_> {
     }
 
     fn line(&mut self, suffix: &str, label: Option<(&str, &str)>, value: Number) {
-        let slot = Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"));
-        append(self.text, format_args!("{}{suffix}", self.family.name));
-        let mut before = '{';
-        for (name, value) in slot.into_iter().chain(label) {
-            append(self.text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
-            before = ',';
+        let labels = self.slot().into_iter().chain(label);
+        match &mut self.out {
+            Out::Text(text) => write_line(text, &format_args!("{}{suffix}", self.family.name), labels, value),
+            Out::Messages(metrics) => metrics.push(protobuf::sample(self.family.kind, labels, value.into())),
         }
-        let after = if before == ',' { "}" } else { "" };
-        append(self.text, format_args!("{after} {value}\n"));
     }
+}
+
+impl<'a> Samples<'a> {
+    fn slot(&self) -> Option<(&'static str, &'a str)> {
+        Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"))
+    }
+}
+
+fn write_line<'a>(
+    text: &mut String,
+    name: &fmt::Arguments<'_>,
+    labels: impl Iterator<Item = (&'a str, &'a str)>,
+    value: Number,
+) {
+    append(text, *name);
+    let mut before = '{';
+    for (name, value) in labels {
+        append(text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
+        before = ',';
+    }
+    let after = if before == ',' { "}" } else { "" };
+    append(text, format_args!("{after} {value}\n"));
 }
 
 fn append(text: &mut String, arguments: fmt::Arguments<'_>) {
@@ -193,6 +250,16 @@ impl From<Duration> for Number {
     /// In seconds.
     fn from(value: Duration) -> Self {
         Self::Real(value.as_secs_f64())
+    }
+}
+
+impl From<Number> for f64 {
+    #[allow(clippy::cast_precision_loss, reason = "as every scraper reads a number")]
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Whole(value) => value as Self,
+            Number::Real(value) => value,
+        }
     }
 }
 
@@ -256,9 +323,9 @@ mod tests {
         (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
 
-    fn text(metrics: &Metrics, format: Format, moment: Moment) -> String {
+    fn text(metrics: &Metrics, format: Text, moment: Moment) -> String {
         let process = Figures { cpu: Some(Duration::from_millis(1_230)), open_fds: Some(12), ..Figures::default() };
-        write_families(format, &Scrape { metrics, moment, process })
+        write_text(format, &Scrape { metrics, moment, process })
     }
 
     #[track_caller]
@@ -269,7 +336,7 @@ mod tests {
     #[test]
     fn every_sample_of_a_busy_relay_is_there() {
         let (metrics, moment) = busy();
-        let text = text(&metrics, Format::Prometheus, moment);
+        let text = text(&metrics, Text::Prometheus, moment);
         for line in [
             r#"walrelay_events_total{slot="orders",topic="outbox.event.order"} 42"#,
             r#"walrelay_event_bytes_total{slot="orders"} 4200"#,
@@ -314,8 +381,8 @@ mod tests {
     #[test]
     fn the_formats_differ_in_heads_and_end_and_in_nothing_else() {
         let (metrics, moment) = busy();
-        let prometheus = text(&metrics, Format::Prometheus, moment);
-        let open_metrics = text(&metrics, Format::OpenMetrics, moment);
+        let prometheus = text(&metrics, Text::Prometheus, moment);
+        let open_metrics = text(&metrics, Text::OpenMetrics, moment);
         has(&prometheus, "# TYPE walrelay_events_total counter");
         has(&open_metrics, "# TYPE walrelay_events counter");
         has(&open_metrics, "# UNIT walrelay_event_bytes bytes");
@@ -330,7 +397,7 @@ mod tests {
     #[test]
     fn what_is_unknown_has_no_sample() {
         let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-        let text = text(&metrics, Format::Prometheus, Moment::now());
+        let text = text(&metrics, Text::Prometheus, Moment::now());
         for name in [
             "walrelay_slot_lag_bytes{",
             "walrelay_oldest_unpublished_seconds{",
@@ -348,7 +415,7 @@ mod tests {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start);
         let moment = Moment { instant: start + Duration::from_secs(61), unix_micros: 0 };
-        has(&text(&metrics, Format::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
+        has(&text(&metrics, Text::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
     }
 
     #[test]
@@ -361,6 +428,6 @@ mod tests {
     #[test]
     fn label_values_are_escaped() {
         let metrics = Metrics::new("a\"b\\c\nd", "p", Instant::now());
-        has(&text(&metrics, Format::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
+        has(&text(&metrics, Text::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
     }
 }
