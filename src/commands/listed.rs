@@ -60,8 +60,9 @@ fn place(row: &Row) -> Option<Place> {
 }
 
 /// The beginning of a statement: `locked (tab, tid)` are those of `places` that are still as they were listed, and locked now.
-/// `skip_locked`: without those that others have locked; else these are waited for. `table`: as SQL names it.
-pub(super) fn locked(table: &str, id: &str, places: &[Place], skip_locked: bool) -> String {
+/// `skip_locked`: without those that others have locked; else these are waited for. `table`: as SQL names it. `stays`: as SQL, which rows
+/// of `t` are left out though they were listed.
+pub(super) fn locked(table: &str, id: &str, places: &[Place], skip_locked: bool, stays: Option<&str>) -> String {
     let array = |part: fn(&Place) -> &str| literal(&array(places.iter().map(part)));
     let tids = array(|place| &place.ctid);
     format!(
@@ -71,12 +72,13 @@ pub(super) fn locked(table: &str, id: &str, places: &[Place], skip_locked: bool)
               locked AS MATERIALIZED (
              SELECT t.tableoid AS tab, t.ctid AS tid FROM {table} AS t
                JOIN listed AS l ON l.tid = t.ctid AND l.tab = t.tableoid AND l.x = t.xmin AND l.id = COALESCE(t.{}::text, '')
-              WHERE t.ctid = ANY ({tids}::tid[])
+              WHERE t.ctid = ANY ({tids}::tid[]){}
                 FOR UPDATE OF t{})",
         array(|place| &place.table),
         array(|place| &place.xmin),
         array(|place| &place.id),
         identifier(id),
+        stays.map_or_else(String::new, |stays| format!(" AND NOT ({stays})")),
         if skip_locked { " SKIP LOCKED" } else { "" }
     )
 }
@@ -105,11 +107,18 @@ mod tests {
     fn a_row_is_recognised_by_place_transaction_and_id() {
         let place =
             Place { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
-        let sql = locked("\"public\".\"outbox\"", "event_id", &[place], true);
+        let sql = locked("\"public\".\"outbox\"", "event_id", &[place], true, None);
         for part in
             ["l.tid = t.ctid", "l.x = t.xmin", "t.\"event_id\"::text", "SKIP LOCKED", "it''s", "l.tab = t.tableoid"]
         {
             assert!(sql.contains(part), "{part} is not in {sql}");
         }
+        assert!(!sql.contains("NOT"), "{sql}");
+    }
+
+    #[test]
+    fn rows_that_stay_are_neither_locked_nor_done_anything_to() {
+        let sql = locked("outbox", "id", &[], false, Some("t.\"id\" IN ('a')"));
+        assert!(sql.contains("::tid[]) AND NOT (t.\"id\" IN ('a'))\n                FOR UPDATE OF t)"), "{sql}");
     }
 }

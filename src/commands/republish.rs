@@ -222,7 +222,7 @@ fn move_all(
             "{}, moved AS ({} RETURNING t.*),
              put AS (INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM moved AS t ORDER BY {order} RETURNING 1)
              SELECT count(*) FROM put",
-            listed::locked(&from, &target.id, &places, false),
+            listed::locked(&from, &target.id, &places, false, None),
             listed::delete(&from)
         );
         let rows = connection.query_within(&sql, listed::PATIENCE)?;

@@ -6,9 +6,7 @@ use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane, binary};
-
-use crate::lane::{ended, hint};
+use crate::lane::{LONG, Lane, binary, ended, hint};
 
 /// With a column that says how old a row is.
 const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
@@ -390,6 +388,23 @@ fn without_a_table_only_what_a_run_would_publish_is_pruned() {
     assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
 }
 
+/// They were listed before the relay came to them.
+#[test]
+fn rows_that_the_relay_skips_while_they_are_waited_for_stay_and_so_does_their_partition() {
+    let rows = old(&["1", "skipped"]).replace("'skipped', 'order'", "'skipped', 'no topic'");
+    for (lane, more, stay, said) in [
+        (Lane::with(AGED, "outbox"), None, &["skipped"][..], "1 rows that the relay skipped stay"),
+        (in_partitions(), Some("--partitions"), &["1", "skipped"], "stay in partition public.outbox_old"),
+    ] {
+        let lane = proven(lane);
+        lane.sql(&rows);
+        let child = waiting(&lane, &["--older-than", "1h"].into_iter().chain(more).collect::<Vec<_>>());
+        let _relay = lane.streaming(&["--table", "outbox", "--on-bad-row=skip"]);
+        let text = finished(child);
+        assert!(left(&lane) == stay && text.contains(said), "{text}");
+    }
+}
+
 #[test]
 fn a_relay_that_is_stopped_is_waited_for_no_longer_than_the_timeout() {
     let lane = proven(Lane::with(AGED, "outbox"));
@@ -487,8 +502,8 @@ fn age_is_taken_from_milliseconds_or_from_the_commit_where_the_server_tracks_it(
     assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
 }
 
-#[test]
-fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
+/// With one partition, which is old, and rows that go there.
+fn in_partitions() -> Lane {
     let lane = Lane::empty();
     lane.sql(&format!(
         "{} PARTITION BY RANGE (created_at)",
@@ -500,7 +515,12 @@ fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
     );
     lane.publish("outbox");
     lane.make_slot();
-    let lane = proven(lane);
+    lane
+}
+
+#[test]
+fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
+    let lane = proven(in_partitions());
     lane.sql(&old(&["1", "2"]));
     let child = waiting(&lane, &["--older-than", "1h", "--partitions"]);
     let there = |name: &str| -> bool {

@@ -53,6 +53,11 @@ impl Carriers {
         self.of.first().map_or(&self.whole, |carrier| &carrier.place)
     }
 
+    /// Where they are.
+    pub(super) fn places(&self) -> impl Iterator<Item = &OutboxPlace> {
+        self.of.iter().map(|carrier| &carrier.place)
+    }
+
     /// What is proven of all of them.
     pub(super) fn proof(&self, connection: &mut Connection) -> Result<Proof, CommandError> {
         let mut all: Option<Proof> = None;

@@ -4,7 +4,7 @@
 //!  list the old rows: ctid, xmin, id, in one snapshot
 //!    ─► commit a logical message: it stands in the log behind every commit that the snapshot has seen
 //!    ─► wait until the slot has confirmed it, or those of all shards have: all of these are delivered
-//!    ─► delete in chunks what still stands there as it was listed
+//!    ─► delete in chunks what still stands there as it was listed, and what the relay has not passed over
 //! ```
 //!
 //! Why not otherwise: `pg_current_wal_lsn()` is behind asynchronous commits whose rows are visible already, and
@@ -229,7 +229,11 @@ impl Round<'_> {
         }
         listed::close(&mut self.connection)?;
         let left = total - deleted;
-        let why = if (self.stop)() { "were not reached" } else { "were locked or had changed" };
+        let why = match self.passed_over(table, "") {
+            _ if (self.stop)() => "were not reached",
+            Some(_) => "were locked, had changed or were skipped by the relay",
+            None => "were locked or had changed",
+        };
         let changed = if left > 0 { format!(", {} {why}", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
         writeln!(out, "{}: {} rows deleted{changed} ({took})", table.target.name, number(deleted))?;
@@ -265,7 +269,7 @@ impl Round<'_> {
     fn unproven(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
-        if let Some(passed_over) = proof.passed_over(&table.target) {
+        if let Some(passed_over) = proof.passed_over(&table.target, "") {
             let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.target.rows());
             let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
             let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
@@ -298,7 +302,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Returns once everything that was committed before this call is confirmed.
+    /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was passed over.
     fn confirmed(&mut self) -> Result<(), CommandError> {
         // Visible means that the commit is in the log, if only in memory: this message comes behind it, and its own commit flushes both.
         let rows = self.connection.query(
@@ -334,12 +338,23 @@ impl Round<'_> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
-        self.carriers.are_unchanged(&mut self.connection)
+        self.carriers.are_unchanged(&mut self.connection)?;
+        // A row is written down before it is passed over: what was meanwhile is there now.
+        match &mut self.proof {
+            Some(proof) => proof.look_again(&mut self.connection, self.carriers.places()),
+            None => Ok(()),
+        }
+    }
+
+    /// As SQL, which rows of `row` the relay has passed over; `None`: it has passed over none.
+    fn passed_over(&self, table: &Table, row: &str) -> Option<String> {
+        self.proof.as_ref()?.passed_over(&table.target, row)
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {
         let mut progress = Progress::new("deleting", total);
         let (name, mut seen, mut deleted) = (table.target.rows(), 0, 0);
+        let stays = self.passed_over(table, "t.");
         loop {
             let places = listed::next(&mut self.connection, self.request.chunk)?;
             if places.is_empty() || (self.stop)() {
@@ -349,7 +364,7 @@ impl Round<'_> {
             let counted = if archive.is_some() { "kept" } else { "gone" };
             let sql = format!(
                 "{}, gone AS ({} RETURNING t.*){kept} SELECT count(*) FROM {counted}",
-                listed::locked(&name, &table.target.id, &places, true),
+                listed::locked(&name, &table.target.id, &places, true, stays.as_deref()),
                 listed::delete(&name)
             );
             let begun = Instant::now();

@@ -40,7 +40,12 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     }
     let oldest = catalog::oldest_running(&mut round.connection)?.unwrap_or_default();
     round.confirmed()?;
+    let passed_over = round.passed_over(table, "");
     for name in old {
+        if has_rows(round, &name, passed_over.as_deref())? {
+            writeln!(out, "{}: rows that the relay skipped stay in partition {name}", table.target.name)?;
+            continue;
+        }
         let outcome = drop_partition(round, table, &name, oldest)?;
         writeln!(out, "{}: {outcome} partition {name}", table.target.name)?;
     }
@@ -110,18 +115,20 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
         table.target.shape.oid,
         round.request.older_than.as_millis()
     ))?;
-    let mut names: Vec<String> = rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect();
-    if let Some(lacks) = round.keeps(table) {
-        let mut proven = Vec::new();
-        for name in names {
-            let one = format!("SELECT FROM {name} WHERE {lacks} LIMIT 1");
-            if round.connection.query_within(&one, listed::PATIENCE)?.is_empty() {
-                proven.push(name);
-            }
+    let (keeps, mut proven) = (round.keeps(table), Vec::new());
+    for name in rows.iter().filter_map(|row| row.text(0)) {
+        if !has_rows(round, name, keeps.as_deref())? {
+            proven.push(name.to_owned());
         }
-        names = proven;
     }
-    Ok(names)
+    Ok(proven)
+}
+
+/// Whether a partition has rows that are to stay, by this condition.
+fn has_rows(round: &mut Round<'_>, name: &str, stays: Option<&str>) -> Result<bool, pg::Error> {
+    let Some(stays) = stays else { return Ok(false) };
+    let one = format!("SELECT FROM {name} WHERE {stays} LIMIT 1");
+    Ok(!round.connection.query_within(&one, listed::PATIENCE)?.is_empty())
 }
 
 /// What became of it. Nobody can add a row between the look and the end.

@@ -48,11 +48,24 @@ impl Proof {
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
-        let (kept, places) = kept::read(connection, &place.slot)?;
-        if kept.others {
-            return Err(CommandError::PassedOver { slot: place.slot.clone(), forget: forget(&places) });
+        let (kept, places) = kept(connection, place)?;
+        Ok(Self { seconds: whole.seconds, xid, kept, places })
+    }
+
+    /// Reads again what was passed over of these slots, which are all that it is of.
+    pub(super) fn look_again<'a>(
+        &mut self,
+        connection: &mut Connection,
+        places: impl Iterator<Item = &'a OutboxPlace>,
+    ) -> Result<(), CommandError> {
+        self.kept.clear();
+        self.places.clear();
+        for place in places {
+            let (kept, places) = kept(connection, place)?;
+            self.kept.extend(kept);
+            self.places.extend(places);
         }
-        Ok(Self { seconds: whole.seconds, xid, kept: kept.ids, places })
+        Ok(())
     }
 
     /// What is proven of the slots of two shards: a row may be in either.
@@ -62,10 +75,11 @@ impl Proof {
         Self { seconds: self.seconds.max(other.seconds), xid: self.xid.max(other.xid), ..self }
     }
 
-    /// As SQL, whether the relay has passed a row over; `None`: it has passed over none.
-    pub(super) fn passed_over(&self, target: &Target) -> Option<String> {
+    /// As SQL, whether the relay has passed a row over; `None`: it has passed over none. `row`: what the row is called there, and a dot, or
+    /// nothing.
+    pub(super) fn passed_over(&self, target: &Target, row: &str) -> Option<String> {
         const BYTEA: u32 = 17;
-        let column = identifier(&target.id);
+        let column = format!("{row}{}", identifier(&target.id));
         let is_bytea = target.shape.columns.iter().any(|column| column.name == target.id && column.type_id == BYTEA);
         let text = if is_bytea { format!("pg_catalog.encode({column}, 'escape')") } else { format!("{column}::text") };
         let ids: Vec<String> = self.kept.iter().map(|id| literal(id)).collect();
@@ -80,7 +94,7 @@ impl Proof {
     /// As SQL, whether a row is to stay.
     pub(super) fn keeps(&self, target: &Target, age: &Age) -> String {
         let lacks = self.lacks(age);
-        self.passed_over(target).map_or_else(|| lacks.clone(), |passed| format!("({lacks} OR {passed})"))
+        self.passed_over(target, "").map_or_else(|| lacks.clone(), |passed| format!("({lacks} OR {passed})"))
     }
 
     /// As SQL, whether that is not proven of a row.
@@ -91,6 +105,15 @@ impl Proof {
             None => before,
         }
     }
+}
+
+/// The ids of the rows of a slot that the relay has passed over, and the large objects where they stand.
+fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>, Vec<u32>), CommandError> {
+    let (kept, places) = kept::read(connection, &place.slot)?;
+    if kept.others {
+        return Err(CommandError::PassedOver { slot: place.slot.clone(), forget: forget(&places) });
+    }
+    Ok((kept.ids, places))
 }
 
 /// As SQL, what forgets the rows that were passed over.
