@@ -274,6 +274,27 @@ fn a_stream_that_is_full_is_waited_for_and_another_one_is_not() {
 }
 
 #[test]
+fn an_account_that_is_full_is_waited_for_and_no_row_is_bad_for_it() {
+    let account = "accounts { app { jetstream { max_file: 64KB }, users = [{ user: app, password: secret }] } }";
+    let broker = Broker::start(Kind::Nats, &[account]).unwrap();
+    let mut client = broker.jetstream(&json!({ "user": "app", "pass": "secret" })).unwrap();
+    let lane = lane();
+    let filler = format!("{}_filler", lane.name);
+    for (stream, route) in [(&filler, "filler"), (&lane.name, "order")] {
+        client.create_stream(stream, &[&lane.topic(route)], &json!({})).unwrap();
+    }
+    let url = broker.url().replace("://", "://app:secret@");
+    let relay = elsewhere::start(&lane, &url, &["--on-bad-row=skip"]);
+    lane.sql("INSERT INTO outbox VALUES ('filler', 'filler', 'k', 't', to_jsonb(repeat('x', 60000)))");
+    lane.wait_confirmed();
+    insert(&mut lane.connect(), 1, 100);
+    wait_log(&relay, "(10002)");
+    client.api(&format!("STREAM.DELETE.{filler}"), &Value::Null).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(client.count(&lane.name).unwrap(), 100);
+}
+
+#[test]
 fn a_server_that_is_unavailable_or_hangs_is_waited_for() {
     let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
     let lane = with_stream(&broker, &json!({}));

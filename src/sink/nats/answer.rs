@@ -95,8 +95,11 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
     match (err_code, code) {
         // The message, or its headers, are larger than the stream or the server takes.
         (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
-        // A stream that discards new messages has no room: bytes, messages, or messages of the subject.
-        (10077, _) => later(FULL),
+        // A stream that discards new messages has no room (bytes, messages, or messages of the subject), or its account has none, or no
+        // limit that applies.
+        (10077 | 10002 | 10120, _) => later(FULL),
+        // The same message, sent before, is on its way into the stream, or was: it is not known yet whether that will have it.
+        (10158, _) => later(UNAVAILABLE),
         (10059, _) => refused(FailureClass::Topic, NO_STREAM),
         (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
         (10109, _) => refused(FailureClass::Topic, SEALED),
@@ -169,6 +172,9 @@ mod tests {
             (400, 10054, "refused Row too_large"),
             (400, 10097, "refused Row too_large"),
             (503, 10077, "later Environment full"),
+            (400, 10002, "later Environment full"),
+            (400, 10120, "later Environment full"),
+            (409, 10158, "later Environment unavailable"),
             (404, 10059, "refused Topic no_stream"),
             (400, 10060, "refused Topic other_stream"),
             (400, 10109, "refused Topic sealed"),
