@@ -262,6 +262,26 @@ fn with_dedupe_kills_repeat_nothing() {
     assert_eq!(killed_under_load(&["-X", "dedupe=1h"]), 0);
 }
 
+/// The entry was added over another connection, and WAIT knows only what its own has written.
+#[test]
+fn a_repeat_that_is_not_added_again_waits_for_replicas_like_the_first_time() {
+    let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    let mut replica = Broker::start(Kind::Valkey, &[&format!("replicaof 127.0.0.1 {}", broker.port())]).unwrap();
+    let online = || Ok(call(&broker, &["INFO", "replication"]).text().contains("state=online"));
+    wait_until(LONG, "the replica", online).unwrap();
+    replica.suspend().unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    for _ in 0..2 {
+        let mut relay = start(&lane, &broker, &["-X", "dedupe=1h", "-X", "wait=1,100"]);
+        wait_log(&relay, "0 of 1 replicas");
+        relay.kill9().unwrap();
+    }
+    replica.resume().unwrap();
+    let _relay = start(&lane, &broker, &["-X", "dedupe=1h", "-X", "wait=1,100"]);
+    lane.wait_confirmed();
+    assert_eq!(ids(&broker, &lane.topic("order")), ["1"]);
+}
+
 #[test]
 fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     let lane = lane();

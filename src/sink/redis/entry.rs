@@ -66,7 +66,8 @@ impl Form {
 }
 
 /// Adds each entry whose marker is not there. A marker is a key of its own that expires, in the slot of its stream. Where the entry
-/// is refused, so is its marker. Words: time to remember in milliseconds, words before the id, those words, then for each entry how
+/// is refused, so is its marker. A marker that is there is written again: WAIT and WAITAOF wait for what their own connection has written,
+/// and the entry may be another's that has reached neither file nor replica. Words: time to remember in milliseconds, words before the id, those words, then for each entry how
 /// many words, and the words. Keys: for each entry the stream, and the marker, or the stream again where the record has no id. Within a
 /// script a missing right has the code ERR, as what is wrong with a record has: it gets back the code that it has elsewhere.
 const SCRIPT: &str = "\
@@ -83,6 +84,11 @@ for i = 1, #KEYS, 2 do
   local count = tonumber(ARGV[at])
   local set = {'SET', marker, '1', 'NX', 'PX', ttl}
   local new = marker == stream or redis.pcall(unpack(set))
+  if not new then
+    set[4] = 'XX'
+    local again = redis.pcall(unpack(set))
+    if again and again.err then new = again end
+  end
   if type(new) == 'table' and new.err then
     results[#results + 1] = refusal(new, set)
   elseif not new then
