@@ -68,6 +68,12 @@ impl OwnedRecord {
         &self.topic
     }
 
+    /// Room that a copy of `record` needs, in bytes.
+    pub fn needed_bytes(record: &Record<'_>) -> usize {
+        let header = |header: &Header<'_>| LENGTHS + header.name.len() + header.value.map_or(0, <[u8]>::len);
+        record.bytes() + record.topic.len() + record.headers.iter().map(header).sum::<usize>()
+    }
+
     /// Room that it holds, in bytes.
     pub fn room_bytes(&self) -> usize {
         self.bytes.capacity() + self.topic.capacity()
@@ -165,6 +171,7 @@ mod tests {
         };
         let (mut owned, mut room) = (OwnedRecord::of(&record), HeaderRoom::default());
         owned.with_record(&mut room, |_| ());
+        assert_eq!(OwnedRecord::needed_bytes(&record), owned.bytes.len() + owned.topic.len());
         let before = (owned.bytes.as_ptr(), owned.room_bytes(), room.0.as_ptr());
         owned.set(&Record { headers: &[], ..record });
         owned.set(&record);

@@ -268,7 +268,7 @@ impl Partitions {
 
     /// The record waits in its partition's queue.
     fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
-        let mut owned = self.pool.take();
+        let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {

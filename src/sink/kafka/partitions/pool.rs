@@ -1,6 +1,7 @@
 //! Buffers that records wait in, used again and again.
 //!
-//! Invariant: what is kept free takes at most [`KEPT_BYTES`].
+//! Invariants: what is kept free takes at most [`KEPT_BYTES`]; a record gets no buffer of more than four times what it needs, or
+//! [`SMALLEST`] twice. So what waits takes no more than a few times what it counts for, whatever waited there before.
 
 use crate::sink::OwnedRecord;
 
@@ -10,17 +11,34 @@ const KEPT_BYTES: usize = 4 << 20;
 /// A larger one is not kept: few records need it.
 const LARGEST: usize = 64 << 10;
 
+/// Smaller ones are all the same.
+const SMALLEST: usize = 256;
+
+/// Powers of two, from [`SMALLEST`] to [`LARGEST`].
+const SIZES: usize = 9;
+
+const _: () = assert!(SMALLEST << (SIZES - 1) == LARGEST);
+
 /// What is free.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    free: Vec<OwnedRecord>,
+    /// By size: each list has those that are no larger than its power of two, and larger than the one before.
+    free: [Vec<OwnedRecord>; SIZES],
     bytes: usize,
 }
 
+/// Which list a buffer of so many bytes is in; beyond the last: none.
+fn list(bytes: usize) -> usize {
+    let size = bytes.max(SMALLEST).checked_next_power_of_two().unwrap_or(usize::MAX);
+    usize::try_from(size.ilog2() - SMALLEST.ilog2()).unwrap_or(SIZES)
+}
+
 impl Pool {
-    /// A buffer: one that was used before, if there is any.
-    pub(super) fn take(&mut self) -> OwnedRecord {
-        let record = self.free.pop().unwrap_or_default();
+    /// A buffer for a record that needs so many bytes: one that was used before, if there is any of that size. Whatever grew while it was
+    /// filled is of the next one.
+    pub(super) fn take(&mut self, bytes: usize) -> OwnedRecord {
+        let mut lists = self.free.iter_mut().skip(list(bytes)).take(2);
+        let record = lists.find_map(Vec::pop).unwrap_or_default();
         self.bytes -= record.room_bytes();
         record
     }
@@ -28,44 +46,118 @@ impl Pool {
     /// Keeps a buffer that is not needed any more, or drops it.
     pub(super) fn keep(&mut self, record: OwnedRecord) {
         let bytes = record.room_bytes();
-        if bytes <= LARGEST && self.bytes + bytes <= KEPT_BYTES {
+        if self.bytes + bytes <= KEPT_BYTES
+            && let Some(list) = self.free.get_mut(list(bytes))
+        {
             self.bytes += bytes;
-            self.free.push(record);
+            list.push(record);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Clients, NotTaken, Partitions, Place, RECORD_OVERHEAD_BYTES, Ticket};
     use super::*;
-    use crate::sink::{Content, Record};
+    use crate::sink::{Content, Enqueue, Origin, Record, Tag, Token};
+    use std::time::Instant;
 
-    fn owned(bytes: usize) -> OwnedRecord {
-        let value = vec![7; bytes];
-        OwnedRecord::of(&Record {
+    fn record(value: &[u8]) -> Record<'_> {
+        Record {
             topic: "orders",
             key: None,
-            value: Some(&value),
+            value: Some(value),
             headers: &[],
             timestamp_millis: 0,
             partition: None,
             content: Content::Unknown,
-        })
+        }
+    }
+
+    fn owned(bytes: usize) -> OwnedRecord {
+        OwnedRecord::of(&record(&vec![7; bytes]))
     }
 
     #[test]
     fn what_is_kept_is_given_again_and_is_bounded() {
         let mut pool = Pool::default();
         pool.keep(owned(1000));
-        assert!(pool.take().room_bytes() >= 1000);
-        assert_eq!((pool.bytes, pool.take().room_bytes()), (0, 0));
+        assert!(pool.take(1000).room_bytes() >= 1000);
+        assert_eq!((pool.bytes, pool.take(1000).room_bytes()), (0, 0));
         pool.keep(owned(LARGEST + 1));
         assert_eq!(pool.bytes, 0);
         (0..200).for_each(|_| pool.keep(owned(50_000)));
         assert!(pool.bytes <= KEPT_BYTES && pool.bytes > KEPT_BYTES - 60_000);
         while pool.bytes > 0 {
-            pool.take();
+            pool.take(50_000);
         }
-        assert!(pool.free.is_empty());
+        assert!(pool.free.iter().all(Vec::is_empty));
+    }
+
+    #[test]
+    fn a_buffer_fits_what_it_is_given_for() {
+        for needed in [0, 1, 100, SMALLEST, SMALLEST + 1, 1000, 5000, LARGEST - 8, LARGEST, usize::MAX] {
+            for bytes in [1, 100, 300, 1000, 3000, 20_000, LARGEST - 8] {
+                let mut pool = Pool::default();
+                pool.keep(owned(bytes));
+                // What was filled once has grown to less than twice what it held.
+                let fits = (needed..2 * needed.min(LARGEST)).contains(&pool.bytes);
+                let room = pool.take(needed).room_bytes();
+                assert!(room <= needed.saturating_mul(4).max(2 * SMALLEST), "{room} bytes for {needed}");
+                assert!(room > 0 || !fits, "one of {bytes} was not used for {needed}");
+            }
+        }
+    }
+
+    /// Takes everything.
+    #[derive(Default)]
+    struct Taker(Vec<Ticket>);
+
+    impl Clients for Taker {
+        fn hand_over(&mut self, _: Place, _: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+            self.0.push(ticket);
+            Ok(())
+        }
+
+        fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+            self.hand_over(place, record, ticket)
+        }
+
+        fn release(&mut self) {}
+
+        fn request_bytes(&self) -> u64 {
+            u64::MAX
+        }
+    }
+
+    /// One partition is stuck with short records, while long ones wait and leave in another.
+    #[test]
+    fn what_waits_takes_no_more_room_than_it_counts_for_whatever_waited_before() {
+        let (mut partitions, mut taker, now) = (Partitions::default(), Taker::default(), Instant::now());
+        let tag = Tag { token: Token::unpack(0), origin: Origin::default() };
+        let [stuck, busy] = [0, 1].map(|lane| partitions.add(Place { topic: 0, partition: lane.into(), lane }, now));
+        let long = vec![7; 60_000];
+        partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
+        taker.0.clear();
+        for _ in 0..1000 {
+            for _ in 0..2 {
+                assert!(matches!(partitions.enqueue(busy, &record(&long), tag, now, &mut taker), Enqueue::Taken));
+            }
+            for _ in 0..2 {
+                for ticket in taker.0.drain(..) {
+                    partitions.delivered(ticket, now);
+                }
+                partitions.turn(now, &mut taker, &mut |_| {});
+            }
+            partitions.lane_renewed(1);
+            partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
+        }
+        let queues = partitions.list.iter().map(|partition| &partition.queue);
+        let (waiting, room) = queues
+            .flatten()
+            .fold((0, 0), |(waiting, room), queued| (waiting + 1_u64, room + queued.record.room_bytes() as u64));
+        assert_eq!(waiting, 1000);
+        let counted = partitions.in_flight().bytes + waiting * RECORD_OVERHEAD_BYTES;
+        assert!(room <= counted, "{room} bytes, and {counted} count");
     }
 }
