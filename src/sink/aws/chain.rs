@@ -364,7 +364,7 @@ fn succeeded(answer: Answer, service: &str) -> Result<Answer, AwsError> {
     if answer.status == 200 {
         return Ok(answer);
     }
-    let words = [element(&answer.body, "Code"), element(&answer.body, "Message")];
+    let words = [element(&answer.body, "Code"), element(&answer.body, "Message").map(super::words)];
     let words = words.into_iter().flatten().fold(String::new(), |words, word| words + ": " + word);
     Err(AwsError::Refused { service: service.to_owned(), status: answer.status, words })
 }

@@ -23,3 +23,8 @@ pub(crate) use chain::{AwsError, Surroundings};
 pub(crate) use sign::Presigned;
 #[cfg(feature = "sqs")]
 pub(crate) use sign::{Keys, Signed, encoded, hex};
+
+/// What a service says of a refusal. Where a signature is wrong, the lines behind it repeat the request, with the session's token.
+pub(crate) fn words(message: &str) -> &str {
+    message.lines().next().unwrap_or_default()
+}

@@ -5,6 +5,7 @@
 
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::settings::Settings;
+use crate::sink::aws::words;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 
@@ -103,7 +104,8 @@ impl Refusal {
         let Some((code, message)) = said else {
             return Self { status, code: String::new(), text: format!("HTTP {status}") };
         };
-        let text = if message.is_empty() { plain(&code).to_owned() } else { format!("{}: {message}", plain(&code)) };
+        let (plain, words) = (plain(&code), words(&message));
+        let text = if words.is_empty() { plain.to_owned() } else { format!("{plain}: {words}") };
         Self { status, code, text }
     }
 
@@ -206,5 +208,12 @@ mod tests {
         assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", Fault::Topic));
         assert_eq!(Refusal::of(400, said("X", "")).text, "X");
         assert_eq!(Refusal::of(502, None).text, "HTTP 502");
+    }
+
+    #[test]
+    fn a_refusal_does_not_repeat_the_request_whose_signature_is_wrong() {
+        let message = "The signature does not match.\n\nThe Canonical String for this request should have been\n'POST\n/\n\nx-amz-security-token:t";
+        let refusal = Refusal::of(403, Some(("SignatureDoesNotMatch".to_owned(), message.to_owned())));
+        assert_eq!(refusal.text, "SignatureDoesNotMatch: The signature does not match.");
     }
 }
