@@ -264,7 +264,9 @@ impl Sink for KafkaSink {
             Resolution::Retry => {
                 // The topic may have been deleted, or created anew.
                 let topic = self.topics.name(place.topic).to_owned();
-                if let Err(failure) = self.count_partitions(&topic) {
+                if self.topics.asks_to_retry(place.topic, self.now)
+                    && let Err(failure) = self.count_partitions(&topic)
+                {
                     tracing::debug!(%failure, "the topic is not there yet");
                 }
                 at

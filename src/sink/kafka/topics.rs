@@ -20,6 +20,10 @@ const STICKY_BYTES: usize = 16_384;
 /// The cluster is asked again for a topic's partitions after this time, as librdkafka does (`topic.metadata.refresh.interval.ms`).
 const ASK_AGAIN: Duration = Duration::from_mins(5);
 
+/// Partitions of a topic whose records are tried again about the same time share one answer of the cluster's. Each is tried after a
+/// longer pause.
+const SHARED: Duration = Duration::from_millis(500);
+
 /// How keys are spread over partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Partitioner {
@@ -84,6 +88,8 @@ struct Topic {
     /// How many partitions the cluster says it has; 0: it is to be asked.
     count: i32,
     asked: Instant,
+    /// When it was asked for since a record was to be tried again.
+    retried: Option<Instant>,
     /// Where null keys go now, and for how many bytes more.
     sticky: (i32, usize),
 }
@@ -123,7 +129,7 @@ impl Topics {
     pub(super) fn confirm(&mut self, topic: &str, count: i32, now: Instant, partitions: &mut Partitions) -> bool {
         let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
             let (name, places) = (topic.to_owned(), Vec::new());
-            self.list.push(Topic { name, places, count: 0, asked: now, sticky: (0, 0) });
+            self.list.push(Topic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
             u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
         });
         let Some(known) = self.list.get_mut(number as usize) else { return false };
@@ -147,6 +153,16 @@ impl Topics {
 
     pub(super) fn name(&self, number: u32) -> &str {
         self.list.get(number as usize).map_or("", |topic| topic.name.as_str())
+    }
+
+    /// One of its records is to be tried again: whether the cluster should be asked for the topic before. It may take its time.
+    pub(super) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
+        let Some(topic) = self.list.get_mut(number as usize) else { return false };
+        let is_due = topic.retried.is_none_or(|at| now.saturating_duration_since(at) >= SHARED);
+        if is_due {
+            topic.retried = Some(now);
+        }
+        is_due
     }
 
     /// A topic that the cluster should be asked for again.
@@ -229,6 +245,19 @@ mod tests {
         assert!(topics.confirm("orders", 4, now, &mut partitions));
         assert!(matches!(topics.choose(&record(None, Some(3)), &partitions), Chosen::At(_)));
         assert!(!topics.confirm("orders", 2, now, &mut partitions), "it has fewer");
+    }
+
+    #[test]
+    fn partitions_of_a_topic_that_are_tried_again_together_ask_once() {
+        let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 1), Partitions::default());
+        let now = Instant::now();
+        topics.confirm("orders", 200, now, &mut partitions);
+        topics.confirm("invoices", 1, now, &mut partitions);
+        let asked = |topics: &mut Topics, now| (0..200).filter(|_| topics.asks_to_retry(0, now)).count();
+        assert_eq!(asked(&mut topics, now), 1);
+        assert!(topics.asks_to_retry(1, now), "another topic's answer is another");
+        assert_eq!((asked(&mut topics, now + SHARED / 2), asked(&mut topics, now + SHARED)), (0, 1));
+        assert!(!topics.asks_to_retry(2, now));
     }
 
     #[test]
