@@ -297,6 +297,16 @@ fn good_transactions_before_a_bad_row_are_committed_though_they_gathered_with_it
     assert!(skipped.log().contains("row not published"), "{}", skipped.log());
 }
 
+/// The producer refuses it when its turn in its partition comes: no broker is asked.
+#[test]
+fn good_transactions_before_a_record_too_large_for_the_client_are_committed() {
+    let lane = Lane::with(TABLE, "outbox");
+    two_good_ones_and(&lane, "INSERT INTO outbox VALUES (21, 'order', 'k0', 't', repeat('x', 30000))");
+    let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE, "-Xmessage.max.bytes=20000"]));
+    assert!(code == 2 && hint(&log).contains("id 21 "), "{log}");
+    each_once(&lane.records_now("order"), 20);
+}
+
 #[test]
 fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
     let lane = Lane::with(TABLE, "outbox");

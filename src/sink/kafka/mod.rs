@@ -239,8 +239,13 @@ impl Sink for KafkaSink {
         if self.transactions.is_none() {
             self.renew(each);
         }
-        let mut lanes = self.senders.with(&self.topics);
-        if self.partitions.turn(self.now, &mut lanes, each) {
+        let (mut lanes, in_transactions) = (self.senders.with(&self.topics), self.transactions.is_some());
+        let mut tell = |report| match report {
+            // Its transaction fails as a whole, though no broker was asked.
+            Report::Refused(refused) if in_transactions => each(Report::Failed(refused.failure)),
+            report @ (Report::Delivered(_) | Report::Refused(_) | Report::Failed(_)) => each(report),
+        };
+        if self.partitions.turn(self.now, &mut lanes, &mut tell) {
             self.senders.let_go();
         }
         self.senders.urge(self.now);
