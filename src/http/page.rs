@@ -12,7 +12,7 @@ use super::history::{History, Mood, Point, Topic, Trouble};
 use crate::metrics::{Hint, Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
-use words::{Age, Count, PerSecond, Size, Text};
+use words::{Age, Count, Name, PerSecond, Size, Text};
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -48,14 +48,15 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
          <noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>\n\
          <link rel=\"icon\" href=\"{icon}\">\n\
          <title>{slot}: {state} - walrelay</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <header><span><strong>walrelay</strong> slot <strong>{slot}</strong>, publication {publication}</span>\
+         <header><span><strong>walrelay</strong> slot <strong>{slot_name}</strong>, publication {publication}</span>\
          <nav aria-label=\"For programs\"><a href=\"metrics\">metrics</a> <a href=\"status\">status</a> \
          <a href=\"readyz\">ready?</a> <a href=\"livez\">live?</a></nav></header>\n\
          <p id=\"stale\" role=\"alert\"></p><p id=\"paused\" role=\"status\"></p><p id=\"said\" class=\"unseen\" role=\"status\"></p>\n\
          <main>\n{main}</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
         icon = view.icon(),
         state = status.state,
-        publication = Text(&status.publication),
+        slot_name = Name(&status.slot),
+        publication = Name(&status.publication),
         main = view.main(),
     )
 }
@@ -224,9 +225,9 @@ impl View<'_> {
             more => format!("<p class=\"quiet\">And {more} more with less; all are in the metrics.</p>\n"),
         };
         format!(
-            "{head}<table>\n<thead><tr><th scope=\"col\">topic</th><td class=\"share\"></td>\
+            "{head}<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">topic</th><td class=\"share\"></td>\
              <th scope=\"col\" class=\"number\">last minute</th><th scope=\"col\" class=\"number\">since the start</th></tr></thead>\n\
-             <tbody>\n{rows}</tbody>\n</table>\n{rest}</section>\n"
+             <tbody>\n{rows}</tbody>\n</table></div>\n{rest}</section>\n"
         )
     }
 
@@ -306,9 +307,9 @@ impl Tile {
 fn topic_row(topic: &Topic, top: f64) -> String {
     let share = if top > 0.0 { topic.rate / top * 100.0 } else { 0.0 };
     format!(
-        "<tr><td>{}</td><td class=\"share\"><svg aria-hidden=\"true\"><rect width=\"{share:.1}%\" height=\"100%\"/></svg></td>\
+        "<tr><td class=\"name\">{}</td><td class=\"share\"><svg aria-hidden=\"true\"><rect width=\"{share:.1}%\" height=\"100%\"/></svg></td>\
          <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-        Text(&topic.name),
+        Name(&topic.name),
         PerSecond(topic.rate),
         Count(topic.total)
     )

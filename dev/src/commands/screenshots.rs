@@ -33,7 +33,7 @@ const BROWSERS: [&str; 2] = ["chromium-headless-shell", "chrome-headless-shell"]
 const SCREENS: [(&str, u32, u32, &str); 3] = [
     ("light", 1000, 1120, "--blink-settings=preferredColorScheme=1"),
     ("dark", 1000, 1120, "--blink-settings=preferredColorScheme=0"),
-    ("phone", 390, 1900, "--blink-settings=preferredColorScheme=1"),
+    ("phone", 360, 1900, "--blink-settings=preferredColorScheme=1"),
 ];
 
 /// A row that becomes no record: its topic would have a blank.

@@ -1,21 +1,46 @@
 //! Figures and texts as people read them in HTML.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// Text in HTML, between tags and in attributes.
 pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write as _;
-        self.0.chars().try_for_each(|character| match character {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\'' => f.write_str("&#39;"),
-            other => f.write_char(other),
-        })
+        self.0.chars().try_for_each(|character| escape(character, f))
+    }
+}
+
+fn escape(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match character {
+        '&' => f.write_str("&amp;"),
+        '<' => f.write_str("&lt;"),
+        '>' => f.write_str("&gt;"),
+        '"' => f.write_str("&quot;"),
+        '\'' => f.write_str("&#39;"),
+        other => f.write_char(other),
+    }
+}
+
+/// A name in HTML that may break between its parts: after a dot or its like, and before a capital. A phone is narrower than many topics.
+pub(super) struct Name<'a>(pub(super) &'a str);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = None;
+        for character in self.0.chars() {
+            let begins_a_part = match before {
+                Some('.' | '-' | '_' | ':' | '/') => true,
+                Some(before) => before.is_lowercase() && character.is_uppercase(),
+                None => false,
+            };
+            if begins_a_part {
+                f.write_str("<wbr>")?;
+            }
+            escape(character, f)?;
+            before = Some(character);
+        }
+        Ok(())
     }
 }
 
@@ -84,6 +109,15 @@ impl fmt::Display for PerSecond {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_breaks_between_its_parts_only() {
+        let shown = ["outbox.event.order-paid", "OrderPlacedV2", "a<b>é", ".", ""].map(|name| Name(name).to_string());
+        assert_eq!(
+            shown,
+            ["outbox.<wbr>event.<wbr>order-<wbr>paid", "Order<wbr>Placed<wbr>V2", "a&lt;b&gt;é", ".", ""]
+        );
+    }
 
     #[test]
     fn figures_are_shown_in_units_that_people_read() {
