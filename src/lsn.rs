@@ -45,7 +45,7 @@ impl fmt::Debug for Lsn {
 
 /// The text is not a position such as `16/B374D848`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no WAL position: expected two hexadecimal numbers such as 16/B374D848")]
+#[error("\"{0}\" is not a WAL position: expected two hexadecimal numbers such as 16/B374D848")]
 pub struct ParseLsnError(String);
 
 impl FromStr for Lsn {

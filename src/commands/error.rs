@@ -132,8 +132,8 @@ pub enum CommandError {
         /// Its name.
         publication: String,
     },
-    /// The relay has skipped rows which cannot be told from others.
-    #[error("no row is deleted: the relay of slot \"{slot}\" has skipped rows which cannot be told from others")]
+    /// The relay has skipped rows that cannot be identified.
+    #[error("no row is deleted: the relay of slot \"{slot}\" has skipped rows that cannot be identified")]
     PassedOver {
         /// Its name.
         slot: String,
@@ -365,11 +365,11 @@ impl CommandError {
             }
             Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
-            Self::NobodyToAsk { .. } => "add --yes if it is meant".to_owned(),
+            Self::NobodyToAsk { .. } => "if that is what you want, add --yes".to_owned(),
             Self::Topic(error) => return error.hint(),
             Self::Destination(error) => return error.hint(),
             Self::NotReady { .. } | Self::Output(_) => return None,
-            Self::NotProven { .. } | Self::Fires { .. } => "look whether that is meant, then add --force".to_owned(),
+            Self::NotProven { .. } | Self::Fires { .. } => "if that is what you want, add --force".to_owned(),
             Self::PassedOver { forget, .. } => {
                 format!("look at them; when they are published or not needed, as the relay's role: {forget} or --force")
             }
@@ -378,7 +378,7 @@ impl CommandError {
                 "publications of shards have to stay as they were created; to delete rows without that proof: --force".to_owned()
             }
             Self::NoProof { .. } => {
-                "walrelay setup --apply, as the publication's owner, writes it down from then on; for rows from before: --force".to_owned()
+                "walrelay setup --apply, as the publication's owner, records it from then on; for rows from before: --force".to_owned()
             }
             Self::NoSnapshot { slot, .. } => format!(
                 "for single rows, through the slot that is there: walrelay republish --table SCHEMA.TABLE --where SQL; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"

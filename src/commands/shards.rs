@@ -74,7 +74,7 @@ pub enum ShardError {
         found: Vec<String>,
     },
     /// A part of a set is gone.
-    #[error("shard {shard} is not whole: {missing} does not exist")]
+    #[error("shard {shard} is incomplete: {missing} does not exist")]
     Incomplete {
         /// Which.
         shard: Shard,
@@ -110,7 +110,7 @@ pub enum ShardError {
         hint: String,
     },
     /// Rows are under way, and nobody publishes them.
-    #[error("no relay reads slot \"{slot}\": its rows are under way, and would hold up all others")]
+    #[error("no relay reads slot \"{slot}\": its unpublished rows would hold up all others")]
     Unread {
         /// Its name.
         slot: String,

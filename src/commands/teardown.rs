@@ -159,7 +159,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
     let lag = slot.lag_bytes.map_or_else(String::new, |lag| format!(", {} behind the server", bytes(lag)));
     Step {
         what: format!(
-            "slot \"{name}\" (confirmed {confirmed}{lag}): rows committed since and not yet published will not be"
+            "slot \"{name}\" (confirmed {confirmed}{lag}): rows committed since and not yet published will not be published"
         ),
         sql: format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)),
         done: format!("dropped slot \"{name}\""),
@@ -191,9 +191,9 @@ fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
     }
     let left = marker::removed(comment, &request.slot).map_or_else(|| "NULL".to_owned(), |text| literal(&text));
     Some(Step {
-        what: format!("the mark on publication \"{}\" that the slot was created", request.publication),
+        what: format!("the setup marker of publication \"{}\"", request.publication),
         sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
-        done: format!("dropped the mark on publication \"{}\"", request.publication),
+        done: format!("dropped the setup marker of publication \"{}\"", request.publication),
         fix: "run it as the owner of the publication".to_owned(),
     })
 }
@@ -202,7 +202,7 @@ fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<boo
     let Some(terminal) = terminal else {
         return Err(CommandError::NobodyToAsk { what: "teardown" });
     };
-    write!(out, "Go on? [y/N] ")?;
+    write!(out, "Continue? [y/N] ")?;
     out.flush()?;
     let mut answer = String::new();
     terminal.read_line(&mut answer)?;

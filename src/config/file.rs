@@ -127,7 +127,7 @@ fn entry(key: &str, span: &Range<usize>, value: &Value<'_>, place: &Places<'_>) 
     let wrong = || ConfigError::Syntax {
         file: place.path.to_owned(),
         line: place.line(span),
-        message: format!("{key} is to be a text, a whole number, true, false, or a list of these"),
+        message: format!("{key} must be a text, a whole number, true, false, or a list of these"),
     };
     let origin = place.origin(key, span);
     let is_list = value.get_ref().is_array();

@@ -253,7 +253,7 @@ impl Reader<'_> {
         };
         if older_than < prune::LEAST_AGE && !args.force {
             return Err(SettingError::Usage {
-                message: "--older-than is below a minute: such rows may be on their way".to_owned(),
+                message: "--older-than is below a minute: such rows may not be published yet".to_owned(),
                 hint: "walrelay prune --older-than 1h, or --force".to_owned(),
             }
             .into());

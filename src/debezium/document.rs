@@ -122,7 +122,7 @@ fn origin(file: &Path, line: usize, name: &str) -> Origin {
 /// A connector as `POST /connectors` takes it, or its configuration alone.
 fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
     let parsed = serde_json::from_str::<Json>(text)
-        .map_err(|error| syntax(file, error.line(), format!("this is no JSON: {error}")))?;
+        .map_err(|error| syntax(file, error.line(), format!("this is not JSON: {error}")))?;
     let Json::Object(outer) = parsed else {
         return Err(syntax(file, 1, "a JSON object is wanted: {\"name\": …, \"config\": {…}}, or the config alone"));
     };

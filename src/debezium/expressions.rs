@@ -30,7 +30,7 @@ pub(super) enum Unresolved {
     NoKey { path: String, key: String },
     #[error("a ${{ has no }}")]
     Unclosed,
-    #[error("expressions stand in one another too deep, or in a circle")]
+    #[error("expressions are nested too deeply, or in a circle")]
     TooDeep,
 }
 

@@ -80,8 +80,8 @@ pub enum BadReason {
         /// The column.
         column: String,
     },
-    /// What the topic setting makes of the row is no topic name.
-    #[error("\"{topic}\" is no topic name: {fault}")]
+    /// What the topic setting makes of the row is not a topic name.
+    #[error("\"{topic}\" is not a topic name: {fault}")]
     InvalidTopic {
         /// What came out.
         topic: String,
@@ -89,7 +89,7 @@ pub enum BadReason {
         fault: TopicFault,
     },
     /// The headers column holds something else than a JSON object.
-    #[error("column \"{column}\" holds no JSON object: {value}")]
+    #[error("column \"{column}\" is not a JSON object: {value}")]
     HeadersNotObject {
         /// The column.
         column: String,
@@ -97,7 +97,7 @@ pub enum BadReason {
         value: String,
     },
     /// The partition column holds no number from 0 to 2^31 - 1.
-    #[error("column \"{column}\" holds no partition: {value}")]
+    #[error("column \"{column}\" is not a partition number: {value}")]
     InvalidPartition {
         /// The column.
         column: String,
@@ -105,7 +105,7 @@ pub enum BadReason {
         value: String,
     },
     /// The column of the schema's number holds no number from 0 to 2^31 - 1.
-    #[error("column \"{column}\" holds no number of a schema: {value}")]
+    #[error("column \"{column}\" is not a schema id: {value}")]
     InvalidSchemaId {
         /// The column.
         column: String,
@@ -113,7 +113,7 @@ pub enum BadReason {
         value: String,
     },
     /// The timestamp column holds no time after the first millisecond of 1970.
-    #[error("column \"{column}\" holds no time after 1970-01-01 00:00: {value}")]
+    #[error("column \"{column}\" is not a time after 1970-01-01 00:00: {value}")]
     InvalidTimestamp {
         /// The column.
         column: String,
@@ -129,7 +129,7 @@ pub enum BadReason {
         value: String,
     },
     /// A logical message's content is no JSON object.
-    #[error("the content is no JSON object: {value}")]
+    #[error("the content is not a JSON object: {value}")]
     NotJson {
         /// What it is.
         value: String,
@@ -193,27 +193,27 @@ impl BadReason {
     };
     const INVALID_TOPIC: BadKind = BadKind {
         label: "invalid_topic",
-        meaning: "what --topic makes of the row is no topic name at the destination",
+        meaning: "what --topic makes of the row is not a topic name at the destination",
         fix: "a filter such as {route|kebab}, another --topic, or --topic-regex",
     };
     const HEADERS_NOT_OBJECT: BadKind = BadKind {
         label: "headers_not_object",
-        meaning: "the headers column holds no JSON object",
+        meaning: "the headers column is not a JSON object",
         fix: "another --headers-column, or none: --headers-column ''",
     };
     const INVALID_PARTITION: BadKind = BadKind {
         label: "invalid_partition",
-        meaning: "the partition column holds no number from 0 to 2147483647",
+        meaning: "the partition column is not a number from 0 to 2147483647",
         fix: "another --partition-column, or none: --partition-column ''",
     };
     const INVALID_SCHEMA_ID: BadKind = BadKind {
         label: "invalid_schema_id",
-        meaning: "the column of the schema's id holds no number from 0 to 2147483647",
+        meaning: "the column of the schema's id is not a number from 0 to 2147483647",
         fix: "another --schema-id",
     };
     const INVALID_TIMESTAMP: BadKind = BadKind {
         label: "invalid_timestamp",
-        meaning: "the timestamp column holds no time after 1970-01-01 00:00",
+        meaning: "the timestamp column is not a time after 1970-01-01 00:00",
         fix: "another --timestamp",
     };
     const UNWRITABLE: BadKind = BadKind {
@@ -223,7 +223,7 @@ impl BadReason {
     };
     const NOT_JSON: BadKind = BadKind {
         label: "not_json",
-        meaning: "the content of a logical message is no JSON object",
+        meaning: "the content of a logical message is not a JSON object",
         fix: "a JSON object as its content, or leave out --message-prefix",
     };
     const MISSING_ID: BadKind = BadKind {

@@ -112,7 +112,7 @@ impl Connection {
         let opened = Self::open_host_as(source, host, purpose, source.sslmode);
         match opened {
             Err(error) if source.sslmode == SslMode::Prefer && may_go_without_tls(&error, host) => {
-                tracing::debug!(%error, "going on without TLS, as sslmode=prefer says");
+                tracing::debug!(%error, "continuing without TLS, as sslmode=prefer allows");
                 // What is wrong with the preferred way says more than that there is no other.
                 Self::open_host_as(source, host, purpose, SslMode::Disable).map_err(|_| error)
             }

@@ -103,7 +103,7 @@ pub enum Error {
         host: String,
     },
     /// All hosts answered, none is what `target_session_attrs` asks for.
-    #[error("no host is as target_session_attrs asks ({wanted:?}): tried {hosts}")]
+    #[error("no host is what target_session_attrs={wanted} asks for: tried {hosts}")]
     WrongSession {
         /// The last host that answered.
         hosts: String,

@@ -38,7 +38,7 @@ pub struct Snapshot {
 
 /// The text is no snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is no snapshot")]
+#[error("this is not a snapshot")]
 pub struct NoSnapshot;
 
 impl FromStr for Snapshot {

@@ -96,7 +96,7 @@ impl Read for Socket {
                 if trickle.as_mut().is_some_and(|trickle| trickle.came(length, Instant::now())) {
                     *trickle = None;
                     let widened = window::widen(stream);
-                    tracing::debug!(?widened, "the small receive window stood in the way");
+                    tracing::debug!(?widened, "the small receive window was too small");
                 }
                 Ok(length)
             }

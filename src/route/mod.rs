@@ -152,7 +152,7 @@ pub enum NoTopic {
         /// The place.
         name: usize,
     },
-    /// What came out is no topic name.
+    /// What came out is not a topic name.
     Invalid {
         /// What came out, whole.
         topic: String,
@@ -179,7 +179,7 @@ impl TopicError {
     /// What a template is, where the setting is one.
     pub fn hint(&self) -> Option<String> {
         (self.flag == "--topic").then(|| {
-            "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters behind it: {route|kebab}".to_owned()
+            "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters after it: {route|kebab}".to_owned()
         })
     }
 
@@ -221,7 +221,7 @@ pub enum TopicProblem {
     #[error("a column or one of id, route, key, type is wanted here")]
     NoName,
     /// A filter that does not exist.
-    #[error("\"{name}\" is no filter{}: lower and kebab are", did_you_mean(*.nearest))]
+    #[error("\"{name}\" is not a filter{}: lower and kebab are", did_you_mean(*.nearest))]
     UnknownFilter {
         /// What was asked for.
         name: String,

@@ -78,7 +78,7 @@ fn an_error_marks_the_place_below_the_text() {
     let error = template("x.{route|uper}").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "--topic: \"uper\" is no filter: lower and kebab are\n  x.{route|uper}\n           ^"
+        "--topic: \"uper\" is not a filter: lower and kebab are\n  x.{route|uper}\n           ^"
     );
     let error = template("a.route}").unwrap_err();
     assert_eq!(error.to_string(), "--topic: this '}' closes nothing ('}}' writes one)\n  a.route}\n         ^");

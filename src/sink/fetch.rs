@@ -89,7 +89,7 @@ impl Request<'_> {
     /// The same, with an answer of bytes.
     pub(crate) fn exchange(&self, ca: Option<&Path>) -> io::Result<Answer<Vec<u8>>> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
-        let url = Url::of(self.url).ok_or_else(|| invalid("it is no URL of http or https"))?;
+        let url = Url::of(self.url).ok_or_else(|| invalid("it is not an http or https URL"))?;
         let deadline = Instant::now() + WITHIN;
         let socket = Limited { socket: reach(&url)?, deadline };
         let mut text = Vec::new();
@@ -100,7 +100,7 @@ impl Request<'_> {
         } else {
             self.ask(&url, socket, &mut text)?;
         }
-        Answer::read(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP"))
+        Answer::read(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
     }
 
     fn ask(&self, url: &Url<'_>, mut stream: impl Read + Write, answer: &mut Vec<u8>) -> io::Result<()> {

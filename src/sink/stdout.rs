@@ -42,7 +42,7 @@ struct Stdout;
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     match asked.addresses.first() {
         None => Ok(Arc::new(Stdout)),
-        Some(given) => Err(given.invalid("stdout:// and nothing behind it", Some("stdout://".to_owned()))),
+        Some(given) => Err(given.invalid("stdout:// and nothing after it", Some("stdout://".to_owned()))),
     }
 }
 

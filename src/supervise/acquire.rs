@@ -60,7 +60,7 @@ impl Known {
             if reading.lacks_key {
                 tracing::warn!(
                     table = reading.table,
-                    hint = "walrelay check, with the same flags, says what gives them one; --key-column '' if none is meant",
+                    hint = "walrelay check, with the same flags, says what gives them one; --key-column '' if they need none",
                     "records have no key: they spread over the partitions, and consumers see them in no order"
                 );
             }

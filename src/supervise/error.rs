@@ -60,7 +60,7 @@ pub enum RunError {
         publication: String,
     },
     /// The publication was made after the slot, or made again: at the slot's place in the log there is none.
-    #[error("publication \"{publication}\" is younger than the place in the log where slot \"{slot}\" stands")]
+    #[error("publication \"{publication}\" was created after the position of slot \"{slot}\"")]
     PublicationTooNew {
         /// Its name.
         publication: String,
@@ -150,7 +150,7 @@ pub enum RunError {
     },
     /// The slot can no longer be read.
     #[error(
-        "replication slot \"{slot}\" has been invalidated ({reason}): the log behind {confirmed} is gone, and with it rows that were never published"
+        "replication slot \"{slot}\" has been invalidated ({reason}): rows committed after {confirmed} can no longer be read from it"
     )]
     SlotLost {
         /// Its name.
@@ -196,7 +196,7 @@ pub enum RunError {
     },
     /// The server's log ends before a position that it has sent.
     #[error(
-        "the server's log ends at {flushed}, and it has sent rows up to {seen}: an older copy of the cluster is in its place now, nothing was read from it"
+        "the server's WAL ends at {flushed}, but it has sent rows up to {seen}: an older copy of the cluster is in its place now, nothing was read from it"
     )]
     OlderCopy {
         /// Sent before.
@@ -245,7 +245,7 @@ pub enum RunError {
         in_flight: u64,
     },
     /// Everything is published, but Postgres may not have heard of it.
-    #[error("stopped without Postgres' word on {lsn}: what it did not hear of will be published again")]
+    #[error("stopped before Postgres confirmed {lsn}: what it has not confirmed will be published again")]
     StopUnconfirmed {
         /// What should have been confirmed.
         lsn: Lsn,
@@ -263,7 +263,7 @@ pub enum RunError {
     },
     /// A transaction takes too long for Kafka's.
     #[error(
-        "a transaction is too large for exactly once: {records} records are out, and it has not ended in the {} s that a Kafka transaction may take", timeout.as_secs()
+        "a transaction is too large for exactly once: {records} records were sent, and it has not ended in the {} s that a Kafka transaction may take", timeout.as_secs()
     )]
     TransactionTooLong {
         /// Its records so far.
@@ -351,7 +351,7 @@ impl RunError {
                 format!("ALTER PUBLICATION {} ADD TABLE …, or name its tables with --table", pg::identifier(publication))
             }
             Self::PublicationTooNew { slot, .. } => format!(
-                "Postgres reads the log with the catalogue of its time, so this slot cannot get past there: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
+                "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
             ),
             Self::Unmappable(error) => error.hint(),
             Self::Advised { hint, .. } => hint.clone(),
@@ -377,17 +377,17 @@ impl RunError {
                 "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and walrelay republish for rows that are missing"
             ),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
-                "if that is meant (a restored copy, another server), restart walrelay; its slot there decides where it begins. Exactly once remembers the old one: then under another --slot".to_owned()
+                "if you want to read that server (such as a restored copy), restart walrelay: it begins at the position of its slot there. Exactly once remembers the old cluster: then use another --slot".to_owned()
             }
             Self::EarlierTimeline { .. } => {
-                "two servers of the cluster may be taking writes: keep the old primary from its clients; if it is meant to be read, restart walrelay. Exactly once remembers the newer timeline: then under another --slot".to_owned()
+                "two servers of the cluster may be taking writes: keep clients away from the old primary; if you want to read it, restart walrelay. Exactly once remembers the newer timeline: then use another --slot".to_owned()
             }
             Self::OnStandby => {
                 "--source with the primary's address, or with all hosts and target_session_attrs=read-write; or --delivery at-least-once".to_owned()
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(
-                "{}: create topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or leave the row out: walrelay run --bad-row-at {}=skip",
+                "{}: create topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or skip the row: walrelay run --bad-row-at {}=skip",
                 where_it_stays(row),
                 row.position
             ),
@@ -396,7 +396,7 @@ impl RunError {
             }
             Self::StrangeProgress { .. } => "another --slot, or another Kafka".to_owned(),
             Self::TransactionTooLong { .. } => {
-                "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, and come back".to_owned()
+                "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, then return to exactly-once".to_owned()
             }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
@@ -433,7 +433,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
     let (stays, at) = (where_it_stays(row), row.position);
     match row.row.reason {
         BadReason::TooLarge { bytes, .. } => format!(
-            "{stays}: walrelay run --max-row {} if a row may be so large, or pass over it: walrelay run --bad-row-at {at}=skip",
+            "{stays}: walrelay run --max-row {} if a row may be so large, or skip it: walrelay run --bad-row-at {at}=skip",
             room_for(bytes)
         ),
         BadReason::Updated => {
@@ -456,7 +456,7 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause ({}) and start walrelay again; or put it aside: walrelay run --bad-row-at {at}=dead-letter; walrelay dead-letters --replay publishes it once the cause is fixed; or leave it out: walrelay run --bad-row-at {at}=skip",
+            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed; or skip it: walrelay run --bad-row-at {at}=skip",
             row.row.reason.kind().fix
         ),
     }

@@ -242,7 +242,7 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
     assert!(check(&lane, &flags).of("key").is_empty(), "{fix}");
     fixed_by_sql(&lane, &[], "nulls", "warn", &["may be null: type"]);
     fixed_by_sql(&lane, &[], "payload_type", "ok", &["jsonb", "1.5 times"]);
-    let fix = check(&lane, &[]).level("schedule", "warn", &["execute_at", "go out at once"]);
+    let fix = check(&lane, &[]).level("schedule", "warn", &["execute_at", "published at once"]);
     if default_major() < 15 {
         assert!(!fix.contains("WHERE"), "it knows no row filters: {fix}");
         return;
@@ -255,7 +255,7 @@ fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
 fn rows_whose_topic_is_none_are_found_before_they_stop_the_relay() {
     let lane = good();
     lane.sql("INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ('Big Order', 'k', 't', '{}')");
-    let fix = check(&lane, &[]).level("rows", "fail", &["Big Order", "is no topic name"]);
+    let fix = check(&lane, &[]).level("rows", "fail", &["Big Order", "is not a topic name"]);
     check(&lane, &["--on-bad-row", "skip"]).level("rows", "warn", &["published nowhere"]);
     let topic = fix.split_once("--topic ").unwrap().1.split(" --").next().unwrap().trim_matches('\'').to_owned();
     let after = check(&lane, &["--topic", &topic]);

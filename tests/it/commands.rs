@@ -381,7 +381,7 @@ fn teardown_drops_the_slot_and_its_mark_so_that_all_can_begin_anew() {
     place.once().unwrap();
     let (out, outcome) = place.teardown(false);
     outcome.unwrap();
-    assert!(out.contains("rows committed since and not yet published will not be"), "{out}");
+    assert!(out.contains("rows committed since and not yet published will not be published"), "{out}");
     assert_eq!(place.slots(), "0");
     assert!(place.teardown(false).0.starts_with("nothing to do"));
     place.once().unwrap();

@@ -54,7 +54,7 @@ fn counted(records: &[Record]) -> BTreeMap<u32, u32> {
     counts
 }
 
-/// A thousand rows, all of them bad: without a route, with one that is no topic name, with headers that are no object, for a
+/// A thousand rows, all of them bad: without a route, with one that is not a topic name, with headers that are no object, for a
 /// partition that is not there, too large for their topic, with a partition below 0.
 fn a_thousand_bad_rows() -> Lane {
     let lane = Lane::with(TABLE, "outbox");

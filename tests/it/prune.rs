@@ -353,7 +353,7 @@ fn rows_that_were_skipped_or_whose_payload_is_in_no_topic_stay() {
         lane.name
     ));
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
-    assert!(code == 2 && text.contains("cannot be told from others") && text.contains("lo_unlink("), "{text}");
+    assert!(code == 2 && text.contains("cannot be identified") && text.contains("lo_unlink("), "{text}");
     drop(relay);
     lane.sql("SELECT lo_unlink(oid) FROM pg_largeobject_metadata");
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--timeout", "1ms"]);

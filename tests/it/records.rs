@@ -299,5 +299,5 @@ fn a_value_begins_with_its_schemas_id_and_a_column_without_one_is_a_bad_row() {
     let values: Vec<Option<&[u8]>> = records.iter().map(|record| record.value.as_deref()).collect();
     assert_eq!(values, [Some(&[0, 0, 0, 1, 2, 0, 255][..]), None, Some(&[0, 127, 255, 255, 255, 2])]);
     let bad = lane.records_now("dead-letter");
-    assert!(bad[0].header("walrelay-error").unwrap().contains("holds no number of a schema"), "{bad:?}");
+    assert!(bad[0].header("walrelay-error").unwrap().contains("is not a schema id"), "{bad:?}");
 }

@@ -200,7 +200,7 @@ fn json_about_a_token_is_taken_and_a_program_that_fails_for_a_while_loses_nothin
     fs::remove_file(&broken).unwrap();
     wait_events(&relay, 2);
     wait_ready(&relay, 200);
-    assert!(relay.log().contains("there are new credentials for Kafka again"), "{}", relay.log());
+    assert!(relay.log().contains("Kafka credentials renewed"), "{}", relay.log());
     assert_eq!(ids(&it.lane.records_now("order")), ["1", "2"]);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }

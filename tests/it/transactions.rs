@@ -75,13 +75,13 @@ fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
     relay.kill9().unwrap();
     relay.start_again().unwrap();
     wait_log(&relay, "exactly once: resuming");
-    assert!(!relay.log().contains("ending it"), "nothing is open: {}", relay.log());
+    assert!(!relay.log().contains("ending an open transaction"), "nothing is open: {}", relay.log());
     let stranger = strangers_transaction(&lane, &lane.topic("order"));
     relay.kill9().unwrap();
     relay.start_again().unwrap();
     insert(&lane, 101, 200);
     lane.wait_confirmed();
-    assert!(relay.log().contains("ending it"), "{}", relay.log());
+    assert!(relay.log().contains("ending an open transaction"), "{}", relay.log());
     stranger.abort_transaction(LONG).unwrap();
     each_once(&lane.records("order"), 200);
     let mut everything = lane.client.clone();
@@ -109,7 +109,7 @@ fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
     let reading = || Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("reading walrelay.progress")));
     wait_until(LONG, "the relay to say what it waits for", reading).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
     assert_eq!(lane.records_now("order").len(), 200, "nothing is sent before it is known what was");
-    wait_log(&relay, "ending it");
+    wait_log(&relay, "ending an open transaction");
     // Kafka answers, so the slot is kept: for longer than it is where Kafka is silent.
     let uptime = || Ok::<_, anyhow::Error>(relay.status()?["uptime_seconds"].as_f64().unwrap());
     let began = uptime().unwrap();

@@ -277,7 +277,7 @@ impl Feed {
             tracing::warn!(
                 error = chain(error),
                 retry_every = ?RETRY,
-                "Postgres connection failed; nothing is lost; the backfill resumes behind the last row that was read"
+                "Postgres connection failed; nothing is lost; the backfill resumes after the last row that was read"
             );
         }
         self.retry_at = Some(Instant::now() + RETRY);

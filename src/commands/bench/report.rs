@@ -112,7 +112,7 @@ impl Report<'_> {
         match Side::of(&self.drain) {
             Side::Walsender => {
                 if *payload_type == PayloadType::Jsonb {
-                    advice.push("json or text instead of jsonb: the server writes jsonb out anew for each row");
+                    advice.push("json or text instead of jsonb: the server writes jsonb as text again for each row");
                 }
                 if *rows_per_transaction < 10 {
                     advice.push("more rows to a transaction: each begins and ends with messages of its own");

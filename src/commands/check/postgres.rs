@@ -108,7 +108,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
     }
     let error = RunError::WalLevel { found };
     SIDE.fail("wal_level", error.to_string())
-        .why("without it the log does not hold what a slot decodes")
+        .why("without it, the WAL lacks what a slot decodes")
         .fix(server.service.wal_level())
 }
 
@@ -135,7 +135,7 @@ fn slots(facts: &Facts) -> Option<Finding> {
     }
     Some(
         SIDE.fail("free_slots", text)
-            .why("the slot has to be created, and there is no room for it")
+            .why("the slot still has to be created, and none is free")
             .fix(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
     )
 }
@@ -147,7 +147,7 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     let full = i64::try_from(used).unwrap_or(i64::MAX) >= most;
     Some(if full {
         SIDE.warn("free_walsenders", text)
-            .why("no room for one more: a standby relay, a dry run, a physical standby")
+            .why("none is free for a standby relay, a dry run or a physical standby")
             .fix(fix())
     } else {
         SIDE.ok("free_walsenders", text)
@@ -230,7 +230,7 @@ fn reader(name: &str, found: &SlotFacts) -> Finding {
         Some(reader) => {
             let reader = Session { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
             SIDE.ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
-                .why("a relay that is started now stands by until that one has gone")
+                .why("a relay that is started now waits until that one has ended")
         }
         None if found.slot.row.active => SIDE.ok("slot", format!("{name}{confirmed}, in use")),
         None => SIDE.ok("slot", format!("{name}{confirmed}, read by nobody now")),
@@ -248,7 +248,7 @@ fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
     if status == "unreserved" {
         return SIDE
             .fail("slot_wal", text)
-            .why("the next checkpoint may remove what it needs: then rows are lost to it")
+            .why("the next checkpoint may remove WAL that it needs: then its unpublished rows are lost")
             .fix(format!("{run}, at once; and more room: {}", room(facts)));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
@@ -321,7 +321,7 @@ fn sender_timeout(server: &ServerFacts) -> Finding {
             .why("a pause of the machine or the network is taken for the relay's end")
             .fix(fix()),
         Some(ms) => SIDE.ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
-        None => SIDE.ok("sender_timeout", "wal_sender_timeout is not to be seen"),
+        None => SIDE.ok("sender_timeout", "wal_sender_timeout cannot be seen"),
     }
 }
 
@@ -382,7 +382,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
 }
 
 fn synchronous_commit(server: &ServerFacts) -> Finding {
-    let why = "events of such commits leave only when the WAL writer has flushed them: up to three times wal_writer_delay (200 ms), 112 ms in the middle";
+    let why = "rows of such commits are sent only when the WAL writer has flushed them: up to three times wal_writer_delay (200 ms), 112 ms in the median";
     let off = server.settings.get("synchronous_commit").is_some_and(|value| value == "off");
     if let Some(scope) = server.asynchronous.first() {
         let (whom, alter) = match (&scope.role, &scope.database) {

@@ -20,7 +20,7 @@ pub(super) fn ask(config: &run::Request, is_read: bool) -> Option<Finding> {
 fn unasked(address: &str, slot: &str) -> Finding {
     Side::Postgres
         .ok("relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
-        .why("what a relay says of itself counts for more than what its slot looks like")
+        .why("what the relay reports is more reliable than what its slot shows")
         .fix("--http with the address that the relay serves, if it runs on this machine")
 }
 

@@ -42,7 +42,7 @@ const MANY_ROWS: i64 = 10_000;
 
 /// What a change of the publication does not do.
 const OLDER_ROWS: &str =
-    "a change counts for rows committed after it: the slot sends older ones by the publication of their time";
+    "a change counts for rows committed after it: the slot sends older ones with the publication as it was then";
 
 /// What was found in all tables.
 #[derive(Debug, Default)]
@@ -198,8 +198,8 @@ fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
     let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
     columns
         .map(|name| {
-            SIDE.warn("schedule", format!("column {name}: rows for later go out at once"))
-                .why("walrelay publishes when a row is committed; it waits for no time, and retries nothing by it")
+            SIDE.warn("schedule", format!("column {name}: rows meant for later are published at once"))
+                .why("walrelay publishes a row when it is committed: this column neither delays it nor retries it")
                 .fix(match without_scheduled(config, table, name) {
                     Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
                     None => "insert such rows when they are due".to_owned(),
@@ -222,11 +222,11 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
             format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
         }
         TopicSetting::Template(_) | TopicSetting::Regex { .. } => {
-            format!("insert it corrected: DELETE FROM {} …; and the row that was meant", table.sql_name())
+            format!("delete the row and insert it again with correct values: DELETE FROM {} …;", table.sql_name())
         }
     };
     Some(match config.bad_rows.action {
-        Action::Stop => SIDE.fail("rows", text).why("the relay stops in front of the first of them").fix(fix),
+        Action::Stop => SIDE.fail("rows", text).why("the relay stops before the first of them").fix(fix),
         Action::DeadLetter => {
             SIDE.warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
         }
@@ -368,7 +368,7 @@ pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Findin
                 "largest_row",
                 format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
             )
-            .why("the relay stops in front of it")
+            .why("the relay stops before it")
             .fix(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
     })
 }

@@ -300,7 +300,7 @@ impl<'r> Replay<'r> {
 
     /// The client gave up: another one is to take everything that has not been reported, in the order that it had.
     fn begin_again(&mut self, failure: &Failure) -> Result<(), CommandError> {
-        tracing::warn!(reason = %failure, "the client is replaced: what was under way is sent again");
+        tracing::warn!(reason = %failure, "replacing the client; records in flight are sent again");
         self.sink.restart().map_err(Error::from)?;
         for (_, flight) in std::mem::take(&mut self.flights).into_iter().rev() {
             self.queue.push_front(flight);
@@ -363,7 +363,7 @@ impl<'r> Replay<'r> {
     fn tell(&mut self, failure: &Failure) {
         if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             self.told = Some(Instant::now());
-            tracing::warn!(reason = %failure, "waiting: nothing is lost");
+            tracing::warn!(reason = %failure, "waiting for the destination; no data lost");
         }
     }
 
@@ -399,7 +399,7 @@ fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, Stri
         Some(topic) if topic == request.topic => Err("it was meant for the dead-letter topic itself".to_owned()),
         Some(topic) => Ok(topic),
         None => match entry.topic {
-            Some(topic) => Err(format!("\"{topic}\" is no topic name; --default-topic says where it goes instead")),
+            Some(topic) => Err(format!("\"{topic}\" is not a topic name; --default-topic says where it goes instead")),
             None => Err("where it was meant for is not known; --default-topic says where it goes".to_owned()),
         },
     }

@@ -94,7 +94,7 @@ pub fn prune(
         return Err(CommandError::FlagNeeded {
             flag: "--force",
             why: format!(
-                "--older-than {} is below a minute: such rows may be on their way",
+                "--older-than {} is below a minute: such rows may not be published yet",
                 duration(request.older_than)
             ),
             example: "walrelay prune --older-than 1h".to_owned(),
@@ -295,7 +295,7 @@ impl Round<'_> {
         );
         writeln!(
             out,
-            "{}: rows from before the slot stay, published or not. To publish what never was: {}; to delete what was, by that or otherwise: --force",
+            "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
             table.target.name,
             self.typed.complete(&publish)
         )?;

@@ -295,7 +295,7 @@ fn open(
     for publication in old {
         (voice.say)(&format!("dropped publication \"{publication}\""))?;
     }
-    let rows = if plan.source.is_some() { "rows committed behind the cut" } else { "rows committed from the cut on" };
+    let rows = if plan.source.is_some() { "rows committed after the cut" } else { "rows committed from the cut on" };
     Ok((voice.say)(&format!("opened {}: their relays publish {rows}", plan.shown()))?)
 }
 

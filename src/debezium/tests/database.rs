@@ -44,7 +44,7 @@ fn the_slot_must_be_one_of_pgoutput() {
 #[test]
 fn another_database_is_refused() {
     let mysql = SERVER.replace("postgresql.PostgresConnector", "mysql.MySqlConnector");
-    noted(&translated(&[&mysql]), "debezium.source.connector.class", Severity::Refused, "no PostgreSQL connector");
+    noted(&translated(&[&mysql]), "debezium.source.connector.class", Severity::Refused, "not a PostgreSQL connector");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn columns_that_are_not_captured_are_not_there() {
     assert!(translation.tables.is_empty());
     let only = server("debezium.source.column.include.list=public.outbox.(id|payload)").connect.captured();
     assert!(only.capture_column("public.outbox", "id") && !only.capture_column("public.outbox", "secret"));
-    of_key("column.exclude.list", "a(b", Severity::Refused, "no regular expression");
+    of_key("column.exclude.list", "a(b", Severity::Refused, "not a regular expression");
 }
 
 #[test]
@@ -70,6 +70,6 @@ fn tables_are_expressions() {
     };
     assert!(captures("public", "outbox") && captures("shop", "events") && !captures("public", "outbox2"));
     assert!(server("").tables.is_empty());
-    of_key("table.include.list", "a(b", Severity::Refused, "no regular expression");
+    of_key("table.include.list", "a(b", Severity::Refused, "not a regular expression");
     of_key("table.include.list", "public.outbox", Severity::NotNeeded, "--table public.outbox");
 }

@@ -89,7 +89,7 @@ fn a_later_file_beats_an_earlier_one() {
 fn files_that_are_no_set_up_are_errors() {
     let message = |files: &[&str]| read_all(files, &[]).err().expect("must fail").to_string();
     assert!(message(&["a=b"]).contains("no file holds a connector"));
-    assert!(message(&["{\"a\": "]).contains("line 1: this is no JSON"));
+    assert!(message(&["{\"a\": "]).contains("line 1: this is not JSON"));
     assert!(message(&["[1]"]).contains("a JSON object is wanted"));
     assert!(message(&["{\"a\": {\"b\": 1}, \"connector.class\": \"x\"}"]).contains("\"a\" is to be a text"));
     assert!(message(&["a=\\u12"]).contains("line 1: "));

@@ -85,7 +85,7 @@ fn other_log_ins_name_librdkafkas_properties() {
         Severity::Refused,
         "sasl.mechanism",
     );
-    noted(&jaas("nonsense", "PLAIN"), key, Severity::Refused, "no JAAS");
+    noted(&jaas("nonsense", "PLAIN"), key, Severity::Refused, "not a JAAS");
     let oauth = server(
         "debezium.sink.kafka.producer.sasl.jaas.config=a.OAuthBearerLoginModule required clientId=\"i\" clientSecret=\"s\" scope=\"x\";\n\
          debezium.sink.kafka.producer.sasl.login.callback.handler.class=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler\n\

@@ -88,7 +88,7 @@ impl Translator {
         for (_, option) in options.iter() {
             self.warn(
                 option,
-                format!("Kafka Connect looks at it only beside {key}, which the connector does not name"),
+                format!("Kafka Connect looks at it only together with {key}, which the connector does not name"),
             );
         }
         if let Some(class) = theirs {

@@ -61,7 +61,7 @@ impl Translator {
                 "sslmode" if SSL_MODES.contains(&text.as_str()) => value.text = text,
                 "sslmode" => self.refuse(value, format!("\"{text}\" is none of {}", SSL_MODES.join(", "))),
                 "port" if text.parse::<u16>().is_ok_and(|port| port > 0) => value.text = text,
-                "port" => self.refuse(value, format!("\"{text}\" is no port: 1 to 65535")),
+                "port" => self.refuse(value, format!("\"{text}\" is not a port: 1 to 65535")),
                 _ => {}
             }
         }
@@ -92,7 +92,7 @@ impl Translator {
         match class {
             Some(class) if class.text.trim().ends_with("PostgresConnector") => self.not_needed(&class, "the same job"),
             Some(class) => {
-                let text = "this is no PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)";
+                let text = "this is not a PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)";
                 self.refuse(&class, text);
             }
             None => {}
@@ -144,7 +144,7 @@ impl Translator {
             if let Err((expression, problem)) = patterns.add(list, &value.text) {
                 let problem = problem.to_string();
                 let last = problem.lines().last().unwrap_or_default();
-                self.refuse(&value, format!("{expression:?} is no regular expression: {last}"));
+                self.refuse(&value, format!("{expression:?} is not a regular expression: {last}"));
             } else if is_of_columns {
                 self.out.connect.columns.push((list, value.text.clone()));
                 self.not_needed(

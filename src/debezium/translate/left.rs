@@ -136,7 +136,7 @@ pub(super) const CONNECTOR: Left = Left {
             "flush.lsn.source",
             Off,
             Warning,
-            "Debezium did not confirm to the slot itself: the slot may stand far behind, and all since then is published again",
+            "Debezium did not confirm to the slot itself: the slot's position may be far behind, and everything since then is published again",
         ),
         ("lsn.flush.mode", Always, Warning, "who confirms to the slot: walrelay does, what Kafka has acknowledged"),
         ("slot.stream.params", On, Warning, "options of the output plugin are walrelay's own"),

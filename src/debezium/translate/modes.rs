@@ -29,7 +29,7 @@ impl Translator {
                 self.out.connect.modes.money_digits = i32::from(digits);
                 self.not_needed(&value, "honoured in keys, headers and envelopes; it has no flag");
             }
-            Err(_) => self.refuse(&value, format!("\"{}\" is no number from 0 to 255", value.text.trim())),
+            Err(_) => self.refuse(&value, format!("\"{}\" is not a number from 0 to 255", value.text.trim())),
         }
     }
 

@@ -203,8 +203,10 @@ impl Translator {
         if let Some(config) = config {
             match jaas::parse(&config.text) {
                 Some(parsed) => self.log_in(parsed, mechanism.is_some(), &config),
-                None => self
-                    .refuse(&config, "this is no JAAS configuration; librdkafka has sasl.username and sasl.password"),
+                None => self.refuse(
+                    &config,
+                    "this is not a JAAS configuration; librdkafka has sasl.username and sasl.password",
+                ),
             }
         }
         self.kerberos(mechanism.as_ref());

@@ -110,7 +110,7 @@ impl Translator {
             if key.starts_with("tracing.") {
                 self.warn(
                     option,
-                    "tracing adds headers to records where OpenTelemetry's agent runs beside Debezium; none are added",
+                    "tracing adds headers to records where OpenTelemetry's agent runs with Debezium; none are added",
                 );
             } else {
                 let meant = nearest(key, OPTIONS).map(|meant| format!("; {meant} is")).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Translator {
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(placement));
         if found.is_none() {
             let text = format!(
-                "\"{placement}\" is no placement: header, envelope and partition are (Debezium dies of it at the first event)"
+                "\"{placement}\" is not a placement: header, envelope and partition are (Debezium ends with an error at the first event)"
             );
             self.refuse(list, text);
         }

@@ -135,7 +135,7 @@ enum Null {
 
 const ANOTHER_TIME: &str =
     "of a type with infinity or 24:00, and that is its default, of which Debezium makes another time";
-const LEFT_OUT: &str = "of a type that Debezium leaves out of its records, and so its task ends where the router looks for the column (additional columns: table.field.additional.missing=ignore passes over it)";
+const LEFT_OUT: &str = "of a type that Debezium leaves out of its records, and so its task ends where the router looks for the column (additional columns: table.field.additional.missing=ignore skips it)";
 const NO_BYTES: &str = "bytes, of which this converter writes no text that can be had here: set binary.handling.mode, or a converter for bytes";
 const BYTES_ALONE: &str = "no bytea, and the converter takes bytes alone";
 const JAVA_DATE: &str =

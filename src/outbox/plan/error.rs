@@ -137,7 +137,7 @@ impl PlanError {
     pub fn hint(&self) -> String {
         match self {
             Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => {
-                format!("{widen} -- rows committed before that come by the old list all the same: {}", anew(slot, table))
+                format!("{widen} -- rows committed before that are still sent with the old columns: {}", anew(slot, table))
             }
             Self::Lacks { cause: Some(Cause::Past { slot, renamed }), lacks, table, .. }
                 if !renamed || lacks.iter().any(Lack::is_open) =>
@@ -206,9 +206,7 @@ fn joined(lacks: &[Lack]) -> String {
 fn because(cause: Option<&Cause>) -> &'static str {
     match cause {
         Some(Cause::ColumnList { .. }) => "the publication's column list hides what is needed: ",
-        Some(Cause::Past { .. }) => {
-            "a row was committed before its table was published with the columns that it is published with now: "
-        }
+        Some(Cause::Past { .. }) => "a row was committed when its table was published with other columns than now: ",
         None => "",
     }
 }

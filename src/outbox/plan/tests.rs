@@ -195,7 +195,7 @@ fn a_column_that_only_the_publication_hides_is_brought_in_by_sql() {
     let error = planned(&texts("id type"), &Mapping::default()).unwrap_err().because(list);
     assert!(error.to_string().starts_with("the publication's column list hides what is needed: table shop.outbox"));
     let hint = error.hint();
-    assert!(hint.starts_with("ALTER x; -- rows committed before that come by the old list all the same: "), "{hint}");
+    assert!(hint.starts_with("ALTER x; -- rows committed before that are still sent with the old columns: "), "{hint}");
     assert!(hint.contains("walrelay teardown --slot s --yes && walrelay setup --apply --slot s; "), "{hint}");
 }
 
@@ -206,7 +206,7 @@ fn rows_from_before_the_present_columns_need_a_new_slot_unless_another_column_ha
         planned(&texts(names), &Mapping::default()).unwrap_err().because(Cause::Past { slot, renamed })
     };
     let error = of_the_past("id type", true);
-    assert!(error.to_string().starts_with("a row was committed before its table was published with the columns"));
+    assert!(error.to_string().starts_with("a row was committed when its table was published with other columns"));
     let hint = error.hint();
     assert!(hint.contains("walrelay teardown --slot s --yes && walrelay setup --apply --slot s; "), "{hint}");
     assert!(hint.contains("walrelay republish --table shop.outbox --where SQL"), "{hint}");

@@ -50,7 +50,7 @@ const fn keyword(name: &'static str, variable: &'static str, standing: Standing)
 
 use Standing::{Ignored, Only, Refused, Used};
 
-const NO_GSS: &str = "there is no GSSAPI encryption here: use sslmode";
+const NO_GSS: &str = "GSSAPI encryption is not supported: use sslmode";
 const NO_OAUTH: &str = "there is no OAuth flow here: --source-password-command COMMAND prints the token";
 const NO_CRL: &str = "revocation lists are not looked at";
 const NO_KEYS: &str = "SCRAM keys are not taken: give the password";

@@ -205,6 +205,14 @@ pub enum TargetSessionAttrs {
     PreferStandby,
 }
 
+/// The word that a user types for it.
+impl fmt::Display for TargetSessionAttrs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = resolve::SESSION_ATTRS.iter().find(|(_, attrs)| attrs == self);
+        f.write_str(word.map_or("any", |(word, _)| *word))
+    }
+}
+
 /// TCP keepalives; `None` is the caller's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalives {

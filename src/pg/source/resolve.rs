@@ -128,7 +128,7 @@ const SSL_MODES: [(&str, SslMode); 6] = [
 const CHANNEL_BINDINGS: [(&str, ChannelBinding); 3] =
     [("disable", ChannelBinding::Disable), ("prefer", ChannelBinding::Prefer), ("require", ChannelBinding::Require)];
 
-const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
+pub(super) const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
     ("any", TargetSessionAttrs::Any),
     ("read-write", TargetSessionAttrs::ReadWrite),
     ("read-only", TargetSessionAttrs::ReadOnly),

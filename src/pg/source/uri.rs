@@ -14,7 +14,7 @@ use super::keywords::Pair;
 const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];
 
 const BAD_PORT: Problem = Problem::MalformedUri("what follows a host's colon is not a port number");
-const BAD_IPV6: Problem = Problem::MalformedUri("an IPv6 address is to stand in brackets, as in [::1]:5432");
+const BAD_IPV6: Problem = Problem::MalformedUri("an IPv6 address must be in brackets, as in [::1]:5432");
 
 /// Takes the URI apart.
 pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, Problem> {

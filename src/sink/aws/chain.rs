@@ -62,7 +62,7 @@ pub enum AwsError {
     )]
     Sso(String),
     /// Roles lead in circles.
-    #[error("AWS profile {0:?}: source_profile leads on and on")]
+    #[error("AWS profile {0:?}: source_profile leads in a circle, or is nested too deeply")]
     Circle(String),
     /// A file cannot be read.
     #[error("cannot read {}: {reason}", path.display())]

@@ -104,7 +104,7 @@ impl KafkaSink {
     pub(super) fn count_partitions(&mut self, topic: &str) -> Result<i32, Failure> {
         let count = i32::try_from(self.ask(topic)?).unwrap_or(i32::MAX);
         if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
-            let text = format!("topic {topic} was created anew with fewer partitions");
+            let text = format!("topic {topic} was recreated with fewer partitions");
             self.shrunk = Some(client_failure(text));
         }
         Ok(count)

@@ -188,7 +188,7 @@ impl Cover {
             tracing::info!(
                 partitions,
                 commits = self.commits,
-                "a transaction is open in them, maybe one that a broker forgot to end: ending it"
+                "ending an open transaction in these partitions, maybe one that a broker forgot"
             );
             *self.began.insert(Instant::now())
         };

@@ -92,7 +92,7 @@ pub struct KafkaSink {
     passed_over: u32,
     /// The client reaches nobody any more, and another one would: it is to be made anew.
     lost: bool,
-    /// A topic was created anew with fewer partitions: where its records go has changed.
+    /// A topic was recreated with fewer partitions: where its records go has changed.
     shrunk: Option<Failure>,
     /// What waits for a producer that could not begin for want of a right, until something is delivered.
     forbidden: Option<Failure>,

@@ -239,7 +239,7 @@ fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Setting
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
     match outcome {
-        None => tracing::info!(topic = TOPIC, "created"),
+        None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // It may be there all the same.
         Some(code) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|found| is_there(&found)) => {

@@ -123,9 +123,10 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
         "retries" => {
             refuse_unless(value == "2147483647", "an outage of Kafka is waited out, a record is retried indefinitely")
         }
-        "enable.gapless.guarantee" => {
-            refuse_unless(is_on, "without it records behind a refused batch are written before its action is decided")
-        }
+        "enable.gapless.guarantee" => refuse_unless(
+            is_on,
+            "without it, records after a refused batch would be written before that one is handled",
+        ),
         "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
         "transactional.id" => refuse("transactions are not the user's to begin here"),
         "max.in.flight.requests.per.connection" => in_flight_requests(value),

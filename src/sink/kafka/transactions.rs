@@ -300,7 +300,7 @@ impl KafkaSink {
     pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
         let refused = || self.producer.begin_transaction().err();
         let error = self.transactions.as_ref().is_some_and(Transactions::is_open).then(refused).flatten()?;
-        Some(broken("go on with its transaction", &error))
+        Some(broken("continue its transaction", &error))
     }
 
     pub(super) fn abort(&mut self) {

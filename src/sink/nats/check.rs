@@ -141,7 +141,7 @@ pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
 fn unreachable(failure: &Failure) -> Finding {
     let found = SIDE.fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
             .fix("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),

@@ -134,7 +134,7 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
         (_, _) if alone => found
             .why("nothing else could be looked at here")
             .fix("--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS"),
-        (_, _) => found.why("another host of --to answers").fix("start it, or take it out of --to"),
+        (_, _) => found.why("another host of --to answers").fix("start it, or remove it from --to"),
     }
 }
 

@@ -83,7 +83,7 @@ async fn may_not_add(link: &mut Link, stream: &str) -> Result<Option<String>, Fa
 fn unreachable(failure: &Failure) -> Finding {
     let found = SIDE.fail("connection", failure.text.clone());
     match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the log-in").fix(hint),
+        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
         (_, _) => found
             .why("nothing else could be looked at here")
             .fix("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),

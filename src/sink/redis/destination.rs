@@ -126,7 +126,7 @@ impl ScratchStream {
             Some(Token::Integer(number)) => Ok(number),
             Some(Token::Error(error)) => Err(self.failed(what, &String::from_utf8_lossy(error))),
             Some(Token::Text(_) | Token::Bytes(_) | Token::Null | Token::Array(_)) | None => {
-                Err(self.failed(what, "its reply is no number"))
+                Err(self.failed(what, "its reply is not a number"))
             }
         }
     }

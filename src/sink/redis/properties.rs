@@ -174,7 +174,7 @@ fn wait(given: &Given) -> Result<Wait, SettingError> {
     };
     // WAIT without a limit would hold the connection for as long as a replica is missing.
     if patience < Duration::from_millis(1) || patience > Duration::from_secs(30) {
-        return Err(given.invalid("a time from 1 ms to 30 s behind the comma", None));
+        return Err(given.invalid("a time from 1 ms to 30 s after the comma", None));
     }
     Ok(Wait { replicas, patience })
 }

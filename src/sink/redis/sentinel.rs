@@ -57,7 +57,7 @@ fn of_reply(address: &str, reply: &[u8]) -> Result<Option<Server>, Failure> {
             let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
             port.map(|port| Some(Server { host, port })).ok_or_else(|| broken(address, "its reply has no port"))
         }
-        _other => Err(broken(address, "it is no Sentinel")),
+        _other => Err(broken(address, "it is not a Sentinel")),
     }
 }
 

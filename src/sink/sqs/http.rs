@@ -66,7 +66,7 @@ impl Link {
         loop {
             self.socket.turn().await?;
             match read(self.socket.input()) {
-                Err(Garbled) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP")),
+                Err(Garbled) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP")),
                 Ok(None) => {}
                 Ok(Some((answer, length))) => {
                     self.socket.consume(length);

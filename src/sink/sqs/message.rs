@@ -164,7 +164,7 @@ impl Form {
             _ if self.base64 => None,
             Ok(text) if is_text(text) => None,
             Ok(_) => Some("the payload has characters that a message cannot have (-X body=base64)"),
-            Err(_) => Some("the payload is no text in UTF-8 (-X body=base64)"),
+            Err(_) => Some("the payload is not UTF-8 text (-X body=base64)"),
         }
     }
 

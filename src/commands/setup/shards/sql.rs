@@ -108,7 +108,7 @@ pub(super) fn script(request: &Request, shards: &Shards, plan: &Plan) -> String 
     let old: Vec<_> = plan.source.iter().flat_map(|source| &source.members).collect();
     let drop_slot = |name: &str| format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name));
     part(
-        "Only once the old slots have confirmed a position behind the cut (SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots),\nand their relays are stopped.",
+        "Only once the old slots have confirmed a position after the cut (SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots),\nand their relays are stopped.",
         old.iter().map(|member| drop_slot(&member.slot)).collect(),
         false,
     );

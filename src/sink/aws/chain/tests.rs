@@ -104,7 +104,7 @@ fn a_profile_has_keys_or_a_program_that_prints_them_and_says_what_it_lacks() {
     assert_eq!((found.id.as_str(), token(&found)), ("AKID-P", Some("t")));
     assert!(refused(&of("sso")).contains("aws configure export-credentials"));
     assert_eq!(refused(&of("role")), "AWS profile \"role\": source_profile or credential_source is missing");
-    assert!(refused(&of("circle")).contains("leads on and on"));
+    assert!(refused(&of("circle")).contains("in a circle"));
     assert_eq!(refused(&of("nobody")), "there is no AWS profile \"nobody\"");
     assert_eq!(surroundings(&of("default")).region().as_deref(), Some("eu-west-3"));
 }

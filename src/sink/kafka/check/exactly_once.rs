@@ -29,7 +29,7 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
         Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
         None => SIDE
             .ok("transactional_id", format!("whether transactions are allowed as {id} is not looked at"))
-            .why(format!("{TRANSACTION_MAX_TIMEOUT} has no bound here, and asking would end those of a relay")),
+            .why(format!("{TRANSACTION_MAX_TIMEOUT} has no limit here, and asking would end those of a relay")),
         Some(Err(refusal)) => {
             let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
@@ -39,7 +39,7 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
                     &format!("--transactional-id {id}"),
                 ))
             } else {
-                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state wants as many brokers as it has replicas").fix(
+                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state needs as many brokers as it has replicas").fix(
                     "server.properties of the brokers: transaction.state.log.replication.factor and transaction.state.log.min.isr, at most the number of brokers",
                 )
             }

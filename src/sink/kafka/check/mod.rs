@@ -221,7 +221,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
 /// A topic that the user may not see: it may be there.
 fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
     SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
-        .why("the relay waits in front of its first record")
+        .why("the relay waits before its first record")
         .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted)))
 }
 
@@ -249,7 +249,7 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
                 } else {
                     SIDE.warn("topics", text)
                 };
-                found.why("the relay waits in front of its first record").fix(create(kafka, name))
+                found.why("the relay waits before its first record").fix(create(kafka, name))
             })
             .collect(),
     }
@@ -384,7 +384,7 @@ fn too_small(
                 "record_size",
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
-            .why("the broker refuses it, and the relay stops in front of it")
+            .why("the broker refuses it, and the relay stops before it")
             .fix(alter(kafka, name, "max.message.bytes", room)),
         );
     }
@@ -394,7 +394,7 @@ fn too_small(
                 "record_size",
                 format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
             )
-            .why("the client refuses it, and the relay stops in front of it")
+            .why("the client refuses it, and the relay stops before it")
             .fix(format!("walrelay run -X message.max.bytes={room}")),
         );
     }

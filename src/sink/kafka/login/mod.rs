@@ -383,13 +383,13 @@ impl Shared {
             match self.ask() {
                 Ok(fresh) => {
                     if std::mem::take(&mut failing) {
-                        tracing::info!(property = self.property, "there are new credentials for Kafka again");
+                        tracing::info!(property = self.property, "Kafka credentials renewed");
                     }
                     self.take(fresh);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::error!(%error, "no new credentials for Kafka; the present ones are used until they expire; asking again");
+                        tracing::error!(%error, "no new credentials for Kafka; the current ones are used until they expire; asking again");
                     }
                     self.retry_later();
                 }
