@@ -7,7 +7,7 @@ pub(super) const HELP: &str = "\
 Reads the dead-letter topic from its first record to the end that it has now. With --replay each record goes to the topic that it was \
 meant for, with its key, payload, headers and time, and the partition that the key or --partition-column gave it; what fails again \
 stays. What was published again is remembered in the dead-letter topic, and left out from then on. It can be stopped, killed and run \
-again: nothing is lost, and a kill repeats a second's worth at most. One replay at a time. A replayed record comes behind later \
+again: nothing is lost, and a kill repeats a second's worth at most. One replay at a time. A replayed record comes after later \
 records of its key.
 
   walrelay dead-letters
@@ -26,7 +26,7 @@ pub(super) const CODES: [(u8, &str); 4] = [
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args)]
 pub struct DeadLettersArgs {
-    /// Publish them again to where they were meant for
+    /// Publish them again, each to the topic that it was meant for
     #[arg(long, conflicts_with = "show")]
     pub replay: bool,
 

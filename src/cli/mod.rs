@@ -55,7 +55,7 @@ Needs SELECT, INSERT, UPDATE (to lock) and DELETE on the table.
   walrelay republish --where \"status = 'PENDING'\" --apply";
 
 const PRUNE_HELP: &str = "\
-Lists the old rows in one snapshot, commits a logical message behind them, waits until the slot has confirmed it, and deletes \
+Lists the old rows in one snapshot, commits a logical message after them, waits until the slot has confirmed it, and deletes \
 in short transactions what is still as it was listed. While the relay is stopped, it waits. It refuses to run without the slot. \
 Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its owner.
 
@@ -63,9 +63,9 @@ Needs SELECT, UPDATE (to lock) and DELETE on the table; with --partitions its ow
 
 const BACKFILL_HELP: &str = "\
 For rows that are in the table and were never in the slot: they become the records that the relay would have made of them, and are \
-not rewritten. Needs SELECT on the table, and a slot that setup --apply created, since that writes down which rows are older. The relay \
-may run meanwhile: a row is published by exactly one of both. Takes the flags of `run`; without --bad-row-at and the like a row that \
-cannot be published stops it. The same command resumes after a stop or a crash behind what was acknowledged.
+not rewritten. Needs SELECT on the table, and a slot that setup --apply created, since that records which rows are older. The relay \
+may run meanwhile: exactly one of the two publishes a row. Takes the flags of `run`; without --bad-row-at and the like a row that \
+cannot be published stops it. After a stop or a crash, the same command resumes after the last acknowledged row.
 
   walrelay backfill --table outbox --dry-run
   walrelay backfill --setup --table outbox --then-run";
@@ -108,7 +108,7 @@ pub enum Typed {
     /// Publish rows once more, or rows older than the slot, by deleting and inserting them; shows, unless --apply.
     #[command(after_help = help(REPUBLISH_HELP, &[(0, "done or shown"), (1, ""), (2, ""), (64, "")]))]
     Republish(RepublishArgs),
-    /// List the records of rows that could not be published, and publish them again to where they were meant for.
+    /// List the records of rows that could not be published, and publish them again to the topics that they were meant for.
     #[command(after_help = help(dead_letters::HELP, &dead_letters::CODES))]
     DeadLetters(DeadLettersArgs),
     /// Publish rows that are older than the slot, once each, without rewriting them.
@@ -178,8 +178,8 @@ pub struct PasswordArgs {
     #[arg(long, value_name = "FILE")]
     pub source_password_file: Option<String>,
 
-    /// Run this program, without a shell, for at most 10 s; the first line that it prints is the password, as tokens of clouds
-    /// need it; at each connection, but not twice a minute [default: none]
+    /// Run this program, without a shell, for at most 10 s; the first line that it prints is the password, such as a cloud's
+    /// token; at each connection, at most once a minute [default: none]
     #[arg(long, value_name = "COMMAND", conflicts_with = "source_password_file")]
     pub source_password_command: Option<String>,
 }

@@ -237,7 +237,7 @@ pub struct BackfillArgs {
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
 
-    /// Rows a second at most: 500 or 500/s [default: no bound]
+    /// Rows a second at most: 500 or 500/s [default: no limit]
     #[arg(long, value_name = "N/s")]
     pub rate: Option<String>,
 

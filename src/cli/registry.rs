@@ -19,7 +19,7 @@ pub struct RegistryArgs {
     #[arg(long, value_name = "USER")]
     pub schema_registry_user: Option<String>,
 
-    /// With --schema-registry-user: the password; @FILE reads it from a file, again at each question [default: empty]
+    /// With --schema-registry-user: the password; @FILE reads it from a file, again at each request [default: empty]
     #[arg(long, value_name = "PASSWORD")]
     pub schema_registry_password: Option<String>,
 

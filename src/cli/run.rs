@@ -257,12 +257,12 @@ pub struct OperationArgs {
     #[arg(long, value_name = "DURATION")]
     pub shutdown_timeout: Option<String>,
 
-    /// Disconnect from Postgres, and keep the slot's position, when a record is not acknowledged for so long; at least 100ms. Postgres
+    /// Disconnect from Postgres, and keep the slot's position, when a record is not acknowledged for this long; at least 100ms. Postgres
     /// can then restart or fail over while the destination is unavailable [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub disconnect_after: Option<String>,
 
-    /// /readyz says 503 when records are in flight and none was acknowledged for so long; at least 1s [default: 30s]
+    /// /readyz says 503 when records are in flight and none was acknowledged for this long; at least 1s [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub unready_after: Option<String>,
 

@@ -7,7 +7,7 @@ use clap::Args;
 #[command(next_help_heading = "Postgres")]
 pub struct ShardArgs {
     /// Run one of the N shards of `setup --shards N`: I/N, with I from 0. A name and a dash may come first, as in a pod's name:
-    /// walrelay-2/3. Publication and slot are those of the shard, after the names of the whole [default: none]
+    /// walrelay-2/3. Publication and slot then have the shard's number after their names: walrelay_2_of_3 [default: none]
     #[arg(long, value_name = "I/N")]
     pub shard: Option<String>,
 }

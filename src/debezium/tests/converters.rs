@@ -47,7 +47,7 @@ fn a_converters_options_belong_to_the_file_that_names_it() {
     let connector = r#"{"connector.class": "a.PostgresConnector", "value.converter.schemas.enable": "false"}"#;
     let translation = translated(&[connector, worker]);
     assert_eq!(translation.connect.value, Converter::Json(Json { schemas: true, numeric_decimals: false }));
-    noted(&translation, "value.converter.schemas.enable", Severity::Warning, "only beside value.converter");
+    noted(&translation, "value.converter.schemas.enable", Severity::Warning, "only together with value.converter");
 }
 
 #[test]
