@@ -71,6 +71,73 @@ fn a_log_in_with_a_password_is_translated() {
 }
 
 #[test]
+fn numbers_that_only_java_takes_become_the_nearest() {
+    let lines = [
+        ("batch.size", "0", "batch.size", "1"),
+        ("send.buffer.bytes", "-1", "socket.send.buffer.bytes", "0"),
+        ("receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", "0"),
+        ("connections.max.idle.ms", "-1", "connections.max.idle.ms", "0"),
+        ("request.timeout.ms", "2147483647", "request.timeout.ms", "900000"),
+        ("max.request.size", "2147483647", "message.max.bytes", "1000000000"),
+        ("metadata.max.age.ms", "86400000", "topic.metadata.refresh.interval.ms", "3600000"),
+        ("linger.ms", "1000000", "linger.ms", "900000"),
+    ];
+    for (java, value, ours, near) in lines {
+        let key = format!("debezium.sink.kafka.producer.{java}");
+        let translation = server(&format!("{key}={value}"));
+        assert_eq!(property(&translation, ours).as_deref(), Some(near), "{java}");
+        noted(&translation, &key, Severity::Warning, near);
+    }
+    // Java does not take it either.
+    let below = server("debezium.sink.kafka.producer.linger.ms=-5");
+    assert_eq!(property(&below, "linger.ms").as_deref(), Some("-5"));
+    let empty = server("debezium.sink.kafka.producer.linger.ms=");
+    assert_eq!(property(&empty, "linger.ms"), None);
+    noted(&empty, "debezium.sink.kafka.producer.linger.ms", Severity::NotNeeded, "empty");
+}
+
+#[test]
+fn a_level_counts_for_the_codec_that_it_names() {
+    let of = |codec: &str| {
+        let prefix = "debezium.sink.kafka.producer.compression";
+        server(&format!("{prefix}.type={codec}\n{prefix}.gzip.level=9\n{prefix}.lz4.level=17\n{prefix}.zstd.level=3"))
+    };
+    for (codec, level) in [("gzip", Some("9")), ("lz4", Some("12")), ("zstd", Some("3")), ("none", None)] {
+        assert_eq!(property(&of(codec), "compression.level").as_deref(), level, "{codec}");
+    }
+    noted(&of("gzip"), "debezium.sink.kafka.producer.compression.lz4.level", Severity::NotNeeded, "not lz4");
+}
+
+#[test]
+fn pauses_between_connections_are_bounded_as_java_does_it() {
+    let of = |lines: &str| {
+        let lines = lines.lines().map(|line| format!("debezium.sink.kafka.producer.reconnect.backoff.{line}"));
+        let translation = server(&lines.collect::<Vec<_>>().join("\n"));
+        ["reconnect.backoff.ms", "reconnect.backoff.max.ms"]
+            .map(|name| property(&translation, name).unwrap_or_default())
+    };
+    assert_eq!(of("ms=5000"), ["5000", "5000"]);
+    assert_eq!(of("ms=5000\nmax.ms=1000"), ["1000", "1000"]);
+    assert_eq!(of("ms=500\nmax.ms=1000"), ["500", "1000"]);
+    assert_eq!(of("max.ms=700"), ["", "700"]);
+}
+
+#[test]
+fn a_mechanism_that_is_not_built_in_is_refused_where_sasl_is_asked_for() {
+    let key = "debezium.sink.kafka.producer.sasl.mechanism";
+    let of = |mechanism: &str, protocol: &str| {
+        let module = "sasl.jaas.config=a.ScramLoginModule required username=u password=p;";
+        let lines = [&format!("sasl.mechanism={mechanism}"), &format!("security.protocol={protocol}"), module];
+        server(&lines.map(|line| format!("debezium.sink.kafka.producer.{line}")).join("\n"))
+    };
+    for mechanism in ["scram-sha-256", "GSSAPI", "AWS_MSK_IAM"] {
+        noted(&of(mechanism, "sasl_ssl"), key, Severity::Refused, "not built in");
+        noted(&of(mechanism, "SSL"), key, Severity::NotNeeded, "no SASL");
+    }
+    of("SCRAM-SHA-256", "SASL_SSL").verdict(false).unwrap();
+}
+
+#[test]
 fn other_log_ins_name_librdkafkas_properties() {
     let key = "debezium.sink.kafka.producer.sasl.jaas.config";
     noted(

@@ -2,6 +2,8 @@
 //!
 //! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
 
+use std::ops::RangeInclusive;
+
 use super::Translator;
 use crate::debezium::jaas::{self, Jaas};
 use crate::debezium::keys::Value;
@@ -107,6 +109,33 @@ const PROPERTIES: [(&str, Action); 71] = [
     ("value.converter.", NotNeeded("the producer does not look at converters")),
 ];
 
+/// Numbers: Java's name, the least that Java takes, and what librdkafka takes.
+const NUMBERS: [(&str, i64, RangeInclusive<i64>); 16] = [
+    ("linger.ms", 0, 0..=900_000),
+    ("batch.size", 0, 1..=2_147_483_647),
+    ("max.request.size", 0, 1_000..=1_000_000_000),
+    ("request.timeout.ms", 0, 1..=900_000),
+    // Java's -1 leaves the size to the system, as librdkafka's 0 does.
+    ("send.buffer.bytes", -1, 0..=100_000_000),
+    ("receive.buffer.bytes", -1, 0..=100_000_000),
+    ("retry.backoff.ms", 0, 1..=300_000),
+    ("retry.backoff.max.ms", 0, 1..=300_000),
+    ("reconnect.backoff.ms", 0, 0..=3_600_000),
+    ("reconnect.backoff.max.ms", 0, 0..=3_600_000),
+    // Below 0 it is never in Java, as with librdkafka's 0.
+    ("connections.max.idle.ms", i64::MIN, 0..=2_147_483_647),
+    ("metadata.max.age.ms", 0, 1..=3_600_000),
+    ("socket.connection.setup.timeout.ms", i64::MIN, 1_000..=2_147_483_647),
+    ("compression.gzip.level", -1, -1..=9),
+    ("compression.lz4.level", 1, 1..=12),
+    ("compression.zstd.level", -131_072, 1..=12),
+];
+
+/// Mechanisms that are built in.
+const MECHANISMS: [&str; 4] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
+
+const NO_OTHER: &str = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are built in";
+
 impl Translator {
     pub(super) fn producer(&mut self) {
         match self.job.producer.take_filled("bootstrap.servers") {
@@ -120,6 +149,8 @@ impl Translator {
         self.serializers();
         self.sasl();
         self.tls();
+        self.levels();
+        self.reconnects();
         let rest = std::mem::take(&mut self.job.producer);
         for (key, value) in rest.iter() {
             self.plain_property(key, value);
@@ -142,10 +173,50 @@ impl Translator {
     fn plain_property(&mut self, key: &str, value: &Value) {
         let action = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
         match action.map(|(_, action)| *action) {
-            Some(Becomes(name)) => self.property(name, value.text.trim(), &value.origin),
+            Some(Becomes(name)) => self.becomes(key, name, value),
             Some(NotNeeded(text)) => self.not_needed(value, text),
             Some(Lost(text)) => self.warn(value, text),
             None => self.warn(value, "the producer of today knows no such property"),
+        }
+    }
+
+    /// A number that Java takes and librdkafka does not becomes the nearest that it takes.
+    fn becomes(&mut self, key: &str, name: &str, value: &Value) {
+        let text = value.text.trim();
+        if text.is_empty() && self.is_server() {
+            return self.not_needed(value, "Quarkus takes an empty value for none");
+        }
+        let near = NUMBERS.iter().find(|(number, ..)| *number == key).and_then(|(_, least, taken)| {
+            let number = text.parse::<i64>().ok().filter(|number| number >= least && !taken.contains(number))?;
+            Some((number.clamp(*taken.start(), *taken.end()), taken))
+        });
+        let Some((near, taken)) = near else { return self.property(name, text, &value.origin) };
+        self.property(name, near.to_string(), &value.origin);
+        self.warn(value, format!("librdkafka takes {} to {}, so that {near} counts", taken.start(), taken.end()));
+    }
+
+    /// A level counts for the codec that it names.
+    fn levels(&mut self) {
+        let codec = self.job.producer.get("compression.type").map(|codec| codec.text.trim().to_ascii_lowercase());
+        for other in ["gzip", "lz4", "zstd"].into_iter().filter(|other| codec.as_deref() != Some(other)) {
+            if let Some(level) = self.job.producer.take(&format!("compression.{other}.level")) {
+                self.not_needed(&level, format!("compression.type is not {other}"));
+            }
+        }
+    }
+
+    /// As Java has it: the longest pause is the first one where that alone is given, and bounds it otherwise.
+    fn reconnects(&mut self) {
+        let (first, longest) = ("reconnect.backoff.ms", "reconnect.backoff.max.ms");
+        let producer = &mut self.job.producer;
+        let number = |value: &Value| value.text.trim().parse::<i64>().ok();
+        let Some(pause) = producer.get(first).filter(|pause| number(pause).is_some()).cloned() else { return };
+        match producer.get(longest).cloned() {
+            None => producer.insert(longest.to_owned(), pause),
+            Some(bound) if number(&bound).is_some_and(|bound| number(&pause).is_some_and(|pause| pause > bound)) => {
+                producer.insert(first.to_owned(), Value { text: bound.text, ..pause });
+            }
+            Some(_) => {}
         }
     }
 
@@ -197,8 +268,8 @@ impl Translator {
                 self.refuse(&class, "a Java class that logs in: librdkafka has sasl.mechanism, sasl.username, sasl.password and sasl.oauthbearer.*");
             }
         }
-        if let Some(mechanism) = &mechanism {
-            self.property("sasl.mechanism", mechanism.text.trim(), &mechanism.origin);
+        if let Some(named) = &mechanism {
+            self.mechanism(named);
         }
         if let Some(config) = config {
             match jaas::parse(&config.text) {
@@ -212,18 +283,32 @@ impl Translator {
         self.kerberos(mechanism.as_ref());
     }
 
+    /// Java's names of them are in capitals, and nothing else.
+    fn mechanism(&mut self, named: &Value) {
+        let text = named.text.trim();
+        if MECHANISMS.contains(&text) {
+            self.property("sasl.mechanism", text, &named.origin);
+        } else if self.sasl_protocol().is_some() {
+            self.refuse(named, format!("\"{text}\" is not built in: {NO_OTHER}"));
+        } else {
+            self.not_needed(named, "security.protocol asks for no SASL");
+        }
+    }
+
     /// What Java logs in with where nobody names a mechanism.
     fn kerberos(&mut self, mechanism: Option<&Value>) {
-        const NO_KERBEROS: &str =
-            "Kerberos (GSSAPI) is not built in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are";
-        if let Some(mechanism) = mechanism.filter(|value| value.text.trim().eq_ignore_ascii_case("GSSAPI")) {
-            return self.refuse(mechanism, NO_KERBEROS);
-        }
-        let protocol = self.job.producer.get("security.protocol").cloned();
-        let protocol = protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"));
+        let protocol = self.sasl_protocol().filter(|_| mechanism.is_none());
         if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {
-            self.refuse(&protocol, format!("sasl.mechanism is missing, so that Java takes GSSAPI: {NO_KERBEROS}"));
+            let text =
+                format!("sasl.mechanism is missing, so that Java takes GSSAPI, which is not built in: {NO_OTHER}");
+            self.refuse(&protocol, text);
         }
+    }
+
+    /// `security.protocol`, if it asks for SASL.
+    fn sasl_protocol(&self) -> Option<Value> {
+        let protocol = self.job.producer.get("security.protocol").cloned();
+        protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"))
     }
 
     fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &Value) {
