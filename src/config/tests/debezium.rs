@@ -71,19 +71,19 @@ fn check_shows_what_an_old_set_up_means() {
     assert_eq!((request.json, request.config.slot.as_str()), (true, "s"));
 }
 
-/// One line more, which `run` refuses by its key and line; `check` says the same.
+/// Lines more, of which `run` refuses the first by its key and line; `check` says the same.
 #[track_caller]
-fn both_refuse(line: &str) {
+fn both_refuse(lines: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let old = old_set_up(&dir, line);
+    let old = old_set_up(&dir, lines);
     let of_run = refused(&["run", "--from-debezium", &old]);
     let invocation = parse_in(&environment(&[]), &["check", "--from-debezium", &old]).unwrap();
     let Task::CheckDebezium(review) = invocation.task else { panic!("no check") };
-    let of_check = Exit::Wrong(review.verdict.expect_err(line)).to_string();
-    assert_eq!(of_run, of_check, "{line}");
-    let (key, _) = line.split_once('=').unwrap();
+    let of_check = Exit::Wrong(review.verdict.expect_err(lines)).to_string();
+    assert_eq!(of_run, of_check, "{lines}");
+    let (key, _) = lines.split_once('=').unwrap();
     let key = format!("{key} ({old}, line 17)");
-    assert!(of_run.contains(&key), "{line}: {of_run}");
+    assert!(of_run.contains(&key), "{lines}: {of_run}");
 }
 
 #[test]
@@ -103,10 +103,35 @@ fn check_and_run_judge_an_old_set_up_alike_and_name_its_keys() {
         "debezium.transforms.o.route.topic.regex=(",
         "debezium.source.topic.prefix=${nothing}",
         "debezium.source.plugin.name=wal2json",
+        "debezium.sink.kafka.producer.client.dns.lookup=default",
     ] {
         both_refuse(line);
     }
 }
+
+/// What librdkafka sees when a client is created, and not before.
+#[test]
+fn check_and_run_refuse_files_and_properties_that_no_client_can_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let rubbish = dir.path().join("rubbish.pem");
+    fs::write(&rubbish, "rubbish").unwrap();
+    let rubbish = format!("ssl.truststore.location={}", rubbish.display());
+    let plain = "sasl.jaas.config=a.PlainLoginModule required username=u password=p;\nsasl.mechanism=PLAIN";
+    for (first, more) in [
+        ("ssl.truststore.location=/no/such.pem", "security.protocol=SSL"),
+        (&rubbish, "security.protocol=SSL\nssl.keystore.type=PEM"),
+        ("ssl.truststore.certificates=rubbish", "security.protocol=SSL\nssl.truststore.type=PEM"),
+        ("ssl.keystore.location=/no/such.p12", "security.protocol=SSL\nssl.keystore.password=x"),
+        ("ssl.truststore.location=/no/such.pem", &format!("security.protocol=SASL_SSL\n{plain}")),
+        ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256"),
+        ("ssl.truststore.location=/no/such.pem", "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER"),
+    ] {
+        let lines = std::iter::once(first).chain(more.lines()).map(|line| format!("{PRODUCER}{line}"));
+        both_refuse(&lines.collect::<Vec<_>>().join("\n"));
+    }
+}
+
+const PRODUCER: &str = "debezium.sink.kafka.producer.";
 
 #[test]
 fn what_debezium_takes_is_taken() {
@@ -115,6 +140,15 @@ fn what_debezium_takes_is_taken() {
         "debezium.source.database.sslmode=Require",
         "debezium.source.database.port= 5433 ",
         "debezium.transforms.o.table.fields.additional.placement=a:header,b:header:x=y,",
+        "debezium.sink.kafka.producer.batch.size=0",
+        "debezium.sink.kafka.producer.send.buffer.bytes=-1",
+        "debezium.sink.kafka.producer.connections.max.idle.ms=-1",
+        "debezium.sink.kafka.producer.request.timeout.ms=2147483647",
+        "debezium.sink.kafka.producer.reconnect.backoff.ms=5000",
+        "debezium.sink.kafka.producer.compression.zstd.level=22",
+        "debezium.sink.kafka.producer.security.protocol=sasl_plaintext\n\
+         debezium.sink.kafka.producer.sasl.mechanism=PLAIN\n\
+         debezium.sink.kafka.producer.sasl.jaas.config=a.PlainLoginModule required username=u password=p;",
     ] {
         let old = old_set_up(&dir, line);
         run_in(&environment(&[]), &["--from-debezium", &old]);

@@ -61,6 +61,11 @@ impl fmt::Debug for Kafka {
     }
 }
 
+const PROTOCOL: &str = "security.protocol";
+
+/// The mechanism whose proofs librdkafka fetches as soon as there is a client.
+const BY_TOKEN: &str = "OAUTHBEARER";
+
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let places = translated(&asked.properties);
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
@@ -71,7 +76,10 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         login,
     };
     // Librdkafka judges the rest.
-    kafka.settings("walrelay").map_err(|error| named(&error, &places, kafka.lacks_mechanism()))?;
+    let judged = kafka.settings("walrelay").map(drop);
+    // Files of another program are judged whole: who only checks them is to hear what would end a run.
+    let judged = if places.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
+    judged.map_err(|error| kafka.named(&error, &places))?;
     Ok(Arc::new(kafka))
 }
 
@@ -79,18 +87,6 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
 fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
     let of_files = properties.iter().filter(|(_, given)| matches!(given.origin, Origin::Translated(_)));
     of_files.map(|(name, given)| (name.clone(), given.origin.clone())).collect()
-}
-
-/// The error, with the place of the property that it names; of several together, with that of the first that may be meant.
-fn named(error: &SettingsError, places: &[(String, Origin)], hint: Option<String>) -> SettingError {
-    let is_meant = |name: &str| match error {
-        SettingsError::Property { key, .. } => name == key,
-        SettingsError::Together { .. } | SettingsError::Login(_) => {
-            ["security.", "sasl.", "ssl."].iter().any(|part| name.starts_with(part))
-        }
-    };
-    let place = places.iter().find(|(name, _)| is_meant(name)).map(|(_, origin)| format!("{origin}: "));
-    SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()), hint }
 }
 
 /// What fixes a failure for which an operator must act.
@@ -101,6 +97,42 @@ fn hint(found: &Failure) -> Option<String> {
 impl Kafka {
     pub(super) fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
         Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
+    }
+
+    /// Whether librdkafka creates a client by the properties, by all of them or without one. Contacts nobody.
+    fn try_out(&self, without: Option<&str>) -> Result<(), SettingsError> {
+        let by_token = self.property("sasl.mechanism") == Some(BY_TOKEN);
+        let tried = self.properties.iter().filter(|(name, _)| {
+            let fetches = by_token && name.starts_with("sasl.");
+            !fetches && without != Some(name.as_str())
+        });
+        let tried = tried.map(|(name, value)| {
+            let protocol = name == PROTOCOL && by_token;
+            let value = if protocol { value.to_ascii_lowercase().replace("sasl_", "") } else { value.clone() };
+            (name.clone(), value)
+        });
+        let kafka = Self { properties: tried.collect(), ..self.clone() };
+        kafka.settings("walrelay")?.try_out()
+    }
+
+    /// The error, with the place of the property that it is about.
+    fn named(&self, error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
+        let place = self.place(error, places).map(|origin| format!("{origin}: "));
+        SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()), hint: self.lacks_mechanism() }
+    }
+
+    /// Where the property stands that librdkafka names, or else the one without which it takes the others.
+    fn place<'p>(&self, error: &SettingsError, places: &'p [(String, Origin)]) -> Option<&'p Origin> {
+        let found = match error {
+            SettingsError::Property { key, .. } => places.iter().find(|(name, _)| name == key),
+            SettingsError::Together { .. } | SettingsError::Login(_) => {
+                // Without the protocol nothing of TLS and SASL counts: it is named only where no other one will do.
+                let (protocol, others): (Vec<_>, Vec<_>) = places.iter().partition(|(name, _)| name == PROTOCOL);
+                let is_meant = |(name, _): &&(String, Origin)| self.try_out(Some(name)).is_ok();
+                others.into_iter().find(is_meant).or_else(|| protocol.into_iter().next())
+            }
+        };
+        found.map(|(_, origin)| origin)
     }
 
     /// What librdkafka refuses, or the credentials that are missing.
@@ -115,7 +147,7 @@ impl Kafka {
 
     /// What to set where SASL is to authenticate and no mechanism is named: librdkafka then takes one that is not built in.
     fn lacks_mechanism(&self) -> Option<String> {
-        let protocol = self.property("security.protocol")?.to_ascii_lowercase();
+        let protocol = self.property(PROTOCOL)?.to_ascii_lowercase();
         let is_named = ["sasl.mechanism", "sasl.mechanisms"].iter().any(|name| self.property(name).is_some());
         (protocol.starts_with("sasl_") && !is_named).then(|| {
             "-X sasl.mechanism=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, whichever the brokers offer"

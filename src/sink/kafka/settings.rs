@@ -10,7 +10,7 @@ use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel}
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext};
-use rdkafka::types::RDKafkaConfRes;
+use rdkafka::types::{RDKafkaConfRes, RDKafkaType};
 use secrecy::ExposeSecret as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,6 +144,19 @@ impl Settings {
     #[must_use]
     pub(super) fn with_login(self, login: Option<Login>) -> Self {
         Self { login, ..self }
+    }
+
+    /// Creates a client that knows no broker, and drops it: librdkafka refuses some things only then, as files that it cannot read and
+    /// what does not go together. Contacts nobody, provided that no token proves who we are: librdkafka fetches those at once.
+    pub(super) fn try_out(&self) -> Result<(), SettingsError> {
+        let mut client = self.client.clone();
+        client.remove("bootstrap.servers");
+        if self.login.is_some() {
+            // Its own is not asked for before it is needed.
+            client.set("sasl.password", "-");
+        }
+        let native = client.create_native_config().map_err(refused)?;
+        Client::new(&client, native, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext).map(drop).map_err(refused)
     }
 
     /// Bootstrap servers.
