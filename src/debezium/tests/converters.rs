@@ -43,7 +43,7 @@ fn converters_of_kafka_connect_are_the_connectors_or_else_the_workers() {
 
 #[test]
 fn a_converters_options_belong_to_the_file_that_names_it() {
-    let worker = "bootstrap.servers=a:1\nkey.converter=a.StringConverter\nvalue.converter=a.JsonConverter\n";
+    let worker = "bootstrap.servers=a:1\nkey.converter=StringConverter\nvalue.converter=Json\n";
     let connector = r#"{"connector.class": "a.PostgresConnector", "value.converter.schemas.enable": "false"}"#;
     let translation = translated(&[connector, worker]);
     assert_eq!(translation.connect.value, Converter::Json(Json { schemas: true, numeric_decimals: false }));
@@ -87,8 +87,28 @@ fn formats_that_cannot_be_written_are_refused() {
     noted(&connect(class), "value.converter", Severity::Refused, "AvroConverter");
     let headers = SERVER.replace("format.header=clientprovided", "format.header=simplestring");
     assert!(translated(&[&headers]).verdict(true).is_err());
-    let encoding = r#""value.converter": "a.StringConverter", "value.converter.encoding": "UTF-16""#;
+    let encoding = r#""value.converter": "StringConverter", "value.converter.encoding": "UTF-16""#;
     noted(&connect(encoding), "value.converter.encoding", Severity::Refused, "UTF-8");
+}
+
+#[test]
+fn a_class_is_known_by_its_package_or_in_kafka_connect_by_its_short_name() {
+    let of = |class: &str| connect(&format!(r#""value.converter": "{class}", "header.converter": "{class}""#));
+    for class in ["String", "StringConverter", "org.apache.kafka.connect.storage.StringConverter"] {
+        let Connect { value, header, .. } = of(class).connect;
+        assert_eq!((value, header), (Converter::Text, Converter::Text), "{class}");
+    }
+    for class in ["ByteArray", "BinaryDataConverter"] {
+        assert_eq!(of(class).connect.value, Converter::Bytes { other: None }, "{class}");
+    }
+    assert_eq!(connect(r#""header.converter": "Simple""#).connect.header, Converter::Simple);
+    for class in ["com.example.JsonConverter", "com.example.StringConverter", "a.ByteArrayConverter", "AvroConverter"] {
+        noted(&of(class), "value.converter", Severity::Refused, class);
+    }
+    for class in ["Json", "com.example.JsonConverter"] {
+        let of_server = server(&format!("debezium.format.value.class={class}"));
+        noted(&of_server, "debezium.format.value", Severity::Refused, class);
+    }
 }
 
 #[test]

@@ -16,6 +16,19 @@ fn each_column_of_the_router_is_a_flag() {
 }
 
 #[test]
+fn kafka_connect_takes_the_routers_short_name() {
+    let members = r#""transforms.outbox.type": "EventRouter", "connector.class": "Postgres""#;
+    connect(members).verdict(false).unwrap();
+    for class in ["com.example.EventRouter", "io.debezium.connector.mongodb.transforms.outbox.MongoEventRouter"] {
+        let other = connect(&format!(r#""transforms.outbox.type": "{class}""#));
+        noted(&other, "transforms.outbox.type", Severity::Differs, class);
+        assert!(other.verdict(true).is_err());
+    }
+    let server = SERVER.replace("io.debezium.transforms.outbox.EventRouter", "EventRouter");
+    assert!(translated(&[&server]).verdict(true).is_err());
+}
+
+#[test]
 fn topics_are_templates_where_that_says_the_same() {
     router("route.topic.replacement", "${routedByValue}", "topic", "{route}");
     router("route.topic.replacement", "${routedByValue}.events", "topic", "{route}.events");

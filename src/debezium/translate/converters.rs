@@ -26,15 +26,16 @@ impl Part {
 }
 
 /// Debezium Server's formats, and the converters behind them.
-const FORMATS: [(&str, &str); 5] = [
-    ("json", JSON),
-    ("jsonbytearray", JSON),
-    ("simplestring", "org.apache.kafka.connect.storage.StringConverter"),
-    ("binary", "io.debezium.converters.BinaryDataConverter"),
-    ("clientprovided", ""),
-];
+const FORMATS: [(&str, &str); 5] =
+    [("json", JSON), ("jsonbytearray", JSON), ("simplestring", TEXT), ("binary", BINARY), ("clientprovided", "")];
 
+const TEXT: &str = "org.apache.kafka.connect.storage.StringConverter";
 const JSON: &str = "org.apache.kafka.connect.json.JsonConverter";
+const SIMPLE: &str = "org.apache.kafka.connect.storage.SimpleHeaderConverter";
+const BINARY: &str = "io.debezium.converters.BinaryDataConverter";
+/// Of bytes alone.
+const BYTES: [&str; 3] =
+    [BINARY, "org.apache.kafka.connect.converters.ByteArrayConverter", "io.debezium.converters.ByteBufferConverter"];
 
 impl Translator {
     pub(super) fn converters(&mut self) {
@@ -107,12 +108,12 @@ impl Translator {
     }
 
     fn converter(&mut self, part: Part, class: &str, named_by: Option<&Value>, mut options: Keys) -> Option<Converter> {
-        let class = class.trim();
-        let converter = match class.rsplit('.').next().unwrap_or_default() {
-            "StringConverter" => self.text(&mut options),
-            "JsonConverter" => Some(Converter::Json(self.json(&mut options))),
-            "SimpleHeaderConverter" if part == Part::Header => Some(Converter::Simple),
-            "ByteArrayConverter" | "BinaryDataConverter" | "ByteBufferConverter" => {
+        let class = self.whole_class(class.trim());
+        let converter = match class {
+            TEXT => self.text(&mut options),
+            JSON => Some(Converter::Json(self.json(&mut options))),
+            SIMPLE if part == Part::Header => Some(Converter::Simple),
+            class if BYTES.contains(&class) => {
                 let other = self.delegate(part, &mut options);
                 Some(Converter::Bytes { other: other.map(Box::new) })
             }
@@ -133,6 +134,17 @@ impl Translator {
             }
         }
         converter
+    }
+
+    /// The class with its package, without which Kafka Connect takes it, too. One of the same name in another package is another one.
+    fn whole_class<'c>(&self, class: &'c str) -> &'c str {
+        let fits = |whole: &&&'static str| {
+            let last = whole.rsplit('.').next().unwrap_or_default();
+            let short = last.strip_suffix("HeaderConverter").or_else(|| last.strip_suffix("Converter"));
+            last == class || short == Some(class)
+        };
+        let known = [TEXT, JSON, SIMPLE].iter().chain(&BYTES).find(fits).filter(|_| !self.is_server());
+        known.copied().unwrap_or(class)
     }
 
     fn text(&mut self, options: &mut Keys) -> Option<Converter> {

@@ -90,7 +90,10 @@ impl Translator {
         let publication = connector.take_filled("publication.name");
         let drop = connector.take("slot.drop.on.stop");
         match class {
-            Some(class) if class.text.trim().ends_with("PostgresConnector") => self.not_needed(&class, "the same job"),
+            // Kafka Connect takes short names of its plugins' classes, too.
+            Some(class) if ["PostgresConnector", "Postgres"].contains(&last_part(&class.text)) => {
+                self.not_needed(&class, "the same job");
+            }
             Some(class) => {
                 let text = "this is not a PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)";
                 self.refuse(&class, text);
@@ -181,6 +184,11 @@ fn of_all(first: &Origin) -> Origin {
 
 fn origin_of(parts: &[(&str, Value)], keyword: &str) -> Option<Origin> {
     parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())
+}
+
+/// Of a class's name.
+fn last_part(class: &str) -> &str {
+    class.trim().rsplit('.').next().unwrap_or_default()
 }
 
 fn is_der(file: &str) -> bool {

@@ -11,6 +11,9 @@ use crate::route;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 
+/// What Kafka Connect takes for it, too.
+const SHORT: &str = "EventRouter";
+
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
 const DEFAULT_REPLACEMENT: &str = "outbox.event.${routedByValue}";
 
@@ -64,6 +67,7 @@ impl Translator {
             let options = self.job.connector.take_below(&format!("transforms.{name}."));
             match options.get("type").map(|kind| kind.text.trim()) {
                 Some(ROUTER) if router.is_none() => router = Some(options),
+                Some(SHORT) if router.is_none() && !self.is_server() => router = Some(options),
                 _ => self.other_transform(name, &names, options),
             }
         }
