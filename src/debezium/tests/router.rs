@@ -137,6 +137,18 @@ fn tombstones_and_updates_are_settings() {
 }
 
 #[test]
+fn updates_that_do_not_come_to_the_router_are_not_fatal_to_it() {
+    let of = |skipped: &str| {
+        let members =
+            format!(r#""transforms.outbox.table.op.invalid.behavior": "fatal", "skipped.operations": "{skipped}""#);
+        setting(&connect(&members), "on-update")
+    };
+    assert_eq!(of("u,d,t").as_deref(), Some("skip"));
+    assert_eq!(of(" t , U ").as_deref(), Some("skip"));
+    assert_eq!(of("t").as_deref(), Some("stop"));
+}
+
+#[test]
 fn a_word_that_debezium_does_not_know_is_refused() {
     for option in ["route.tombstone.on.empty.payload", "table.op.invalid.behavior", "table.field.additional.missing"] {
         let translation = connect(&format!(r#""transforms.outbox.{option}": "perhaps""#));

@@ -62,11 +62,20 @@ impl Translator {
 
     /// `skipped.operations=c` would publish nothing at all.
     fn inserts(&mut self) {
-        let Some(skipped) = self.job.connector.get("skipped.operations").cloned() else { return };
-        if skipped.text.split(',').any(|operation| operation.trim() == "c") {
-            self.job.connector.take("skipped.operations");
+        if !self.skips("c") {
+            return;
+        }
+        if let Some(skipped) = self.job.connector.take("skipped.operations") {
             self.differs(&skipped, "Debezium skipped inserts, and so published nothing");
         }
+    }
+
+    /// Whether changes of that kind do not come to the router.
+    pub(super) fn skips(&self, operation: &str) -> bool {
+        let skipped = self.job.connector.get("skipped.operations");
+        skipped.is_some_and(|skipped| {
+            skipped.text.split(',').any(|skipped| skipped.trim().eq_ignore_ascii_case(operation))
+        })
     }
 
     /// Without a list of prefixes Debezium takes all of them.

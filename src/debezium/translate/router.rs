@@ -301,9 +301,12 @@ impl Translator {
     fn updates(&mut self, options: &mut Keys) {
         let value = options.take("table.op.invalid.behavior").or_else(|| options.take("debezium.op.invalid.behavior"));
         let Some(value) = value else { return };
-        if let Some(what) = self.one_of(&value, &[("warn", "warn"), ("error", "warn"), ("fatal", "stop")]) {
-            self.set("on-update", what, &value.origin);
+        let Some(what) = self.one_of(&value, &[("warn", "warn"), ("error", "warn"), ("fatal", "stop")]) else { return };
+        if self.skips("u") {
+            self.not_needed(&value, "skipped.operations keeps updates from the router");
+            return self.set("on-update", "skip", &value.origin);
         }
+        self.set("on-update", what, &value.origin);
     }
 
     fn applied_to_some(&mut self, options: &mut Keys) {
