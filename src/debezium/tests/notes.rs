@@ -28,6 +28,19 @@ fn what_changes_something_else_is_a_warning() {
 }
 
 #[test]
+fn records_in_transactions_are_a_warning() {
+    let required = connect(r#""exactly.once.support": "required""#);
+    noted(&required, "exactly.once.support", Severity::Warning, "--delivery exactly-once");
+    let requested = connect(r#""exactly.once.support": "requested""#);
+    noted(&requested, "exactly.once.support", Severity::NotNeeded, "own affair");
+    for (value, severity) in [("enabled", Severity::Warning), ("preparing", Severity::NotNeeded)] {
+        let worker = format!("bootstrap.servers=a:1\nexactly.once.source.support={value}\n");
+        let both = translated(&[&format!("{{{CONNECTOR}}}"), &worker]);
+        noted(&both, "exactly.once.source.support", severity, "");
+    }
+}
+
+#[test]
 fn what_changes_records_is_a_difference() {
     of_key("column.mask.hash.SHA-256.with.salt.x", "a.b.c", Severity::Differs, "masked");
     of_key("column.truncate.to.20.chars", "a.b.c", Severity::Differs, "shortened");

@@ -7,7 +7,8 @@ use super::left::When::{Always, InSchemas, Off, On};
 use super::left::{self, CONNECT, When};
 use crate::debezium::Note;
 use crate::debezium::Severity::{self, NotNeeded, Warning};
-use crate::debezium::keys::Value;
+use crate::debezium::document::Job;
+use crate::debezium::keys::{Keys, Value};
 use crate::given::nearest;
 
 /// Values that change nothing, of keys of all kinds: Debezium's defaults among them.
@@ -28,6 +29,7 @@ impl Translator {
         self.sink();
         self.inserts();
         self.messages();
+        self.transactions();
         self.converters_left();
         let connector = std::mem::take(&mut self.job.connector);
         for (key, value) in connector.iter() {
@@ -88,6 +90,20 @@ impl Translator {
             origin: "logical messages".to_owned(),
             text: "Debezium writes each pg_logical_emit_message to the topic PREFIX.message; walrelay publishes those that --message-prefix names, as rows of an outbox (message.prefix.exclude.list=.* says that there are none)".to_owned(),
         });
+    }
+
+    /// Kafka Connect writes what a connector has read between two commits of its offsets in one transaction, if its worker says so.
+    fn transactions(&mut self) {
+        let asked = |keys: &mut Keys, key: &str, word: &str| {
+            let is_asked = keys.get(key).is_some_and(|value| value.text.trim().eq_ignore_ascii_case(word));
+            is_asked.then(|| keys.take(key)).flatten()
+        };
+        let Job { worker, connector, .. } = &mut self.job;
+        let asked = asked(worker, "exactly.once.source.support", "enabled")
+            .or_else(|| asked(connector, "exactly.once.support", "required"));
+        let Some(asked) = asked else { return };
+        let text = "Kafka Connect wrote each record once, in transactions; walrelay does with --delivery exactly-once, and else may repeat records after a crash";
+        self.warn(&asked, text);
     }
 
     fn converters_left(&mut self) {
