@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// How long a connection, and each read of the answer, may take: on a machine that has much else to do, seconds.
+/// How long a page of the relay or of a broker may take: on a machine that has much else to do, seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An answer: its status code and its body.
@@ -23,17 +23,18 @@ pub struct Answer {
 /// # Errors
 /// Nobody answers within 10 s, or it is no HTTP.
 pub fn get(port: u16, path: &str) -> Result<Answer> {
-    request(port, "GET", path, "")
+    request(port, "GET", path, "", PATIENCE)
 }
 
-/// Asks 127.0.0.1:`port` for `path` by any method; `body`: JSON, or empty.
+/// Asks 127.0.0.1:`port` for `path` by any method; `body`: JSON, or empty. The connection, and each read of the answer, may take as long
+/// as `patience`.
 ///
 /// # Errors
-/// As [`get`].
-pub fn request(port: u16, method: &str, path: &str, body: &str) -> Result<Answer> {
+/// Nobody answers in time, or it is no HTTP.
+pub fn request(port: u16, method: &str, path: &str, body: &str, patience: Duration) -> Result<Answer> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
     // HTTP/1.0: the body ends with the connection, never in chunks.
     let content = match body.len() {
         0 => String::new(),

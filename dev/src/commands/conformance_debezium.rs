@@ -19,8 +19,8 @@ use walrelay_dev::process;
 use crate::chosen::Chosen;
 use crate::screen;
 
-/// How long Debezium may take for what the relay has written already.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// How long Debezium may take for what the relay has written already: on a machine that has much else to do, a minute.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What may come after that is waited for so long.
 const GRACE: Duration = Duration::from_secs(2);

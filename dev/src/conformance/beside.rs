@@ -24,8 +24,8 @@ use crate::debezium::{CONTEXT, State, Worker};
 use crate::kafka::Kafka;
 use crate::relay::Relay;
 
-/// How long Debezium may take for what the relay has written already.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// How long Debezium may take for what the relay has written already: on a machine that has much else to do, a minute.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A record too many would come within so long.
 const GRACE: Duration = Duration::from_millis(300);
@@ -369,7 +369,9 @@ fn last_words(log: &str) -> String {
     log.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Settings are refused by their keys, tables by their columns.
+/// Settings are refused by their keys, tables by their columns, several tables by their envelopes.
 fn names_the_setting(words: &str) -> bool {
-    [", line ", "the records would not be Debezium's", " has no column \""].iter().any(|part| words.contains(part))
+    [", line ", "the records would not be Debezium's", " has no column \"", "envelopes of tables differ: "]
+        .iter()
+        .any(|part| words.contains(part))
 }

@@ -21,6 +21,9 @@ use crate::{http, provision, run_dir};
 /// A JVM that starts beside others.
 const START: Duration = Duration::from_mins(3);
 
+/// Kafka Connect answers within 90 s, if only that it has not done it yet.
+const ANSWER: Duration = Duration::from_secs(100);
+
 /// What the connector, its router and its converters are made of; Kafka has the rest.
 const JARS: [&str; 11] = [
     "debezium-api-",
@@ -143,7 +146,7 @@ impl Worker {
         let path = format!("/connectors/{name}/offsets");
         process::wait_until(START, "the connector to forget its offsets", || {
             std::thread::sleep(Duration::from_millis(200));
-            Ok(http::request(self.port, "DELETE", &path, "").is_ok_and(|answer| answer.status == 200))
+            Ok(http::request(self.port, "DELETE", &path, "", ANSWER).is_ok_and(|answer| answer.status == 200))
         })
     }
 
@@ -160,7 +163,7 @@ impl Worker {
     /// # Errors
     /// The worker does not answer.
     pub fn state(&self, name: &str) -> Result<State> {
-        let answer = http::get(self.port, &format!("/connectors/{name}/status"))?;
+        let answer = http::request(self.port, "GET", &format!("/connectors/{name}/status"), "", ANSWER)?;
         let status: Value = serde_json::from_str(&answer.body).unwrap_or_default();
         let parts = [status.get("connector"), status.pointer("/tasks/0")];
         let is = |part: Option<&Value>, state| part.and_then(|part| part.get("state")) == Some(&Value::from(state));
@@ -173,7 +176,7 @@ impl Worker {
     }
 
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<String> {
-        let answer = http::request(self.port, method, path, body)?;
+        let answer = http::request(self.port, method, path, body, ANSWER)?;
         if !(200..300).contains(&answer.status) {
             bail!("Kafka Connect answers {method} {path} with {}: {}", answer.status, answer.body);
         }

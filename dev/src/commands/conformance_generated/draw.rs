@@ -11,7 +11,7 @@ use rand::{Rng as _, SeedableRng as _};
 use walrelay_dev::conformance::beside::LAST;
 use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
 
-use super::doors;
+use super::{changes, doors, tuning};
 
 /// Types with values that are legal, odd ones among them.
 const TYPES: [(&str, &[&str]); 69] = [
@@ -120,14 +120,19 @@ pub(super) fn group(seed: u64, number: usize) -> Group {
     if table.has(Trait::Partitioned) {
         partitions.insert(format!("{prefix}order"), PARTITIONS);
     }
+    let mut case = draw.case(&prefix, &table);
+    tuning::add(&mut draw, &mut config);
+    let [id, ..] = table.names();
+    let publication = changes::add(&mut draw, id, &mut case);
     let settings = if is_accepted(&config) { vec![ACCEPT.to_owned()] } else { Vec::new() };
     Group {
         name: format!("generated {prefix}"),
         settings,
         connect: Some(Connect { config, worker }),
         database: DATABASE.map(str::to_owned).into(),
+        publication,
         partitions,
-        cases: vec![draw.case(&prefix, &table)],
+        cases: vec![case],
         ..Group::default()
     }
 }

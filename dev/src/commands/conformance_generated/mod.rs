@@ -1,8 +1,10 @@
 //! `conformance-generated`: configurations drawn from a seed, each by Debezium's connector in a Kafka Connect worker and by the
 //! relay, record by record. A difference is named with the seed and number that repeat it.
 
+mod changes;
 mod doors;
 mod draw;
+mod tuning;
 
 use std::time::{Duration, Instant};
 
