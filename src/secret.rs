@@ -5,6 +5,7 @@
 //!
 //! Invariants: no secret shows in `Debug`, `Display` or an error; a program has [`COMMAND_TIMEOUT`], and does not outlive it.
 
+use crate::given::shown_path;
 use rustix::process::{Pid, Signal};
 use secrecy::{ExposeSecret, SecretString};
 use std::fs;
@@ -68,7 +69,7 @@ struct Kept {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The file cannot be read.
-    #[error("cannot read {}: {reason}", path.display())]
+    #[error("cannot read {}: {reason}", shown_path(path))]
     File {
         /// The file.
         path: PathBuf,

@@ -1,12 +1,13 @@
 //! A setting before it means anything: its text, and where its user gave it.
 //!
-//! In: texts. Out: [`Given`], the error that names its [`Origin`], durations and sizes, the nearest known word, words of a shell. Knows
-//! no setting, no command and no destination; those who do say what is valid.
+//! In: texts. Out: [`Given`], the error that names its [`Origin`], durations and sizes, the nearest known word, words of a shell, what
+//! messages quote. Knows no setting, no command and no destination; those who do say what is valid.
 
 mod error;
 mod nearest;
 mod percent;
 mod shell;
+mod shown;
 #[cfg(test)]
 pub mod testing;
 pub mod units;
@@ -15,6 +16,7 @@ pub use error::SettingError;
 pub use nearest::nearest;
 pub use percent::percent_decoded;
 pub use shell::shell_quoted;
+pub use shown::{one_line, shown, shown_path};
 
 use std::fmt;
 use std::path::PathBuf;
@@ -83,13 +85,17 @@ pub struct Key {
     pub name: String,
 }
 
+/// Of a key's name, in characters, for messages.
+const LONGEST_KEY: usize = 200;
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) | Self::Variable(name) => f.write_str(name),
             Self::FlagFile(given) => f.write_str(&given.flag),
             Self::Key(key) | Self::Translated(key) => {
-                write!(f, "{} ({}, line {})", key.name, key.file.display(), key.line)
+                let name = one_line(&key.name, LONGEST_KEY);
+                write!(f, "{name} ({}, line {})", shown_path(&key.file), key.line)
             }
         }
     }

@@ -8,8 +8,14 @@ const RESEMBLANCE: f64 = 0.5;
 /// Jaro-Winkler finds shared beginnings (`pub` for `publication`) but is generous; this brings it in line with edit distance.
 const JARO_WINKLER_DISCOUNT: f64 = 0.2;
 
+/// A longer word is none that was mistyped, in bytes; and to compare costs time and room for each of its characters.
+const LONGEST_WORD: usize = 200;
+
 /// The candidate nearest to `word`, whatever its case and whether it is written with `-`, `_` or `.`.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST_WORD {
+        return None;
+    }
     let word = plain(word);
     candidates
         .into_iter()
@@ -52,5 +58,6 @@ mod tests {
     fn what_resembles_nothing_gets_no_guess() {
         assert_eq!(nearest("zzzzzz", NAMES), None);
         assert_eq!(nearest("", NAMES), None);
+        assert_eq!(nearest(&"publication".repeat(10_000), NAMES), None);
     }
 }

@@ -318,25 +318,6 @@ impl BadReason {
     }
 }
 
-/// A value for people: control characters escaped, cut after some 80 characters.
-pub(crate) fn shown(value: &[u8]) -> String {
-    const SHOWN_CHARACTERS: usize = 80;
-    // No character takes more than four bytes, so the rest need not be looked at.
-    let head = value.get(..value.len().min(4 * SHOWN_CHARACTERS + 4)).unwrap_or_default();
-    let text = String::from_utf8_lossy(head);
-    let mut shown: String = text.chars().take(SHOWN_CHARACTERS).flat_map(escaped).collect();
-    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-fn escaped(character: char) -> impl Iterator<Item = char> {
-    let control = character.is_control();
-    let (escape, plain) = if control { (Some(character.escape_default()), None) } else { (None, Some(character)) };
-    escape.into_iter().flatten().chain(plain)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,10 +5,11 @@
 //! key that repeats the last counts, as in jsonb. A column that a setting names and the object lacks is null.
 
 use super::connect::Details;
-use super::fault::{BadReason, shown};
+use super::fault::BadReason;
 use super::json::{self, Member};
 use super::kind::Kind;
 use super::plan::{self, Connected, Lack, Plan, PlanColumn, PlanError, Role};
+use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
 use crate::route::Topic;

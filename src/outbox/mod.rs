@@ -32,7 +32,6 @@ mod value;
 
 pub use cloudevents::CloudEvents;
 pub use connect::{ColumnDetail, Details, TypeDetail};
-pub(crate) use fault::shown;
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};

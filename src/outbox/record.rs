@@ -9,12 +9,13 @@
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
 use super::connect::EnvelopeSchemas;
-use super::fault::{BadReason, BadRow, RowError, shown};
+use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
 use super::kind::Kind;
 use super::plan::Plan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
+use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId};
 use crate::pgoutput::{Column, Tuple};
 use crate::route::{LastTopic, NoTopic, Topic};

@@ -16,6 +16,7 @@ mod template;
 
 pub use rule::{Rule, TOPICS, TopicFault};
 
+use crate::given::shown;
 use java::JavaRegex;
 use regex::Regex;
 use std::fmt;
@@ -196,7 +197,7 @@ impl fmt::Display for TopicError {
         write!(f, "{}: {}", self.flag, self.problem)?;
         match self.at {
             // A line break within the setting would tear the mark from its place.
-            Some(at) => write!(f, "\n  {}\n  {:>2$}", self.text.replace(['\n', '\r', '\t'], " "), "^", at + 1),
+            Some(at) => write!(f, "\n  {}\n  {:>2$}", self.text.replace(char::is_control, " "), "^", at + 1),
             None => Ok(()),
         }
     }
@@ -221,7 +222,7 @@ pub enum TopicProblem {
     #[error("a column or one of id, route, key, type is wanted here")]
     NoName,
     /// A filter that does not exist.
-    #[error("\"{name}\" is not a filter{}: lower and kebab are", did_you_mean(*.nearest))]
+    #[error("\"{}\" is not a filter{}: lower and kebab are", shown(name.as_bytes()), did_you_mean(*.nearest))]
     UnknownFilter {
         /// What was asked for.
         name: String,
@@ -241,7 +242,7 @@ pub enum TopicProblem {
     #[error("a group is wanted after '$': a number or {{name}} ('\\$' writes a dollar)")]
     BadReference,
     /// A group that the regular expression does not have.
-    #[error("the regular expression has no group {0}")]
+    #[error("the regular expression has no group {}", shown(.0.as_bytes()))]
     NoGroup(String),
     /// A backslash at the end.
     #[error("nothing follows this backslash")]

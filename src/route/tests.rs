@@ -85,6 +85,14 @@ fn an_error_marks_the_place_below_the_text() {
 }
 
 #[test]
+fn no_line_break_tears_the_mark_from_its_place() {
+    for error in [template("{a|\nx\u{b}}\n").unwrap_err(), regex("a", "${a\n}").unwrap_err()] {
+        let shown = error.to_string();
+        assert!(shown.lines().count() == 3 && !shown.contains('\u{b}'), "{shown:?}");
+    }
+}
+
+#[test]
 fn a_regex_replaces_a_whole_match_and_leaves_everything_else() {
     routes("(?<routedByValue>.*)", "outbox.event.${routedByValue}", "order", "outbox.event.order");
     routes("(.*)\\.v1", "$1", "order.v1", "order");

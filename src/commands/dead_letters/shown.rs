@@ -4,7 +4,8 @@
 //! a key is always there: what is not known is null.
 
 use crate::commands::output::number;
-use crate::outbox::{push_base64, push_rfc3339, shown};
+use crate::given::shown;
+use crate::outbox::{push_base64, push_rfc3339};
 use crate::sink::Record;
 use crate::sink::dead_letter::Said;
 use crate::sink::destination::Place;

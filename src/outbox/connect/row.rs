@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 
-use super::super::fault::{BadReason, RowError, shown};
+use super::super::fault::{BadReason, RowError};
 use super::super::record::{Draft, Parts, Row, Scratch, Value as Part};
 use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
 use super::value::{Unwritable, Value};
 use super::{ConnectPlan, Encoder, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
+use crate::given::shown;
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
 

@@ -1,0 +1,51 @@
+//! What others wrote, for messages: one line of bounded length.
+//!
+//! In: any bytes. Out: the same for people. Pure.
+
+use std::path::Path;
+
+/// A value, in characters.
+const LONGEST_VALUE: usize = 80;
+
+/// A path, in characters: of one that is cut nobody knows which it is.
+const LONGEST_PATH: usize = 500;
+
+/// A value for people: control characters escaped, cut after some 80 characters.
+pub fn shown(value: &[u8]) -> String {
+    // No character takes more than four bytes, so the rest need not be looked at.
+    let head = value.get(..value.len().min(4 * LONGEST_VALUE + 4)).unwrap_or_default();
+    one_line(&String::from_utf8_lossy(head), LONGEST_VALUE)
+}
+
+/// A path for people.
+pub fn shown_path(path: &Path) -> String {
+    one_line(&path.to_string_lossy(), LONGEST_PATH)
+}
+
+/// A text for people: control characters escaped, cut after so many `characters`.
+pub fn one_line(text: &str, characters: usize) -> String {
+    let mut line: String = text.chars().take(characters).flat_map(escaped).collect();
+    if text.chars().nth(characters).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+fn escaped(character: char) -> impl Iterator<Item = char> {
+    let control = character.is_control();
+    let (escape, plain) = if control { (Some(character.escape_default()), None) } else { (None, Some(character)) };
+    escape.into_iter().flatten().chain(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_one_line_and_cut() {
+        assert_eq!(shown(b"a\nb\xff\xc3\xa9"), "a\\nb\u{fffd}\u{e9}");
+        assert_eq!(shown(&[b'x'; 80]), "x".repeat(80));
+        assert_eq!(shown("\u{10000}".repeat(100).as_bytes()), format!("{}…", "\u{10000}".repeat(80)));
+        assert_eq!(shown_path(Path::new("/a\rb")), "/a\\rb");
+    }
+}
