@@ -1,11 +1,12 @@
 //! What can be wrong with a source's settings, and what to do about it.
 //!
 //! Invariant: no text here holds a password, or a piece of a connection string that might be one. What cannot be told
-//! from a password is described by its place, never quoted.
+//! from a password is described by its place, never quoted. What is quoted is one line, and cut.
 
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::given::{shown, shown_path};
 use crate::secret::SecretError;
 
 /// Where a part of the source came from, for messages.
@@ -27,7 +28,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("the connection string"),
-            Self::Service(name) => write!(f, "service {name}"),
+            Self::Service(name) => write!(f, "service {}", shown(name.as_bytes())),
             Self::Variable(name) | Self::Setting(name) => f.write_str(name),
             Self::Default => f.write_str("libpq's defaults"),
         }
@@ -66,7 +67,7 @@ pub enum Problem {
         right: String,
     },
     /// A URI of something else.
-    #[error("the scheme \"{0}\" is not one of Postgres: expected postgres:// or postgresql://")]
+    #[error("the scheme \"{}\" is not one of Postgres: expected postgres:// or postgresql://", shown(.0.as_bytes()))]
     UnknownScheme(String),
     /// Neither a URI, nor keywords, nor a database's name.
     #[error("this is neither a connection URI, nor a string of keywords, nor a database's name")]
@@ -86,7 +87,7 @@ pub enum Problem {
         what: &'static str,
     },
     /// A keyword that libpq does not know either. `None`: not quoted, it may be a piece of a password.
-    #[error("{} is not a connection keyword", keyword.as_ref().map_or_else(|| "a word after the password".to_owned(), |k| format!("\"{k}\"")))]
+    #[error("{} is not a connection keyword", keyword.as_ref().map_or_else(|| "a word after the password".to_owned(), |k| format!("\"{}\"", shown(k.as_bytes()))))]
     UnknownKeyword {
         /// As it was written.
         keyword: Option<String>,
@@ -102,7 +103,7 @@ pub enum Problem {
         reason: &'static str,
     },
     /// A value that its keyword does not take.
-    #[error("{keyword} \"{value}\" is not valid: expected {expected}")]
+    #[error("{keyword} \"{}\" is not valid: expected {expected}", shown(value.as_bytes()))]
     Value {
         /// libpq's name of it.
         keyword: &'static str,
@@ -112,6 +113,12 @@ pub enum Problem {
         expected: &'static str,
         /// The valid value that was probably meant.
         nearest: Option<&'static str>,
+    },
+    /// A character that ends texts in C. The value is not quoted: it may be the password.
+    #[error("{keyword} holds the character NUL, which no value of libpq's may")]
+    Nul {
+        /// libpq's name of it.
+        keyword: &'static str,
     },
     /// A host's name with characters that no host has. Not quoted: a password may have slipped into it.
     #[error("the host's name contains a character that no host name has (one of @ ; = ? # \\ or a space)")]
@@ -136,7 +143,7 @@ pub enum Problem {
     #[error("there is no user to log in as: the operating system has no name for this process' user")]
     NoUser,
     /// A service that no service file has.
-    #[error("service \"{service}\" is not defined")]
+    #[error("service \"{}\" is not defined", shown(service.as_bytes()))]
     ServiceNotFound {
         /// The service.
         service: String,
@@ -144,7 +151,7 @@ pub enum Problem {
         files: Vec<PathBuf>,
     },
     /// A service file's syntax.
-    #[error("{}, line {line}: {what}", path.display())]
+    #[error("{}, line {line}: {what}", shown_path(path))]
     ServiceFile {
         /// The file.
         path: PathBuf,
@@ -157,7 +164,7 @@ pub enum Problem {
     #[error(transparent)]
     Secret(Box<SecretError>),
     /// A file that cannot be read.
-    #[error("{keyword}: cannot read {}: {reason}", path.display())]
+    #[error("{keyword}: cannot read {}: {reason}", shown_path(path))]
     Unreadable {
         /// The keyword that names it.
         keyword: &'static str,
@@ -175,7 +182,7 @@ pub enum Problem {
         sslmode: &'static str,
     },
     /// A verifying mode without anything to verify against.
-    #[error("sslmode {sslmode} needs a root certificate, and {} does not exist", looked.as_ref().map_or_else(|| "~/.postgresql/root.crt".into(), |p| p.display().to_string()))]
+    #[error("sslmode {sslmode} needs a root certificate, and {} does not exist", looked.as_ref().map_or_else(|| "~/.postgresql/root.crt".into(), |p| shown_path(p)))]
     NoRootCertificate {
         /// The mode given.
         sslmode: &'static str,
@@ -183,7 +190,7 @@ pub enum Problem {
         looked: Option<PathBuf>,
     },
     /// A client certificate without its key.
-    #[error("the client certificate {} has no key: {} does not exist", certificate.display(), looked.as_ref().map_or_else(|| "~/.postgresql/postgresql.key".into(), |p| p.display().to_string()))]
+    #[error("the client certificate {} has no key: {} does not exist", shown_path(certificate), looked.as_ref().map_or_else(|| "~/.postgresql/postgresql.key".into(), |p| shown_path(p)))]
     NoClientKey {
         /// The certificate.
         certificate: PathBuf,
@@ -213,7 +220,7 @@ impl Problem {
             Self::NoUser => Some("name the user: postgres://user@host/dbname, or PGUSER".into()),
             Self::ServiceNotFound { files, .. } => Some(match files.as_slice() {
                 [] => "name the file in PGSERVICEFILE".into(),
-                files => format!("looked in {}", files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")),
+                files => format!("looked in {}", files.iter().map(|f| shown_path(f)).collect::<Vec<_>>().join(", ")),
             }),
             Self::WeakWithSystemRoots { .. } => Some("sslmode=verify-full".into()),
             Self::NoRootCertificate { .. } => {
@@ -221,7 +228,8 @@ impl Problem {
             }
             Self::NoClientKey { .. } => Some("sslkey=FILE".into()),
             Self::Unsupported { keyword, .. } => Some(format!("leave {keyword} out")),
-            Self::HostName
+            Self::Nul { .. }
+            | Self::HostName
             | Self::PortCount { .. }
             | Self::AddressCount { .. }
             | Self::ServiceFile { .. }

@@ -4,6 +4,7 @@
 //! Invariant: the right form holds no password: it is built from parsed pairs, or is a bare template.
 
 use std::fmt::Write as _;
+use std::net::Ipv6Addr;
 
 use super::error::Problem;
 use super::keywords::{self, Pair};
@@ -30,37 +31,42 @@ fn right_form(rest: &str) -> String {
         Some(rest) => uri::parse(rest),
         None => uri::parse(&format!("/{}", rest.trim_start_matches('/'))),
     };
-    match parsed {
-        Ok(pairs) if !pairs.is_empty() => write(&pairs),
-        _ => TEMPLATE.to_owned(),
-    }
+    let written = parsed.ok().filter(|pairs| !pairs.is_empty()).and_then(|pairs| write(&pairs));
+    written.unwrap_or_else(|| TEMPLATE.to_owned())
 }
 
-fn write(pairs: &[Pair]) -> String {
+/// `None`: a parameter gives a port that is none, or not one for each host.
+fn write(pairs: &[Pair]) -> Option<String> {
     let of = |name: &str| pairs.iter().rev().find(|pair| pair.keyword == name).map(|pair| pair.value.as_str());
     let mut text = String::from("postgres://");
     if let Some(user) = of("user") {
         text.push_str(&encode(user));
         text.push_str(if of("password").is_some() { ":***@" } else { "@" });
     }
-    text.push_str(&authority(of("host").unwrap_or(""), of("port").unwrap_or("")));
+    text.push_str(&authority(of("host").unwrap_or(""), of("port").unwrap_or(""))?);
     if let Some(dbname) = of("dbname") {
         let _infallible = write!(text, "/{}", encode(dbname));
     }
     text.push_str(&query(pairs));
-    text
+    Some(text)
 }
 
-fn authority(hosts: &str, ports: &str) -> String {
-    let mut ports = ports.split(',');
-    let items = hosts.split(',').map(|host| {
-        let host = if host.contains(':') { format!("[{host}]") } else { encode(host) };
-        match ports.next().filter(|port| !port.is_empty()) {
-            Some(port) => format!("{host}:{port}"),
-            None => host,
+/// One port is that of all hosts.
+fn authority(hosts: &str, ports: &str) -> Option<String> {
+    let (hosts, ports) = (hosts.split(',').collect::<Vec<_>>(), ports.split(',').collect::<Vec<_>>());
+    let port = |at: usize| match ports.as_slice() {
+        [one] => Some(*one),
+        each if each.len() == hosts.len() => each.get(at).copied(),
+        _ => None,
+    };
+    let item = |(at, host): (usize, &&str)| {
+        let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { encode(host) };
+        match port(at)? {
+            "" => Some(host),
+            port => port.parse::<u16>().ok().map(|port| format!("{host}:{port}")),
         }
-    });
-    items.collect::<Vec<_>>().join(",")
+    };
+    Some(hosts.iter().enumerate().map(item).collect::<Option<Vec<_>>>()?.join(","))
 }
 
 /// Parameters that libpq knows, other libraries' names of them translated; the rest is left out.
@@ -111,6 +117,7 @@ mod tests {
             "postgres://app:***@db/shop?sslmode=require&application_name=a%20b",
         );
         check("jdbc:postgresql://a:1,[::1]:2/shop", "postgres://a:1,[::1]:2/shop");
+        check("jdbc:postgresql://a,b/shop?port=1", "postgres://a:1,b:1/shop");
         check("jdbc:postgresql:shop", "postgres:///shop");
         check("jdbc:mysql", TEMPLATE);
     }
@@ -122,8 +129,15 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_is_no_address_is_encoded_whatever_it_holds() {
+        check("jdbc:postgresql://a%3Ab%5D%0A/shop", "postgres://a%3Ab%5D%0A/shop");
+    }
+
+    #[test]
     fn what_cannot_be_taken_apart_becomes_a_template() {
         check("postgresql+psycopg2://app:hun@ter2@db/shop", TEMPLATE);
+        check("jdbc:postgresql://db/shop?port=54%2F32", TEMPLATE);
+        check("jdbc:postgresql://a,b/shop?port=1,2,3", TEMPLATE);
     }
 
     #[test]

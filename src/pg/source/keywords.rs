@@ -208,6 +208,8 @@ fn known(pair: &Pair) -> Result<&'static Keyword, Problem> {
 
 fn admit(keyword: &Keyword, value: &str) -> Result<(), Problem> {
     match keyword.standing {
+        // Texts end there in the protocol, and what follows would be read as another parameter.
+        _ if value.contains('\0') => Err(Problem::Nul { keyword: keyword.name }),
         Used | Ignored => Ok(()),
         Only(harmless, _) if value.is_empty() || harmless.contains(&value) => Ok(()),
         Refused(_) if value.is_empty() => Ok(()),

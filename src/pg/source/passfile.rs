@@ -11,13 +11,14 @@ use std::path::Path;
 use secrecy::SecretString;
 
 use super::Host;
+use crate::given::shown_path;
 
 /// Where libpq's own build has the server's sockets; a host there is `localhost` in the file.
 const DEFAULT_SOCKET_DIRS: [&str; 3] = ["/var/run/postgresql", "/run/postgresql", "/tmp"];
 
 /// A password file's text, or the reason why it is not used.
 pub(super) fn read(path: &Path, named: bool) -> Result<String, Option<String>> {
-    let unused = |why: &str| Some(format!("password file {} is not used: {why}", path.display()));
+    let unused = |why: &str| Some(format!("password file {} is not used: {why}", shown_path(path)));
     let metadata = fs::metadata(path).map_err(|error| unused(&error.to_string()).filter(|_| named))?;
     if !metadata.is_file() {
         return Err(unused("it is not a plain file"));
@@ -28,14 +29,15 @@ pub(super) fn read(path: &Path, named: bool) -> Result<String, Option<String>> {
     fs::read_to_string(path).map_err(|error| unused(&error.to_string()))
 }
 
-/// The password for a user of a database on a host.
+/// The password for a user of a database on a host: that of the first line that matches. None stands there: there is none.
 pub(super) fn find(file: &str, host: &Host, dbname: &str, user: &str) -> Option<SecretString> {
     let (name, port) = match host {
         Host::Tcp { name, port, .. } => (name.clone(), port),
         Host::Unix { dir, port } => (socket_host(dir), port),
     };
     let wanted = [name.as_str(), &port.to_string(), dbname, user];
-    file.lines().filter(|line| !line.starts_with('#')).find_map(|line| password(line, wanted))
+    let mut lines = file.lines().filter(|line| !line.starts_with('#')).map(|line| line.trim_end_matches('\r'));
+    lines.find_map(|line| wanted.into_iter().try_fold(line, behind)).and_then(password)
 }
 
 fn socket_host(dir: &Path) -> String {
@@ -43,38 +45,31 @@ fn socket_host(dir: &Path) -> String {
     if default { "localhost".to_owned() } else { dir.display().to_string() }
 }
 
-/// The fifth field of a line whose first four match.
-fn password(line: &str, wanted: [&str; 4]) -> Option<SecretString> {
-    let mut rest = line.trim_end_matches('\r');
-    for wanted in wanted {
-        let (field, after) = split_field(rest)?;
-        if field != "*" && unescape(field) != wanted {
+/// What stands behind a line's first field, if that matches. A backslash hides what the next character means; a colon needs none
+/// where the text that is wanted has it, too.
+fn behind<'l>(line: &'l str, wanted: &str) -> Option<&'l str> {
+    if let Some(rest) = line.strip_prefix("*:") {
+        return Some(rest);
+    }
+    let mut rest = line.chars();
+    for character in wanted.chars() {
+        let found = rest.next()?;
+        let found = if found == '\\' { rest.next()? } else { found };
+        if found != character {
             return None;
         }
-        rest = after;
     }
-    let password = unescape(split_field(rest).map_or(rest, |(field, _)| field));
-    (!password.is_empty()).then(|| password.into())
+    rest.as_str().strip_prefix(':')
 }
 
-/// The text before the first colon that no backslash precedes, and the text after it.
-fn split_field(text: &str) -> Option<(&str, &str)> {
-    let mut escaped = false;
-    let end = text.bytes().position(|byte| {
-        let ends = byte == b':' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        ends
-    })?;
-    Some((text.get(..end)?, text.get(end + 1..)?))
-}
-
-fn unescape(field: &str) -> String {
+/// The last field, up to a colon. A backslash at its end is part of it.
+fn password(field: &str) -> Option<SecretString> {
     let mut characters = field.chars();
-    let mut plain = String::with_capacity(field.len());
-    while let Some(character) = characters.next() {
-        plain.extend(if character == '\\' { characters.next() } else { Some(character) });
+    let mut password = String::with_capacity(field.len());
+    while let Some(character) = characters.next().filter(|character| *character != ':') {
+        password.push(if character == '\\' { characters.next().unwrap_or(character) } else { character });
     }
-    plain
+    (!password.is_empty()).then(|| password.into())
 }
 
 #[cfg(test)]
@@ -113,8 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn short_lines_and_empty_passwords_match_nothing() {
-        check("db:5432:shop\n*:*:*:*:\n", &tcp("db", 5432), None);
+    fn a_colon_that_the_host_has_too_needs_no_backslash() {
+        check("::1:5432:shop:app:of that host\n*:*:*:*:last", &tcp("::1", 5432), Some("of that host"));
+        check("::1:5432:shop:app:of another\n*:*:*:*:last", &tcp("::", 5432), Some("last"));
+    }
+
+    #[test]
+    fn a_backslash_at_the_end_is_part_of_the_password() {
+        check("*:*:*:*:a\\b\\", &tcp("db", 5432), Some("ab\\"));
+    }
+
+    #[test]
+    fn a_short_line_matches_nothing_and_one_without_password_ends_the_search() {
+        check("db:5432:shop\ndb:5432:shop:app\n*:*:*:*:last", &tcp("db", 5432), Some("last"));
+        check("*:*:*:*:\n*:*:*:*:last\n", &tcp("db", 5432), None);
     }
 
     #[test]

@@ -246,16 +246,17 @@ impl Reader<'_> {
     }
 
     fn host(&self, name: &str, address: &str, port: u16) -> Result<Host, SourceError> {
+        let is_dir = name.starts_with('/') && address.is_empty();
+        if !is_dir && name.contains(|c: char| c.is_whitespace() || c.is_control() || "@;=?#\\".contains(c)) {
+            return Err(self.parameters.error("host", Problem::HostName));
+        }
         if !address.is_empty() {
             let parsed = address.parse::<IpAddr>().map_err(|_| self.invalid("hostaddr", address, "an IP address"))?;
             let name = if name.is_empty() { address } else { name };
             return Ok(Host::Tcp { name: name.to_owned(), port, address: Some(parsed) });
         }
-        if name.starts_with('/') {
+        if is_dir {
             return Ok(Host::Unix { dir: name.into(), port });
-        }
-        if name.contains(|c: char| c.is_whitespace() || c.is_control() || "@;=?#\\".contains(c)) {
-            return Err(self.parameters.error("host", Problem::HostName));
         }
         Ok(match (name, &self.environment.socket_dir) {
             ("", Some(dir)) => Host::Unix { dir: dir.clone(), port },

@@ -1,6 +1,6 @@
 //! The connection service file, `~/.pg_service.conf`.
 //!
-//! In: a service's name. Out: the pairs of its section.
+//! In: a service's name. Out: the pairs of its section, of a keyword that stands there twice the first.
 //! Specification: PostgreSQL manual, section 32.17 "The Connection Service File".
 
 use std::fs;
@@ -39,11 +39,15 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
             if found.is_some() {
                 break;
             }
-            inside = name.strip_suffix(']') == Some(service);
+            // What stands behind the bracket does not count.
+            inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
             found = inside.then(Vec::new);
         } else if let (true, Some(pairs)) = (inside, found.as_mut()) {
             let wrong = |what: &str| Problem::ServiceFile { path: path.into(), line: index + 1, what: what.to_owned() };
-            pairs.push(entry(line).map_err(wrong)?);
+            let pair = entry(line).map_err(wrong)?;
+            if !pairs.iter().any(|earlier| earlier.keyword == pair.keyword) {
+                pairs.push(pair);
+            }
         }
     }
     Ok(found)
@@ -76,6 +80,19 @@ mod tests {
         let expected = vec![("host".to_owned(), "db".to_owned()), ("port".to_owned(), "5433".to_owned())];
         assert_eq!(in_file(FILE, "shop"), Ok(Some(expected)));
         assert_eq!(in_file(FILE, "nowhere"), Ok(None));
+    }
+
+    #[test]
+    fn of_a_keyword_that_stands_twice_the_first_counts() {
+        let expected = vec![("host".to_owned(), "a".to_owned()), ("port".to_owned(), "1".to_owned())];
+        assert_eq!(in_file("[s]\nhost=a\nport=1\nhost=b", "s"), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn what_stands_behind_a_sections_name_does_not_count() {
+        let expected = vec![("host".to_owned(), "a".to_owned())];
+        assert_eq!(in_file("[s] # of the shop\nhost=a\n[t]x\nhost=b", "s"), Ok(Some(expected)));
+        assert_eq!(in_file("[sh]op]\nhost=a", "shop"), Ok(None));
     }
 
     #[test]

@@ -143,6 +143,7 @@ fn hostaddr_is_connected_to_and_host_is_verified() {
     assert_eq!(source("host=db hostaddr=10.0.0.1").hosts, [expected]);
     assert!(matches!(refused("host=a,b hostaddr=10.0.0.1").problem, Problem::AddressCount { .. }));
     assert!(matches!(refused("hostaddr=db").problem, Problem::Value { keyword: "hostaddr", .. }));
+    assert_eq!(refused("host=db;password=hunter2 hostaddr=10.0.0.1").problem, Problem::HostName);
 }
 
 #[test]
@@ -217,6 +218,33 @@ fn values_that_are_not_valid_name_keyword_value_and_what_is() {
         assert!(matches!(refused(text).problem, Problem::Value { .. }), "{text}");
     }
     assert!(matches!(refused("host=a port=1,2").problem, Problem::PortCount { hosts: 1, ports: 2 }));
+}
+
+#[test]
+fn no_value_holds_the_character_that_ends_texts_in_c() {
+    for text in ["host=db user=a\0b", "postgres://a\0b@db", "host=db password=hunter2\0"] {
+        let error = refused(text);
+        assert!(error.to_string().ends_with("holds the character NUL, which no value of libpq's may"), "{error}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn a_message_is_one_line_of_bounded_length() {
+    let long = "x".repeat(10_000);
+    for text in [
+        "sslmode='a\nb'".to_owned(),
+        format!("sslmode={long}"),
+        format!("{long}=1"),
+        format!("{long}://db"),
+        format!("host=db sslrootcert=/no/{long}"),
+        "host=db sslrootcert='/no\nfile'".to_owned(),
+        format!("service={long}"),
+    ] {
+        let error = refused(&text);
+        let message = format!("{} {}", error.place, error);
+        assert!(message.chars().count() < 1000 && !message.contains(char::is_control), "{message:?}");
+    }
 }
 
 #[test]
