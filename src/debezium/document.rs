@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 use super::error::DebeziumError;
 use super::keys::{Keys, Value};
 use super::properties::{self, Entry};
-use crate::given::{Key, Origin};
+use crate::given::{Key, Origin, shown};
 use crate::pg::source::Environment;
 
 /// What ran the Debezium configuration.
@@ -139,7 +139,11 @@ fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
             Json::Bool(value) => value.to_string(),
             Json::Number(value) => value.to_string(),
             Json::Array(_) | Json::Object(_) => {
-                return Err(syntax(file, line, format!("\"{key}\" is to be a text, a number, true or false")));
+                return Err(syntax(
+                    file,
+                    line,
+                    format!("\"{}\" is to be a text, a number, true or false", shown(key.as_bytes())),
+                ));
             }
         };
         keys.insert(key.clone(), Value { text, origin: origin(file, line, key) });

@@ -5,6 +5,7 @@
 //! `${NAME:default}` of Quarkus, and `$$` is one `$`. Reads files that values name; contacts nothing.
 //! Specification: Kafka's `ConfigTransformer` and `config.provider` package, SmallRye Config's "Property Expressions".
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -16,6 +17,12 @@ use crate::pg::source::Environment;
 
 /// Expressions within expressions, at most.
 const DEEPEST: usize = 16;
+
+/// Expressions that one value asks for, at most, those in other values that they name included.
+const MOST: usize = 10_000;
+
+/// The longest that expressions make of a value, in bytes.
+const LONGEST: usize = 1 << 20;
 
 /// Why an expression has no value. Never holds one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,22 +39,26 @@ pub(super) enum Unresolved {
     Unclosed,
     #[error("expressions are nested too deeply, or in a circle")]
     TooDeep,
+    #[error("its expressions are too many, or make too much of it")]
+    TooMuch,
 }
 
 /// What surrounds values.
 pub(super) struct Surroundings<'a> {
-    pub(super) platform: Platform,
-    pub(super) environment: &'a Environment,
+    platform: Platform,
+    environment: &'a Environment,
     /// All keys as they are written, for `${other.key}`.
-    pub(super) keys: &'a Keys,
+    keys: &'a Keys,
     /// Names of config providers, and the last part of their classes' names.
-    pub(super) providers: BTreeMap<String, String>,
+    providers: BTreeMap<String, String>,
     /// Whether Debezium Server's engine asks them, too: `config.providers` is there. Quarkus has looked at the value before.
-    pub(super) asks: bool,
+    asks: bool,
+    /// Expressions that the present value may still ask for.
+    left: Cell<usize>,
 }
 
 /// The providers that a worker (or a connector's `config.providers.*`) names.
-pub(super) fn providers(keys: &Keys) -> BTreeMap<String, String> {
+fn providers(keys: &Keys) -> BTreeMap<String, String> {
     let mut providers =
         [("env", "EnvVarConfigProvider"), ("file", "FileConfigProvider"), ("dir", "DirectoryConfigProvider")]
             .map(|(name, class)| (name.to_owned(), class.to_owned()))
@@ -63,9 +74,14 @@ pub(super) fn providers(keys: &Keys) -> BTreeMap<String, String> {
     providers
 }
 
-impl Surroundings<'_> {
+impl<'a> Surroundings<'a> {
+    pub(super) fn new(platform: Platform, environment: &'a Environment, keys: &'a Keys, asks: bool) -> Self {
+        Self { platform, environment, keys, providers: providers(keys), asks, left: Cell::new(MOST) }
+    }
+
     /// The value with its expressions resolved. `literal`: names that stay as they are, groups of a regular expression.
     pub(super) fn resolve(&self, text: &str, literal: bool) -> Result<String, Unresolved> {
+        self.left.set(MOST);
         match self.platform {
             Platform::Connect => self.connect(text),
             Platform::Server if self.asks => self.server(text, literal, 0).and_then(|text| self.connect(&text)),
@@ -80,7 +96,10 @@ impl Surroundings<'_> {
         while let Some((before, inside, after)) = first_expression(rest) {
             out.push_str(before);
             match inside.split_once(':') {
-                Some((provider, reference)) => out.push_str(&self.provided(provider, reference)?),
+                Some((provider, reference)) => {
+                    out.push_str(&self.provided(provider, reference)?);
+                    self.count(&out)?;
+                }
                 None => out.extend(["${", inside, "}"]),
             }
             rest = after;
@@ -106,6 +125,7 @@ impl Surroundings<'_> {
                 (None, Some(_), None) => {
                     let (inside, after) = matching(behind).ok_or(Unresolved::Unclosed)?;
                     out.push_str(&self.expression(inside, literal, depth)?);
+                    self.count(&out)?;
                     after
                 }
                 _ => {
@@ -116,6 +136,13 @@ impl Surroundings<'_> {
         }
         out.push_str(rest);
         Ok(out)
+    }
+
+    /// One more expression: a few that name one another may ask for more than there is time or room for.
+    fn count(&self, made: &str) -> Result<(), Unresolved> {
+        let left = self.left.get().checked_sub(1).filter(|_| made.len() <= LONGEST).ok_or(Unresolved::TooMuch)?;
+        self.left.set(left);
+        Ok(())
     }
 
     /// What stands between `${` and `}`.
@@ -220,8 +247,7 @@ mod tests {
         {
             keys.insert(key.to_owned(), Value { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
-        let providers = providers(&keys);
-        let surroundings = Surroundings { platform, environment: &environment, keys: &keys, providers, asks: false };
+        let surroundings = Surroundings::new(platform, &environment, &keys, false);
         surroundings.resolve(text, literal).map_err(|error| error.to_string())
     }
 

@@ -8,7 +8,7 @@
 //! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's
 //! properties. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
 //! key that was not carried over. Reads files that are named, and those of active profiles beside them; contacts nothing.
-//! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed.
+//! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed; a note is one line.
 
 mod document;
 mod error;
@@ -33,7 +33,7 @@ pub use document::Platform;
 pub use error::DebeziumError;
 pub use review::Review;
 
-use crate::given::Origin;
+use crate::given::{Origin, one_line};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
@@ -128,6 +128,15 @@ impl Translation {
     pub fn warnings(&self) -> Vec<String> {
         let matters = |note: &&Note| note.severity > Severity::NotNeeded;
         self.notes.iter().filter(matters).map(|note| format!("--from-debezium: {note}")).collect()
+    }
+}
+
+impl Note {
+    /// The longest text, in characters: what is longer quotes a long value.
+    const LONGEST: usize = 600;
+
+    fn new(severity: Severity, origin: String, text: &str) -> Self {
+        Self { severity, origin, text: one_line(text, Self::LONGEST) }
     }
 }
 

@@ -32,7 +32,7 @@ impl Translation {
         let mut lines = vec!["walrelay run".to_owned()];
         lines.extend(files.iter().map(|file| format!("  --from-debezium {}", for_shell(file))));
         for (name, setting) in &self.settings {
-            lines.extend(shown(setting).into_iter().map(|value| format!("  --{name} {}", for_shell(value))));
+            lines.extend(shown(setting).into_iter().map(|value| flag(name, value)));
         }
         for (name, setting) in &self.properties {
             let value = shown(setting).first().map_or("@FILE", |value| value);
@@ -112,6 +112,12 @@ impl Translation {
         }
         out
     }
+}
+
+/// A value that begins with a hyphen is one only behind an equals sign.
+fn flag(name: &str, value: &str) -> String {
+    let between = if value.starts_with('-') { '=' } else { ' ' };
+    format!("  --{name}{between}{}", for_shell(value))
 }
 
 fn shown(setting: &Setting) -> Vec<&String> {

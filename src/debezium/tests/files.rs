@@ -71,6 +71,16 @@ fn the_engine_of_debezium_server_asks_config_providers_where_quarkus_leaves_the_
 }
 
 #[test]
+fn expressions_that_multiply_are_refused() {
+    let level = |at: usize| format!("k{at}={}\n", format!("${{k{}}}", at + 1).repeat(3));
+    let levels = (0..12).map(level).collect::<String>() + "k12=\n";
+    let many = server(&format!("{levels}debezium.source.slot.name=${{k0}}"));
+    noted(&many, "debezium.source.slot.name", Severity::Refused, "too many");
+    let long = format!("k0={}\ndebezium.source.slot.name={}", "x".repeat(1000), "${k0}".repeat(2000));
+    noted(&server(&long), "debezium.source.slot.name", Severity::Refused, "too much");
+}
+
+#[test]
 fn a_worker_names_its_config_providers() {
     let worker = "bootstrap.servers=a:1\nconfig.providers=secrets\n\
                   config.providers.secrets.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider\n";

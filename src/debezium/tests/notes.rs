@@ -17,6 +17,25 @@ fn what_is_not_needed_is_said_with_the_reason() {
 }
 
 #[test]
+fn a_key_that_asks_for_nothing_is_noted_too() {
+    of_key("database.tcpKeepAlive", "true", Severity::NotNeeded, "asks for nothing");
+    let connected = connect(
+        r#""producer.override.partitioner.ignore.keys": "false", "topic.prefix": "a", "database.server.name": "b",
+           "transforms.outbox.table.expand.json.payload": "false", "transforms.outbox.table.field.additional.missing": "error",
+           "transforms.outbox.table.field.event.payload": "p", "transforms.outbox.table.field.payload": "q""#,
+    );
+    for (key, part) in [
+        ("producer.override.partitioner.ignore.keys", "asks for nothing"),
+        ("database.server.name", "topic.prefix counts more"),
+        ("transforms.outbox.table.expand.json.payload", "asks for nothing"),
+        ("transforms.outbox.table.field.additional.missing", "asks for nothing"),
+        ("transforms.outbox.table.field.payload", "table.field.event.payload counts more"),
+    ] {
+        noted(&connected, key, Severity::NotNeeded, part);
+    }
+}
+
+#[test]
 fn what_changes_something_else_is_a_warning() {
     of_key("flush.lsn.source", "false", Severity::Warning, "far behind");
     of_key("errors.tolerance", "all", Severity::Warning, "--on-bad-row");
@@ -136,4 +155,33 @@ fn the_toml_of_a_report_is_toml() {
     let table = toml.parse::<toml::Table>().unwrap();
     assert_eq!(table["kafka"]["linger.ms"].as_str(), Some("5"));
     assert_eq!(table["slot"].as_str(), Some("dbz"));
+}
+
+#[test]
+fn a_note_is_one_line_of_bounded_length() {
+    let long = "x".repeat(10_000);
+    let members = serde_json::json!({
+        "time.precision.mode": format!("{long}\n"),
+        "snapshot\nmode": "1",
+        "producer.override.partitioner.class": long,
+        long.clone(): "1",
+    })
+    .to_string();
+    let translation = connect(members.trim_matches(['{', '}']));
+    for note in &translation.notes {
+        let note = note.to_string();
+        assert!(note.chars().count() < 1000 && !note.contains(char::is_control), "{note:?}");
+    }
+    let error = read_all(&["{\"a\\nb\": [], \"connector.class\": \"x\"}"], &[]).err().unwrap().to_string();
+    assert!(!error.contains('\n'), "{error:?}");
+}
+
+#[test]
+fn the_reports_flags_are_taken_as_they_stand() {
+    let translation = connect(
+        r#""transforms": "a\nb", "transforms.a\nb.type": "io.debezium.transforms.outbox.EventRouter", "transforms.a\nb.route.by.field": "-x""#,
+    );
+    let report = translation.report(&["f".into()], false);
+    assert!(report.contains("--route-column=-x"), "{report}");
+    assert!(report.contains("# transforms.a\\nb.route.by.field ("), "{report}");
 }

@@ -164,6 +164,48 @@ fn other_log_ins_name_librdkafkas_properties() {
 }
 
 #[test]
+fn nothing_of_a_log_in_is_shown_but_names_that_are_known() {
+    let modules = [
+        "password=\"hunter2\" username=\"u\";",
+        "hunter2 required username=\"u\";",
+        "a.ScramLoginModule required username=\"u\" password=\"a\" hunter2=\"b\";",
+    ];
+    for module in modules {
+        let translation = jaas(module, "PLAIN");
+        let shown = format!("{} {:?}", translation.report(&[], false), translation.warnings());
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    let known = jaas("a.ScramLoginModule required username=u password=p tokenauth=true;", "SCRAM-SHA-256");
+    noted(&known, "debezium.sink.kafka.producer.sasl.jaas.config", Severity::Warning, "tokenauth");
+}
+
+#[test]
+fn the_level_of_the_compression_that_is_used_counts() {
+    let levels = "debezium.sink.kafka.producer.compression.gzip.level=9\n\
+                  debezium.sink.kafka.producer.compression.zstd.level=3";
+    let level = |codec: &str| {
+        let translation = server(&format!("{levels}\ndebezium.sink.kafka.producer.compression.type={codec}"));
+        for other in ["gzip", "zstd"].iter().filter(|other| **other != codec) {
+            let key = format!("debezium.sink.kafka.producer.compression.{other}.level");
+            noted(&translation, &key, Severity::NotNeeded, "compression.type");
+        }
+        property(&translation, "compression.level")
+    };
+    assert_eq!(["gzip", "zstd", "lz4", "none"].map(level), [Some("9".to_owned()), Some("3".to_owned()), None, None]);
+}
+
+#[test]
+fn of_two_keys_for_one_property_the_one_that_does_not_count_is_noted() {
+    let translation = server(
+        "debezium.sink.kafka.producer.sasl.jaas.config=a.OAuthBearerLoginModule required clientId=\"of jaas\";\n\
+         debezium.sink.kafka.producer.sasl.oauthbearer.client.credentials.client.id=own",
+    );
+    assert_eq!(property(&translation, "sasl.oauthbearer.client.id").as_deref(), Some("own"));
+    let key = "debezium.sink.kafka.producer.sasl.jaas.config";
+    noted(&translation, key, Severity::NotNeeded, "sasl.oauthbearer.client.id");
+}
+
+#[test]
 fn stores_of_certificates_are_taken_where_librdkafka_reads_them() {
     let of = |lines: &str| {
         let lines = lines.lines().map(|line| format!("debezium.sink.kafka.producer.ssl.{line}")).collect::<Vec<_>>();

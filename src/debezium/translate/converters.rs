@@ -3,8 +3,8 @@
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 
 use super::Translator;
-use crate::debezium::Severity;
 use crate::debezium::keys::{Keys, Value};
+use crate::debezium::{Note, Severity};
 use crate::outbox::connect::{Converter, Json};
 
 /// A place that a converter serves.
@@ -223,10 +223,6 @@ impl Translator {
 
     fn server_headers(&mut self) {
         let text = "Debezium adds headers __debezium.context.* to each record; they are left out";
-        self.out.notes.push(crate::debezium::Note {
-            severity: Severity::Warning,
-            origin: "headers".to_owned(),
-            text: text.to_owned(),
-        });
+        self.out.notes.push(Note::new(Severity::Warning, "headers".to_owned(), text));
     }
 }

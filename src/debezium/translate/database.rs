@@ -28,9 +28,11 @@ impl Translator {
                 parts.push((keyword, value));
             }
         }
-        let keepalive = self.job.connector.take("database.tcpKeepAlive");
-        if let Some(off) = keepalive.filter(|value| value.boolean() == Some(false)) {
-            parts.push(("keepalives", Value { text: "0".to_owned(), origin: off.origin }));
+        match self.job.connector.take("database.tcpKeepAlive") {
+            Some(off) if off.boolean() == Some(false) => {
+                parts.push(("keepalives", Value { text: "0".to_owned(), origin: off.origin }));
+            }
+            on => self.asks_nothing(on),
         }
         self.judge_tls(&parts);
         self.judge_places(&mut parts);
@@ -110,8 +112,9 @@ impl Translator {
         }
         self.named("slot", slot, "debezium");
         self.named("publication", publication, "dbz_publication");
-        if let Some(drop) = drop.filter(|value| value.boolean() == Some(true)) {
-            self.refuse(&drop, "Debezium drops the slot when it stops, and with it the place to resume from; set it to false and restart Debezium before it is stopped for good");
+        match drop {
+            Some(drop) if drop.boolean() == Some(true) => self.refuse(&drop, DROPS_SLOT),
+            keep => self.asks_nothing(keep),
         }
     }
 
@@ -166,6 +169,8 @@ impl Translator {
         }
     }
 }
+
+const DROPS_SLOT: &str = "Debezium drops the slot when it stops, and with it the place to resume from; set it to false and restart Debezium before it is stopped for good";
 
 const NO_PGOUTPUT: &str = "the slot must be one of the plugin pgoutput: set plugin.name=pgoutput in Debezium, with a new slot, and let it run until the old slot is read";
 

@@ -15,7 +15,7 @@ mod tls;
 use std::collections::BTreeMap;
 
 use super::document::{Job, Platform};
-use super::expressions::{self, Surroundings};
+use super::expressions::Surroundings;
 use super::keys::{Keys, Value};
 use super::{Note, Setting, Severity, Translation};
 use crate::given::Origin;
@@ -63,9 +63,8 @@ impl Translator {
     /// Replaces every `${…}`. A key whose value cannot be had is taken out and noted.
     fn resolve(&mut self, environment: &Environment) {
         let all = self.all_keys();
-        let providers = expressions::providers(&all);
         let asks = self.job.connector.get("config.providers").is_some();
-        let surroundings = Surroundings { platform: self.job.platform, environment, keys: &all, providers, asks };
+        let surroundings = Surroundings::new(self.job.platform, environment, &all, asks);
         let mut notes = Vec::new();
         let Job { connector, producer, worker, server, .. } = &mut self.job;
         for keys in [connector, producer, worker, server] {
@@ -78,7 +77,7 @@ impl Translator {
             }
             for (key, origin, text) in failed {
                 keys.take(&key);
-                notes.push(Note { severity: Severity::Refused, origin, text });
+                notes.push(Note::new(Severity::Refused, origin, &text));
             }
         }
         self.out.notes.extend(notes);
@@ -101,11 +100,26 @@ impl Translator {
     }
 
     fn note(&mut self, severity: Severity, origin: &Origin, text: impl Into<String>) {
-        self.out.notes.push(Note { severity, origin: origin.to_string(), text: text.into() });
+        let text: String = text.into();
+        self.out.notes.push(Note::new(severity, origin.to_string(), &text));
     }
 
     fn not_needed(&mut self, value: &Value, text: impl Into<String>) {
         self.note(Severity::NotNeeded, &value.origin, text);
+    }
+
+    /// A key, if it is there, whose value is as good as none.
+    fn asks_nothing(&mut self, value: Option<Value>) {
+        if let Some(value) = value {
+            self.not_needed(&value, "it asks for nothing");
+        }
+    }
+
+    /// A key, if it is there, that another one makes void.
+    fn overruled(&mut self, value: Option<Value>, by: &str) {
+        if let Some(value) = value {
+            self.not_needed(&value, format!("{by} counts more"));
+        }
     }
 
     fn warn(&mut self, value: &Value, text: impl Into<String>) {
@@ -122,7 +136,7 @@ impl Translator {
 
     /// A key that is missing altogether.
     fn refuse_missing(&mut self, key: &str, text: &str) {
-        self.out.notes.push(Note { severity: Severity::Refused, origin: key.to_owned(), text: text.to_owned() });
+        self.out.notes.push(Note::new(Severity::Refused, key.to_owned(), text));
     }
 
     /// A setting with one value, which is no secret.
@@ -140,12 +154,15 @@ impl Translator {
         }
     }
 
-    /// A property of librdkafka.
+    /// A property of librdkafka. Of two keys for one property the later one counts.
     fn property(&mut self, name: &str, text: impl Into<String>, origin: &Origin) {
         let text = text.into();
         let shown = (!is_secret(name)).then(|| vec![text.clone()]);
         let setting = Setting { values: vec![text], is_list: false, shown, origin: origin.clone() };
-        self.out.properties.insert(name.to_owned(), setting);
+        let earlier = self.out.properties.insert(name.to_owned(), setting);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.origin != *origin) {
+            self.note(Severity::NotNeeded, &earlier.origin, format!("{origin} gives {name}, and counts more"));
+        }
     }
 
     /// One of some words, in any case. Another one is refused.

@@ -16,7 +16,9 @@ impl Translator {
         self.money_digits();
         let prefix = self.job.connector.take_filled("topic.prefix");
         let old = self.job.connector.take_filled("database.server.name");
-        if let Some(prefix) = prefix.or(old) {
+        let (prefix, old) = if prefix.is_some() { (prefix, old) } else { (old, None) };
+        self.overruled(old, "topic.prefix");
+        if let Some(prefix) = prefix {
             prefix.text.trim().clone_into(&mut self.out.connect.schemas.prefix);
             self.not_needed(&prefix, "the router names topics without it; it shows only in the names of schemas");
         }

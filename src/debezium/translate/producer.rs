@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use super::Translator;
 use crate::debezium::jaas::{self, Jaas};
 use crate::debezium::keys::Value;
+use crate::debezium::{Note, Severity};
 
 /// What becomes of a property.
 #[derive(Clone, Copy)]
@@ -163,11 +164,7 @@ impl Translator {
         } else {
             "a connector does not say where Kafka is, its worker does: --brokers says it, or the worker's properties with another --from-debezium"
         };
-        self.out.notes.push(crate::debezium::Note {
-            severity: crate::debezium::Severity::Warning,
-            origin: "bootstrap.servers".to_owned(),
-            text: text.to_owned(),
-        });
+        self.out.notes.push(Note::new(Severity::Warning, "bootstrap.servers".to_owned(), text));
     }
 
     fn plain_property(&mut self, key: &str, value: &Value) {
@@ -232,10 +229,11 @@ impl Translator {
                 );
             }
         }
-        if let Some(ignore) =
-            self.job.producer.take("partitioner.ignore.keys").filter(|value| value.boolean() == Some(true))
-        {
-            self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
+        match self.job.producer.take("partitioner.ignore.keys") {
+            Some(ignore) if ignore.boolean() == Some(true) => {
+                self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
+            }
+            obey => self.asks_nothing(obey),
         }
         if let Some(classes) = self.job.producer.take_filled("interceptor.classes") {
             self.differs(&classes, "interceptors may change records; none is applied");
@@ -326,12 +324,8 @@ impl Translator {
                 .as_slice(),
                 Some("OAUTHBEARER"),
             ),
-            module => {
-                let text = format!(
-                    "{module} has no counterpart: librdkafka has sasl.mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with sasl.username and sasl.password"
-                );
-                return self.refuse(config, text);
-            }
+            // Not named: where the entry is malformed, it may be a piece of the password.
+            _ => return self.refuse(config, NO_MODULE),
         };
         for (option, property) in names {
             if let Some(text) = jaas.options.remove(*option) {
@@ -344,7 +338,16 @@ impl Translator {
             (true, _) => {}
         }
         for option in jaas.options.keys() {
-            self.warn(config, format!("its option {option} is not carried over"));
+            // Not named unless it is known: what follows a quote within the password looks like one.
+            match OPTIONS.iter().find(|known| *known == option) {
+                Some(known) => self.warn(config, format!("its option {known} is not carried over")),
+                None => self.warn(config, "an option of it is not carried over"),
+            }
         }
     }
 }
+
+const NO_MODULE: &str = "its log-in module has no counterpart: librdkafka has sasl.mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with sasl.username and sasl.password";
+
+/// Options of Kafka's log-in modules that have no counterpart.
+const OPTIONS: [&str; 3] = ["tokenauth", "serviceName", "debug"];

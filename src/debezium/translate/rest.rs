@@ -85,11 +85,7 @@ impl Translator {
         if self.job.connector.iter().any(|(key, _)| key.starts_with("message.prefix.")) {
             return;
         }
-        self.out.notes.push(Note {
-            severity: Warning,
-            origin: "logical messages".to_owned(),
-            text: "Debezium writes each pg_logical_emit_message to the topic PREFIX.message; walrelay publishes those that --message-prefix names, as rows of an outbox (message.prefix.exclude.list=.* says that there are none)".to_owned(),
-        });
+        self.out.notes.push(Note::new(Warning, "logical messages".to_owned(), MESSAGES));
     }
 
     /// Kafka Connect writes what a connector has read between two commits of its offsets in one transaction, if its worker says so.
@@ -154,6 +150,8 @@ impl Translator {
         }
     }
 }
+
+const MESSAGES: &str = "Debezium writes each pg_logical_emit_message to the topic PREFIX.message; walrelay publishes those that --message-prefix names, as rows of an outbox (message.prefix.exclude.list=.* says that there are none)";
 
 /// Keys that are carried over, to find what a misspelt one was meant as.
 const KNOWN: [&str; 16] = [

@@ -133,9 +133,13 @@ impl Translator {
         let default = Origin::Flag("the router's default".to_owned());
         for (key, old, column, setting) in COLUMNS {
             let old = if old.is_empty() { None } else { options.take_filled(old) };
-            match options.take_filled(key).or(old) {
-                Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
-                None => self.set(setting, column, &default),
+            match (options.take_filled(key), old) {
+                (Some(value), old) => {
+                    self.set(setting, value.text.trim().to_owned(), &value.origin);
+                    self.overruled(old, key);
+                }
+                (None, Some(value)) => self.set(setting, value.text.trim().to_owned(), &value.origin),
+                (None, None) => self.set(setting, column, &default),
             }
         }
         self.set("type-column", "", &default);
@@ -171,7 +175,7 @@ impl Translator {
         if let Some(empty) = regex.as_ref().filter(|value| value.text.is_empty()) {
             // It matches no route: each is its own topic.
             let origin = empty.origin.clone();
-            options.take("route.topic.replacement");
+            self.overruled(options.take("route.topic.replacement"), "an empty route.topic.regex");
             return self.set("topic", "{route}", &origin);
         }
         let replacement = options.take("route.topic.replacement");
@@ -271,8 +275,12 @@ impl Translator {
         if let (None, Some(old)) = (&new, &old) {
             self.warn(old, "an option of old releases: today's router does not know it, and ends at the first row that lacks a column; it is obeyed here");
         }
-        if let Some(value) = new.or(old) {
-            self.out.connect.skip_missing = self.one_of(&value, &words).unwrap_or(false);
+        let (value, old) = if new.is_some() { (new, old) } else { (old, None) };
+        self.overruled(old, "table.field.additional.missing");
+        if let Some(value) = value {
+            let skips = self.one_of(&value, &words);
+            self.out.connect.skip_missing = skips.unwrap_or(false);
+            self.asks_nothing(Some(value).filter(|_| skips == Some(false)));
         }
     }
 
@@ -286,13 +294,16 @@ impl Translator {
         let keep_nulls =
             nulls.as_ref().and_then(|value| self.one_of(value, &[("ignore", false), ("optional_bytes", true)]));
         let expand = options.take("table.expand.json.payload");
-        let Some(value) = expand.filter(|value| value.boolean() != Some(false)) else {
+        let is_off = expand.as_ref().is_none_or(|value| value.boolean() == Some(false));
+        if is_off {
+            self.asks_nothing(expand);
             if let Some(nulls) = nulls {
                 self.not_needed(&nulls, "it counts only with table.expand.json.payload");
             }
             return;
-        };
-        if self.is_on(Some(value.clone())) {
+        }
+        self.asks_nothing(nulls.filter(|_| keep_nulls == Some(false)));
+        if let Some(value) = expand.filter(|value| self.is_on(Some(value.clone()))) {
             self.out.connect.expand = Some(Expand { keep_nulls: keep_nulls.unwrap_or(false) });
             self.differs(&value, EXPANDED);
         }
