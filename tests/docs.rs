@@ -77,6 +77,15 @@ fn each_file_that_a_page_names_is_there() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+#[test]
+fn each_fuzz_target_has_its_row() {
+    let manifest = text("fuzz/Cargo.toml");
+    let targets = manifest.split("[[bin]]\nname = \"").skip(1).map(|piece| piece.split('"').next().unwrap());
+    let page = text("CONTRIBUTING.md");
+    let missing: Vec<_> = targets.filter(|target| !page.contains(&format!("\n| `{target}` | "))).collect();
+    assert!(manifest.contains("[[bin]]") && missing.is_empty(), "{missing:?}");
+}
+
 /// A message as the manual may have it: `…` for what is filled in.
 fn shown(literal: &str) -> String {
     let mut text = String::new();
