@@ -22,11 +22,17 @@ pub fn shown_path(path: &Path) -> String {
     one_line(&path.to_string_lossy(), LONGEST_PATH)
 }
 
-/// A text for people: control characters escaped, cut after so many `characters`.
+/// A text for people: control characters escaped, cut after so many `characters`, those of escapes included.
 pub fn one_line(text: &str, characters: usize) -> String {
-    let mut line: String = text.chars().take(characters).flat_map(escaped).collect();
-    if text.chars().nth(characters).is_some() {
-        line.push('…');
+    let mut line = String::new();
+    let mut left = characters;
+    for character in text.chars() {
+        let Some(rest) = left.checked_sub(escaped(character).count()) else {
+            line.push('…');
+            break;
+        };
+        line.extend(escaped(character));
+        left = rest;
     }
     line
 }
@@ -47,5 +53,12 @@ mod tests {
         assert_eq!(shown(&[b'x'; 80]), "x".repeat(80));
         assert_eq!(shown("\u{10000}".repeat(100).as_bytes()), format!("{}…", "\u{10000}".repeat(80)));
         assert_eq!(shown_path(Path::new("/a\rb")), "/a\\rb");
+    }
+
+    #[test]
+    fn what_is_escaped_counts_as_it_is_written() {
+        assert_eq!(one_line("a\0b", 6), "a\\u{0}…");
+        assert_eq!(one_line("a\0b", 7), "a\\u{0}b");
+        assert_eq!(one_line(&"\0".repeat(1000), 600).chars().count(), 601);
     }
 }
