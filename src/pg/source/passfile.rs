@@ -36,7 +36,9 @@ pub(super) fn find(file: &str, host: &Host, dbname: &str, user: &str) -> Option<
         Host::Unix { dir, port } => (socket_host(dir), port),
     };
     let wanted = [name.as_str(), &port.to_string(), dbname, user];
-    let mut lines = file.lines().filter(|line| !line.starts_with('#')).map(|line| line.trim_end_matches('\r'));
+    // No password may hold NUL: see `Problem::Nul`.
+    let lines = file.lines().filter(|line| !line.starts_with('#') && !line.contains('\0'));
+    let mut lines = lines.map(|line| line.trim_end_matches('\r'));
     lines.find_map(|line| wanted.into_iter().try_fold(line, behind)).and_then(password)
 }
 
@@ -116,6 +118,11 @@ mod tests {
     #[test]
     fn a_backslash_at_the_end_is_part_of_the_password() {
         check("*:*:*:*:a\\b\\", &tcp("db", 5432), Some("ab\\"));
+    }
+
+    #[test]
+    fn a_line_with_the_character_that_ends_texts_in_c_matches_nothing() {
+        check("db:5432:shop:app:a\0b\n*:*:*:*:last", &tcp("db", 5432), Some("last"));
     }
 
     #[test]
