@@ -203,7 +203,7 @@ fn wal_level_is_fixed_by_the_hint_and_an_invalidated_slot_is_a_loud_stop() {
         Ok(client.query_one(sql, &[&lane.name])?.get(0))
     })
     .unwrap();
-    let hint = refused(&lane, &[], &[&lane.name, "invalidated", "never published"]);
+    let hint = refused(&lane, &[], &[&lane.name, "invalidated", "can no longer be read"]);
     assert!(hint.contains(&format!("walrelay teardown --slot {}", lane.name)), "{hint}");
 }
 
@@ -293,7 +293,7 @@ fn a_publication_made_after_the_slot_is_told_with_what_fixes_it() {
     lane.make_slot();
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     lane.publish("outbox");
-    let hint = refused(&lane, &[], &["publication", &lane.name, "younger"]);
+    let hint = refused(&lane, &[], &["publication", &lane.name, "created after the position"]);
     assert!(hint.contains(&format!("walrelay setup --apply --slot {}", lane.name)), "{hint}");
     lane.drop_slot(&lane.name);
     lane.make_slot();
