@@ -25,7 +25,7 @@ const OAUTHBEARER: &str = "OAUTHBEARER";
 /// The answer to a server that says why it refuses a token (RFC 7628, section 3.2.3): it then fails as others do.
 const TOKEN_GIVEN_UP: &[u8] = b"\x01";
 
-/// How far the log-in has come.
+/// How far the authentication has come.
 enum Exchange {
     /// The server has asked for nothing.
     Unasked,
@@ -101,13 +101,17 @@ impl Connection {
         }
     }
 
-    /// Why the server ended the log-in. One that saw a token has a rule that lets us in: nothing but another token helps.
+    /// Why the server ended the authentication. Credentials that it refuses after it has seen the token are the token: another rule of
+    /// `pg_hba.conf`, as one for connections without TLS, would not help.
     fn not_let_in(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
-        Ok(match (exchange, self.refused(body)?) {
-            (Exchange::TokenSent | Exchange::TokenRefused, Error::Server { error, .. }) => {
+        let refused = self.refused(body)?;
+        Ok(match (exchange, &refused) {
+            (Exchange::TokenSent | Exchange::TokenRefused, Error::Server { error, .. })
+                if refused.is_of_credentials() =>
+            {
                 self.unable(&format!("the server refuses the token: {}", error.message))
             }
-            (_, refused) => refused,
+            (_, _) => refused,
         })
     }
 
@@ -234,7 +238,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// What a server says that only pretends to know the password, message by message; what it got instead of a log-in.
+    /// What a server says that only pretends to know the password, message by message; what it got instead of a session.
     struct Pretender {
         answers: &'static [Answer],
         tls: bool,
@@ -254,6 +258,8 @@ mod tests {
         Begin,
         /// AuthenticationSASLContinue: why a token is refused.
         RefuseToken,
+        /// ErrorResponse with this SQLSTATE.
+        Fail(&'static str),
     }
 
     impl Pretender {
@@ -285,6 +291,7 @@ mod tests {
                     }
                     Answer::AskForPassword => Self::say(&mut stream, b'R', &3_u32.to_be_bytes()),
                     Answer::Begin => Self::say(&mut stream, b'R', &begin),
+                    Answer::Fail(code) => Self::say(&mut stream, b'E', format!("C{code}\0Mno\0\0").as_bytes()),
                     Answer::RefuseToken => {
                         let why = br#"{"status":"invalid_token"}"#;
                         Self::say(&mut stream, b'R', &[&11_u32.to_be_bytes()[..], why].concat());
@@ -328,17 +335,24 @@ mod tests {
     /// What a pretender heard that lets nobody in.
     #[track_caller]
     fn heard_by(pretender: Pretender, parameters: &str) -> String {
+        let answers = pretender.answers;
+        let (opened, heard) = open(pretender, parameters);
+        let refused = matches!(&opened, Err(Error::Authentication { .. }));
+        assert!(refused, "{answers:?} {parameters}: {opened:?}");
+        heard
+    }
+
+    /// What a connection to it comes to, and what it heard.
+    fn open(pretender: Pretender, parameters: &str) -> (Result<(), Error>, String) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let answers = pretender.answers;
         let server = std::thread::spawn(move || pretender.accept(&listener));
         let text = format!("postgres://u:hunter2@127.0.0.1:{port}/d?{parameters}");
         let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
-        let opened = Connection::open(&source, Purpose::Control);
-        let refused = matches!(&opened, Err(Error::Authentication { .. }));
-        assert!(refused, "{answers:?} {parameters}: {opened:?}");
-        drop(opened);
-        String::from_utf8_lossy(&server.join().unwrap()).into_owned()
+        // Closed at once, so that the server comes to its end.
+        let opened = Connection::open(&source, Purpose::Control).map(drop);
+        let heard = server.join().unwrap();
+        (opened, String::from_utf8_lossy(&heard).into_owned())
     }
 
     /// A pretender lets nobody in, and does not get the password.
@@ -359,6 +373,15 @@ mod tests {
             let heard = heard_by(Pretender { answers: &[LetIn], tls, token: true }, parameters);
             assert!(!heard.contains("hunter2"), "{parameters}: {heard:?}");
         }
+    }
+
+    #[test]
+    fn a_token_counts_as_refused_only_where_credentials_are() {
+        let ended = |answers| open(Pretender { answers, tls: true, token: true }, "sslmode=require").0.unwrap_err();
+        for answers in [&[Answer::Fail("28000")][..], &[Answer::RefuseToken, Answer::Fail("28000")]] {
+            assert!(matches!(ended(answers), Error::Authentication { .. }), "{answers:?}");
+        }
+        assert_eq!(ended(&[Answer::Fail("57P01")]).code(), Some("57P01"));
     }
 
     #[test]
