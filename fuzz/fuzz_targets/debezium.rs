@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
 use walrelay::debezium::{self, DebeziumError, Setting, Translation};
-use walrelay::pg::source::{Environment, Problem, Source};
-use walrelay_fuzz::{SECRET, Scratch, assert_short, names_devices, texts};
+use walrelay::pg::source::Environment;
+use walrelay_fuzz::{SECRET, Scratch, assert_short, assert_well_formed, names_devices, texts};
 
 thread_local! {
     static FILES: [Scratch; 3] = ["first", "second", "third"].map(Scratch::new);
@@ -85,7 +85,7 @@ fn judge(translation: &Translation) {
         assert_eq!(toml_of(toml), expected_toml(translation), "{toml}");
     }
     if let Some(source) = translation.settings.get("source") {
-        judge_source(&source.values[0]);
+        assert_well_formed(&source.values[0]);
     }
 }
 
@@ -172,24 +172,6 @@ fn expected_toml(translation: &Translation) -> toml::Table {
         table.insert("kafka".to_owned(), toml::Value::Table(kafka));
     }
     table
-}
-
-/// It may name what there is not, and hold values that are not valid, but its syntax is libpq's.
-fn judge_source(text: &str) {
-    let environment = Environment { user: Some("me".to_owned()), ..Environment::default() };
-    let Err(error) = Source::resolve(Some(text), &environment) else { return };
-    let malformed = matches!(
-        error.problem,
-        Problem::Empty
-            | Problem::Foreign { .. }
-            | Problem::UnknownScheme(_)
-            | Problem::Unrecognized
-            | Problem::MalformedUri(_)
-            | Problem::UnescapedAt
-            | Problem::MalformedKeywords { .. }
-            | Problem::UnknownKeyword { .. }
-    );
-    assert!(!malformed, "{text:?}: {error}");
 }
 
 /// All that is made of a configuration, but for the lines of its keys.

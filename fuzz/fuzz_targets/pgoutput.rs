@@ -6,8 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use walrelay::outbox::{Mapping, Timestamp};
 use walrelay::lsn::Lsn;
+use walrelay::outbox::{Mapping, Timestamp};
 use walrelay::outbox::{Outbox, Outcome, RowContext, RowError};
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Message, PgTime, Tuple};

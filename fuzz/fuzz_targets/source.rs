@@ -14,7 +14,7 @@ use std::path::Path;
 use libfuzzer_sys::fuzz_target;
 use secrecy::ExposeSecret;
 use walrelay::pg::source::{Environment, Host, Problem, RootCert, Source, SourceError};
-use walrelay_fuzz::{BETWEEN, SECRET, Scratch, assert_short, names_devices};
+use walrelay_fuzz::{BETWEEN, SECRET, Scratch, assert_short, assert_well_formed, bare, names_devices};
 
 thread_local! {
     static SERVICES: Scratch = Scratch::new("services");
@@ -37,11 +37,6 @@ fuzz_target!(|input: &str| {
         _ => {}
     }
 });
-
-/// A user `me` without a home, sockets and variables.
-fn bare() -> Environment {
-    Environment { user: Some("me".to_owned()), ..Environment::default() }
-}
 
 /// The files are named by their variables where they are not empty.
 fn environment(services: &str, passwords: &str, variables: &str) -> Environment {
@@ -96,23 +91,6 @@ fn judge(error: &SourceError, given: usize) {
     assert_short(&error.place.to_string(), 0);
     // Percent-encoded, a character takes twelve.
     assert_short(&error.hint().unwrap_or_default(), 12 * given);
-}
-
-/// It may name what there is not, and ask for what cannot be had, but it is a URI with known parameters.
-fn assert_well_formed(uri: &str) {
-    let Err(error) = Source::resolve(Some(uri), &bare()) else { return };
-    let malformed = matches!(
-        error.problem,
-        Problem::Empty
-            | Problem::Foreign { .. }
-            | Problem::UnknownScheme(_)
-            | Problem::Unrecognized
-            | Problem::MalformedUri(_)
-            | Problem::UnescapedAt
-            | Problem::MalformedKeywords { .. }
-            | Problem::UnknownKeyword { .. }
-    );
-    assert!(!malformed, "the right form {uri:?}: {error}");
 }
 
 /// Keywords and values that give a source; the password where it is the same for all hosts.

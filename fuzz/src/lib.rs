@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use walrelay::pg::source::{Environment, Problem, Source};
 
 /// Between two texts of one input: a line with nothing else on it.
 pub const BETWEEN: &str = "\n%%\n";
@@ -67,4 +68,28 @@ pub fn assert_bounded(message: &str, quoted: usize) {
 pub fn assert_short(message: &str, quoted: usize) {
     assert_bounded(message, quoted);
     assert!(!message.contains(char::is_control), "{message:?} is not one line");
+}
+
+/// A connection string that is written for people may name what there is not, and ask for what cannot be had, but its syntax and its
+/// parameters are libpq's.
+#[track_caller]
+pub fn assert_well_formed(source: &str) {
+    let Err(error) = Source::resolve(Some(source), &bare()) else { return };
+    let malformed = matches!(
+        error.problem,
+        Problem::Empty
+            | Problem::Foreign { .. }
+            | Problem::UnknownScheme(_)
+            | Problem::Unrecognized
+            | Problem::MalformedUri(_)
+            | Problem::UnescapedAt
+            | Problem::MalformedKeywords { .. }
+            | Problem::UnknownKeyword { .. }
+    );
+    assert!(!malformed, "{source:?}: {error}");
+}
+
+/// A user `me` without a home, sockets and variables.
+pub fn bare() -> Environment {
+    Environment { user: Some("me".to_owned()), ..Environment::default() }
 }
