@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// A log-in module with its options. No `Debug`: one is a password.
+/// A login module with its options. No `Debug`: one is a password.
 #[derive(PartialEq, Eq)]
 pub(super) struct Jaas {
     /// The class, without its package.

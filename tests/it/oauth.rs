@@ -1,4 +1,4 @@
-//! Postgres 18's OAuth log-in: tokens that a command prints, a server that believes one of them at a time.
+//! Postgres 18's OAuth authentication: tokens that a command prints, a server that accepts one of them at a time.
 //!
 //! Its validator is compiled here, against what the manual says of its interface: what walrelay sends is read by a real server.
 
@@ -86,7 +86,7 @@ impl Issued {
     }
 }
 
-/// Compiles the validator, which believes the token that stands in `valid`.
+/// Compiles the validator, which accepts the token in the file `valid`.
 fn compile(library: &Path, source: &Path, valid: &Path) {
     fs::write(source, VALIDATOR).unwrap();
     let mut cc = Command::new("cc");

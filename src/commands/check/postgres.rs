@@ -14,6 +14,9 @@ use crate::pg::{self, identifier, literal, marker};
 use crate::supervise::{RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
+/// What the findings here are about.
+const SIDE: Side = Side::Postgres;
+
 /// The oldest version that is tested.
 const OLDEST: u32 = 140_000;
 
@@ -34,7 +37,7 @@ const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 
 /// What an attempt to connect came to.
 pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
-    let found = Side::Postgres.fail("connection", chain(&error));
+    let found = SIDE.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
             .why(format!("this is {}, and a slot's stream does not go through it", pooler.name()))
@@ -67,8 +70,6 @@ pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     found.push(clock(server));
     found
 }
-
-const SIDE: Side = Side::Postgres;
 
 /// As `run` says it, with its fix.
 fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {

@@ -16,6 +16,9 @@ use crate::relay::Action;
 use crate::route::TopicSetting;
 use std::collections::BTreeSet;
 
+/// What the findings here are about.
+const SIDE: Side = Side::Table;
+
 /// jsonb's `pg_type.oid`.
 const JSONB: u32 = 3802;
 
@@ -87,8 +90,6 @@ impl Tables {
         self.topics.extend(sample.topics);
     }
 }
-
-const SIDE: Side = Side::Table;
 
 /// What the columns and the latest rows say.
 fn mapped(

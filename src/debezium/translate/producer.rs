@@ -347,7 +347,7 @@ impl Translator {
     }
 }
 
-const NO_MODULE: &str = "its log-in module has no counterpart: librdkafka has sasl.mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with sasl.username and sasl.password";
+const NO_MODULE: &str = "its login module has no counterpart: librdkafka has sasl.mechanism PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, with sasl.username and sasl.password";
 
-/// Options of Kafka's log-in modules that have no counterpart.
+/// Options of Kafka's login modules that have no counterpart.
 const OPTIONS: [&str; 3] = ["tokenauth", "serviceName", "debug"];

@@ -15,6 +15,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// What the findings here are about.
+const SIDE: Side = Side::Destination(KIND.name);
+
 /// What headers may add to key and value, in bytes, where they are not known.
 const HEADER_ROOM: usize = 1024;
 
@@ -65,8 +68,6 @@ pub(super) struct Names {
 struct StreamInfo {
     config: Config,
 }
-
-const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {

@@ -17,6 +17,9 @@ use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
 use std::time::Duration;
 
+/// What the findings here are about.
+const SIDE: Side = Side::Destination(KIND.name);
+
 /// How long a broker may take to return a message, or to say that it is blocked.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -50,8 +53,6 @@ enum Probe {
     /// Nothing.
     Nothing,
 }
-
-const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the broker, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {

@@ -12,6 +12,9 @@ use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
 
+/// What the findings here are about.
+const SIDE: Side = Side::Destination(KIND.name);
+
 /// What the server says.
 #[derive(Debug, Default)]
 struct Facts {
@@ -31,8 +34,6 @@ struct Stream {
     /// Why entries may not be added.
     refused: Option<String>,
 }
-
-const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {

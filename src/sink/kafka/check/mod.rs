@@ -19,6 +19,9 @@ use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};
 use std::collections::BTreeMap;
 
+/// What the findings here are about.
+const SIDE: Side = Side::Destination(KIND.name);
+
 /// What a topic takes if nobody said otherwise: `message.max.bytes` of the broker.
 const DEFAULT_MESSAGE_BYTES: usize = 1_048_588;
 
@@ -30,8 +33,6 @@ const TOPICS_SHOWN: usize = 20;
 
 /// What there is to be set where both sides speak TLS, and come to no agreement.
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
-
-const SIDE: Side = Side::Destination(KIND.name);
 
 /// Looks at the cluster, and judges it.
 pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
