@@ -28,7 +28,7 @@ impl Shards {
         Self::on(Lane::empty(), tables)
     }
 
-    fn on(lane: Lane, tables: &str) -> Self {
+    pub(crate) fn on(lane: Lane, tables: &str) -> Self {
         lane.sql(tables);
         Self { lane }
     }

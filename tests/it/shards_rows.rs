@@ -6,10 +6,12 @@ use std::process::{Child, Command};
 
 use anyhow::bail;
 use rustix::process::Signal;
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
-use crate::lane::{LONG, OUTBOX, binary, hint, ids};
+use crate::lane::{LONG, Lane, OUTBOX, binary, hint, ids};
+use crate::own;
 use crate::shards::{Shards, spawn, text};
 
 /// With a column that says how old a row is: a day.
@@ -121,10 +123,12 @@ fn the_names_of_one_shard_are_refused_where_all_are_meant() {
 
 #[test]
 fn prune_deletes_nothing_while_rows_move_to_other_shards() {
-    let shards = Shards::with(AGED);
+    // New slots wait for the transactions of all databases: on a shared server for other tests' as well.
+    let postgres = own::postgres();
+    let shards = Shards::on(Lane::on(&postgres, shared_kafka().unwrap()), AGED);
     shards.done(&["setup", "--apply", "--table", "outbox"]);
     back_in_time(&shards);
-    // New slots wait for the transactions of all databases, and the server must not give up a relay that stands still meanwhile.
+    // The server must not give up a relay that stands still.
     let patient = format!("{}?options=-c%20wal_sender_timeout%3D0", shards.lane.source);
     let mut one = shards.lane.streaming(&["--source", &patient]);
     one.signal(Signal::STOP).unwrap();
