@@ -3,7 +3,7 @@
 //! The input's first text says what the others are. `any`: up to three files and, behind a line `env`, variables as `NAME=value`.
 //! What is translated is shown as it is: flags and TOML of the report, read back, are the settings, each once. A file is read
 //! as one with the same keys written in another way, and no key is passed over in silence. Notes and errors are short lines.
-//! `secret`: a key's name, what stands before and behind a secret in its value, then files. The secret is never shown.
+//! `secret`: a key's name, the text around a secret in its value, then files. The secret is never shown.
 
 #![no_main]
 
@@ -267,7 +267,7 @@ const SECRETS: [&str; 13] = [
     "some.password",
 ];
 
-/// Names of a log-in module's options that are shown.
+/// Names of a login module's options that are shown.
 const SHOWN_OPTIONS: [&str; 3] = ["username", "clientId", "scope"];
 
 fn secret(key: &str, before: &str, after: &str, files: &[&[u8]]) {

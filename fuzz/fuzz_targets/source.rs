@@ -247,7 +247,7 @@ fn behind<'f>(mut field: &'f [u8], mut wanted: &[u8]) -> Option<&'f [u8]> {
 /// Keywords of free text: what a URI says of them is what its user means to show.
 const FREE_TEXT: [&str; 4] = ["user=", "password=", "options=", "application_name="];
 
-/// Whatever characters a password has that should be written in another way, and whichever library's scheme stands before it.
+/// For any characters of the password, also those that should be percent-encoded, and for the schemes of other libraries.
 fn secret_in_uri(scheme: &str, before: &str, after: &str, rest: &str) {
     if FREE_TEXT.iter().any(|keyword| before.contains(keyword) || after.contains(keyword)) {
         return;

@@ -4,7 +4,7 @@
 //! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
 //! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
 //! Results that are too large to be held are read by `rows`.
-//! The log-in is in `login`.
+//! The login is in `login`.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
 use super::copy_both::{PluginOptions, ReplicationStream};

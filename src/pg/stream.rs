@@ -199,7 +199,7 @@ const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 #[derive(Debug)]
 pub(super) struct Stream {
     transport: Transport,
-    /// The log-in is over: before that, Terminate has no place.
+    /// The login is over: before that, Terminate has no place.
     in_session: bool,
 }
 

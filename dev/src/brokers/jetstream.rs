@@ -58,7 +58,7 @@ impl Connection {
     /// Connects. `login`: what CONNECT says of the user, such as `{"user": …, "pass": …}`.
     ///
     /// # Errors
-    /// Nobody listens, or the log-in is refused.
+    /// Nobody listens, or the login is refused.
     pub fn open(port: u16, login: &Value) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE)?;

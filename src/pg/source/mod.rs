@@ -184,7 +184,7 @@ pub enum ChannelBinding {
     Disable,
     /// It does where the server offers it.
     Prefer,
-    /// It must, or the log-in fails.
+    /// It must, or the login fails.
     Require,
 }
 

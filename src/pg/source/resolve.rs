@@ -57,7 +57,7 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// A bare database name, as `psql -d` takes it; not what looks like a host or a log-in.
+/// A bare database name, as `psql -d` takes it; not what looks like a host or a login.
 fn database_name(text: &str) -> Result<Vec<Pair>, Problem> {
     let odd = |c: char| c.is_whitespace() || ":/@?;,".contains(c);
     if text.contains(odd) { Err(Problem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }

@@ -18,7 +18,7 @@ const LARGEST: usize = 4096;
 /// What a listener speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Speaks {
-    /// `PLAINTEXT`: no encryption, no log-in.
+    /// `PLAINTEXT`: no encryption, no login.
     Plain,
     /// `SASL_PLAINTEXT`, with these mechanisms.
     Sasl(Vec<String>),
@@ -88,7 +88,7 @@ fn judge(answer: &[u8]) -> Speaks {
         mechanisms.push(String::from_utf8_lossy(name).into_owned());
         rest = more;
     }
-    // Where there is no log-in, there are no mechanisms.
+    // Where there is no login, there are no mechanisms.
     if mechanisms.is_empty() { Speaks::Plain } else { Speaks::Sasl(mechanisms) }
 }
 

@@ -70,7 +70,7 @@ impl Link {
     /// Reaches one of the servers, the `first`-th before the others, and logs in.
     ///
     /// # Errors
-    /// None will have us: why the last did not, or one that refuses the log-in.
+    /// None will have us: why the last did not, or one that refuses the login.
     pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
         let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
         let mut refused = broken(&settings.address(), "there is no server");

@@ -88,7 +88,7 @@ impl Settings {
     }
 }
 
-/// The servers, and the log-in that stands in front of one of them.
+/// The servers, and the login that stands in front of one of them.
 fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> {
     let (mut servers, mut login) = (Vec::new(), None);
     for part in given.text.split(',') {
@@ -188,7 +188,7 @@ mod tests {
         Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
     }
 
-    /// The log-in with its secrets, which is what is tested.
+    /// The login with its secrets, which is what is tested.
     fn shown(settings: &Settings) -> String {
         let read = |secret: &Secret| match secret {
             Secret::File(path) => format!("@{}", path.display()),

@@ -68,7 +68,7 @@ fn shown(error: &[u8]) -> String {
     String::from_utf8_lossy(error).into_owned()
 }
 
-/// What a log-in or another command that concerns no record failed for.
+/// What a login or another command that concerns no record failed for.
 pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
     let (_, reason) = fault(error);
     let class = match code(error) {

@@ -26,7 +26,7 @@ pub(super) async fn primary(settings: &Settings, sentinels: &Sentinels) -> Resul
         match tokio::time::timeout(ASKED_WITHIN, ask(settings, sentinels, server)).await {
             Ok(Ok(Some(primary))) => return Ok(primary),
             Ok(Ok(None)) => reasons.push(format!("Sentinel at {address} knows no primary of that name")),
-            // Nobody else's log-in differs.
+            // Nobody else's login differs.
             Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
             Ok(Err(failure)) => reasons.push(failure.text),
             Err(_late) => {

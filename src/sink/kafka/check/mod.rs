@@ -89,7 +89,7 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
     let login = if has_login || kafka.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
     let (speaks, flags) = match speaks {
         Speaks::Plain if protocol != "plaintext" => {
-            ("neither TLS nor a log-in".to_owned(), "-X security.protocol=PLAINTEXT".to_owned())
+            ("neither TLS nor authentication".to_owned(), "-X security.protocol=PLAINTEXT".to_owned())
         }
         Speaks::Sasl(mechanisms) if protocol != "sasl_plaintext" => {
             let known = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"];
@@ -97,12 +97,12 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
             let chosen = kafka.property("sasl.mechanism").filter(|chosen| mechanisms.iter().any(|m| m == chosen));
             let mechanism = chosen.or(best).unwrap_or("PLAIN");
             let flags = format!("-X security.protocol=SASL_PLAINTEXT -X sasl.mechanism={mechanism}");
-            (format!("no TLS, and a log-in by {}", mechanisms.join(", ")), flags)
+            (format!("no TLS, and authentication by {}", mechanisms.join(", ")), flags)
         }
         Speaks::Sasl(mechanisms) => {
             let chosen = kafka.property("sasl.mechanism").unwrap_or("GSSAPI");
             let offered = mechanisms.first().filter(|_| mechanisms.iter().all(|offered| offered != chosen))?;
-            let why = format!("a log-in by {}, not by {chosen}", mechanisms.join(", "));
+            let why = format!("authentication by {}, not by {chosen}", mechanisms.join(", "));
             (why, format!("-X sasl.mechanism={offered}"))
         }
         Speaks::Tls if !is_encrypted => ("TLS alone".to_owned(), format!("-X security.protocol={login}")),
