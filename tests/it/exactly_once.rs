@@ -39,7 +39,7 @@ fn uncommitted(lane: &Lane) -> Vec<Record> {
 }
 
 /// Counts it.
-fn meter(lane: &Lane) -> Meter {
+pub(crate) fn meter(lane: &Lane) -> Meter {
     Meter::new(&of_everything(lane), &[lane.topic("order")]).unwrap()
 }
 

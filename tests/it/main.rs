@@ -77,3 +77,4 @@ mod tokens;
 mod topics;
 mod transactions;
 mod trouble;
+mod unmarked;

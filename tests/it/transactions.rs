@@ -54,8 +54,10 @@ fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
 }
 
 /// A transaction of another program's in partition 0 of the topic, with one record, which stays open.
-fn strangers_transaction(lane: &Lane, topic: &str) -> BaseProducer {
-    let stranger: BaseProducer = lane.client.clone().set("transactional.id", "stranger").create().unwrap();
+pub(crate) fn strangers_transaction(lane: &Lane, topic: &str) -> BaseProducer {
+    let mut client = lane.client.clone();
+    client.set("transactional.id", "stranger").set("transaction.timeout.ms", "600000");
+    let stranger: BaseProducer = client.create().unwrap();
     stranger.init_transactions(LONG).unwrap();
     stranger.begin_transaction().unwrap();
     let record = BaseRecord::to(topic).key("1/another").payload("{}").partition(0);
@@ -106,10 +108,11 @@ fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
     relay.kill9().unwrap();
     relay.start_again().unwrap();
     insert(&lane, 201, 300);
-    let reading = || Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("reading walrelay.progress")));
+    let reading = || {
+        Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("waiting for the transaction of 1/another")))
+    };
     wait_until(LONG, "the relay to say what it waits for", reading).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
     assert_eq!(lane.records_now("order").len(), 200, "nothing is sent before it is known what was");
-    wait_log(&relay, "ending an open transaction");
     // Kafka answers, so the slot is kept: for longer than it is where Kafka is silent.
     let uptime = || Ok::<_, anyhow::Error>(relay.status()?["uptime_seconds"].as_f64().unwrap());
     let began = uptime().unwrap();

@@ -51,6 +51,8 @@ pub(super) struct Context {
     shared: Arc<Troubles>,
     /// An error came since it was asked whether it was fatal.
     failed: AtomicBool,
+    /// A connection broke, or could not be made, since that was asked.
+    lost: AtomicBool,
     login: Option<Login>,
 }
 
@@ -75,8 +77,8 @@ struct Trouble {
 
 impl Context {
     pub(super) fn new(brokers: &str, shared: &Arc<Troubles>, login: Option<&Login>) -> Self {
-        let (brokers, failed) = (brokers.to_owned(), AtomicBool::new(false));
-        Self { brokers, shared: Arc::clone(shared), failed, login: login.cloned() }
+        let (brokers, failed, lost) = (brokers.to_owned(), AtomicBool::new(false), AtomicBool::new(false));
+        Self { brokers, shared: Arc::clone(shared), failed, lost, login: login.cloned() }
     }
 
     /// Its producer gets each new token or password.
@@ -111,6 +113,11 @@ impl Context {
     /// Whether an error came since the last call: librdkafka knows whether it was fatal.
     pub(super) fn take_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether a connection broke, or could not be made, since the last call.
+    pub(super) fn take_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::Relaxed)
     }
 
     /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to
@@ -188,6 +195,9 @@ impl ClientContext for Context {
         // A reader's way of saying that it has read everything; and a group that it never joins.
         if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {
             return;
+        }
+        if matches!(code, Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown)) {
+            self.lost.store(true, Ordering::Relaxed);
         }
         let reason = self.words(code, reason);
         let was_said = failure::is_of_login(code) && self.login_refused(&reason);

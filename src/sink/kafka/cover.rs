@@ -1,21 +1,26 @@
-//! What a broker that was killed has forgotten to abort.
+//! What a broker that was killed has forgotten to mark.
 //!
 //! ```text
-//!  Ends ──► Decided ──► partitions where something is still open ──► one record to each, in a transaction that is aborted
+//!  Ends ──► Decided ──► partitions where something is still open ──► one record to each, in a transaction that ends as it did
 //! ```
 //!
-//! A single broker that comes back only after the time of an open transaction calls it aborted and leaves its partitions without the
-//! marker that says so (seen with Kafka 4.3.1). The next transaction of the same name that is committed in one of them has its
-//! marker cover the old records as well, and consumers see them beside their repeats. The marker of an aborted transaction covers
+//! The end of a transaction is decided by its coordinator, which then has a marker written to each partition. A single broker that is
+//! killed in between calls it ended when it is back, and writes none of the markers that are missing; likewise where the time of an
+//! open transaction ran out meanwhile, which it calls aborted (seen with Kafka 4.3.1). The next transaction of the same name that ends
+//! in such a partition has its marker cover the old records as well: committed, it shows aborted ones beside their repeats; aborted, it
+//! hides committed ones for ever; and until then consumers of what is committed wait. A transaction that ends as the old one did covers
 //! them first.
 //!
+//! Invariant: what is open in a partition ends by one marker, so there never is a committed and an aborted transaction of ours in it: a
+//! coordinator begins none before the one before is marked, or forgotten, and then nothing is written before this has looked.
+//!
 //! In: topics, of a moment when no transaction of ours is open. Out: done. A step at a time, each no longer than a second or so.
-//! Where nothing is open, nothing is written; where a stranger's transaction is, one record is, which a consumer of what is
-//! committed never sees.
+//! Where nothing is open, nothing is written; where a stranger's transaction is, one record may be, which a consumer of what is
+//! committed never sees unless the old one was committed.
 //! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "ListOffsets".
 
 use super::context::Context;
-use super::progress::{LONG_SLICE, SLICE, is_young, passes};
+use super::progress::{LONG_SLICE, OPEN_FOR, SLICE, is_young, passes};
 use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{PROGRESS, broken, client, is_passing};
@@ -24,18 +29,42 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{Offset, TopicPartitionList};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A partition.
 pub(super) type Place = (String, i32);
 
-/// The header of the records that are written to be aborted.
-const HEADER: &str = "walrelay-aborted";
-
 /// A record that is not taken within this time does without: its partition's marker may be there all the same.
 const SENT_WITHIN: Duration = Duration::from_secs(30);
+
+/// What became of a transaction whose partitions are not marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Postgres has heard of it.
+    Committed,
+    Aborted,
+}
+
+impl Outcome {
+    /// The header of the records that are written to end so.
+    fn header(self) -> &'static str {
+        match self {
+            Self::Committed => "walrelay-committed",
+            Self::Aborted => "walrelay-aborted",
+        }
+    }
+
+    /// What is committed is seen, the record of a cover as well: a stranger's transaction that is open for moments gets none.
+    fn open_for(self) -> Duration {
+        match self {
+            Self::Committed => OPEN_FOR,
+            Self::Aborted => Duration::ZERO,
+        }
+    }
+}
 
 /// How looking goes.
 pub(super) enum Found {
@@ -50,7 +79,13 @@ pub(super) struct Look {
     settings: Settings,
     topics: BTreeSet<String>,
     step: Step,
+    outcome: Outcome,
+    /// What was open at first.
+    first: Option<(Instant, Undecided)>,
 }
+
+/// From which offset on something is open.
+type Undecided = BTreeMap<Place, i64>;
 
 enum Step {
     /// Where they end, with what is open.
@@ -60,12 +95,16 @@ enum Step {
 }
 
 impl Look {
-    pub(super) fn new(settings: &Settings, topics: BTreeSet<String>) -> Self {
-        Self { settings: settings.clone(), topics, step: Step::Ends(None) }
+    /// `outcome`: of what is open.
+    pub(super) fn new(settings: &Settings, topics: BTreeSet<String>, outcome: Outcome) -> Self {
+        Self { settings: settings.clone(), topics, step: Step::Ends(None), outcome, first: None }
     }
 
     /// One step.
     pub(super) fn look(&mut self) -> Result<Found, Failure> {
+        if self.first.as_ref().is_some_and(|(at, _)| at.elapsed() < self.outcome.open_for()) {
+            return Ok(Found::Nothing { answered: true });
+        }
         let outcome = match &mut self.step {
             Step::Ends(reader) => {
                 let reader = ready(reader, &self.settings, "read_uncommitted")?;
@@ -94,9 +133,22 @@ impl Look {
             }
             Step::Decided(ends, reader) => {
                 retire(reader);
-                Ok(Found::Open(undecided(&ends, &found)))
+                Ok(self.see(undecided(&ends, &found)))
             }
         }
+    }
+
+    /// What has been open for long enough.
+    fn see(&mut self, mut open: Undecided) -> Found {
+        match self.first.take() {
+            Some((_, first)) => open.retain(|place, offset| first.get(place) == Some(offset)),
+            None if !open.is_empty() && !self.outcome.open_for().is_zero() => {
+                self.first = Some((Instant::now(), open));
+                return Found::Nothing { answered: true };
+            }
+            None => {}
+        }
+        Found::Open(open.into_keys().collect())
     }
 }
 
@@ -146,14 +198,20 @@ fn positions(
 }
 
 /// The partitions that end behind what is decided in them.
-fn undecided(ends: &TopicPartitionList, decided: &TopicPartitionList) -> Vec<Place> {
-    let offset = |offset| if let Offset::Offset(offset) = offset { Some(offset) } else { None };
-    let is_open = |(topic, partition): &Place| {
-        let end = ends.find_partition(topic, *partition).and_then(|found| offset(found.offset()));
-        let decided = decided.find_partition(topic, *partition).and_then(|found| offset(found.offset()));
-        matches!((end, decided), (Some(end), Some(decided)) if decided < end)
+fn undecided(ends: &TopicPartitionList, decided: &TopicPartitionList) -> Undecided {
+    let offset = |list: &TopicPartitionList, (topic, partition): &Place| match list
+        .find_partition(topic, *partition)?
+        .offset()
+    {
+        Offset::Offset(offset) => Some(offset),
+        Offset::Beginning | Offset::End | Offset::Stored | Offset::Invalid | Offset::OffsetTail(_) => None,
     };
-    ends.elements().iter().map(|found| (found.topic().to_owned(), found.partition())).filter(is_open).collect()
+    let open = |found: &TopicPartitionListElem<'_>| {
+        let place = (found.topic().to_owned(), found.partition());
+        let (end, decided) = (offset(ends, &place)?, offset(decided, &place)?);
+        (decided < end).then_some((place, decided))
+    };
+    ends.elements().iter().filter_map(open).collect()
 }
 
 /// A transaction of one record for each of these partitions.
@@ -163,19 +221,14 @@ pub(super) struct Cover {
     began: Option<Instant>,
     /// Of the partitions, so many have got theirs.
     sent: usize,
-    /// It is committed, as is what it covers; else aborted.
-    commits: bool,
+    /// Its own, and so that of what it covers.
+    outcome: Outcome,
 }
 
 impl Cover {
-    /// What is open there is to be aborted.
-    pub(super) fn aborted(partitions: Vec<Place>) -> Self {
-        Self { partitions, began: None, sent: 0, commits: false }
-    }
-
-    /// What is open there is committed, and was not marked so. The record itself is then seen: a null value under our name.
-    pub(super) fn committed(partitions: Vec<Place>) -> Self {
-        Self { commits: true, ..Self::aborted(partitions) }
+    /// What is open there ends like this. A record that is committed is then seen: a null value under our name.
+    pub(super) fn new(partitions: Vec<Place>, outcome: Outcome) -> Self {
+        Self { partitions, began: None, sent: 0, outcome }
     }
 
     /// One step; whether it is done. `name`: of our transactions.
@@ -187,7 +240,7 @@ impl Cover {
             let partitions = self.partitions.len();
             tracing::info!(
                 partitions,
-                commits = self.commits,
+                outcome = ?self.outcome,
                 "ending an open transaction in these partitions, maybe one that a broker forgot"
             );
             *self.began.insert(Instant::now())
@@ -196,7 +249,10 @@ impl Cover {
         if producer.flush(SLICE).is_err() && began.elapsed() < SENT_WITHIN {
             return Ok(false);
         }
-        let ended = if self.commits { producer.commit_transaction(SLICE) } else { producer.abort_transaction(SLICE) };
+        let ended = match self.outcome {
+            Outcome::Committed => producer.commit_transaction(SLICE),
+            Outcome::Aborted => producer.abort_transaction(SLICE),
+        };
         match ended {
             Ok(()) => Ok(true),
             Err(error) if is_passing(&error) => Ok(false),
@@ -209,9 +265,9 @@ impl Cover {
         while let Some((topic, partition)) = self.partitions.get(self.sent) {
             #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
             let record = BaseRecord::<str, str, usize>::with_opaque_to(topic, PROGRESS.pack() as usize);
-            let headers = OwnedHeaders::new().insert(Header { key: HEADER, value: Some("true") });
+            let headers = OwnedHeaders::new().insert(Header { key: self.outcome.header(), value: Some("true") });
             if let Err((error, _)) = producer.send(record.key(name).partition(*partition).headers(headers)) {
-                return Err(broken("write what it aborts", &error));
+                return Err(broken("end what is open in its topics", &error));
             }
             self.sent += 1;
         }
@@ -237,6 +293,6 @@ mod tests {
             list(&[(0, Offset::Offset(7)), (1, Offset::Offset(7)), (2, Offset::Offset(0)), (3, Offset::Invalid)]);
         let decided =
             list(&[(0, Offset::Offset(7)), (1, Offset::Offset(6)), (2, Offset::Offset(0)), (3, Offset::Offset(1))]);
-        assert_eq!(undecided(&ends, &decided), [("orders".to_owned(), 1)]);
+        assert_eq!(undecided(&ends, &decided), [(("orders".to_owned(), 1), 6)].into());
     }
 }

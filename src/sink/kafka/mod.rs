@@ -209,7 +209,7 @@ impl Sink for KafkaSink {
         if let Some(transactions) = &mut self.transactions {
             match transactions.open(&self.producer) {
                 Ok(true) => {}
-                Ok(false) => return Enqueue::Full,
+                Ok(false) => return self.unmarked().map_or(Enqueue::Full, Enqueue::Blocked),
                 Err(failure) => return Enqueue::Blocked(failure),
             }
         }
@@ -236,6 +236,9 @@ impl Sink for KafkaSink {
             self.fatal().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
         self.shrunk.take().into_iter().for_each(|failure| each(Report::Failed(failure)));
+        if let Err(failure) = self.see_that_it_is_marked() {
+            each(Report::Failed(failure));
+        }
         if self.transactions.is_none() {
             self.renew(each);
         }

@@ -28,21 +28,32 @@ pub(super) const PARTITION: i32 = 0;
 /// alone, the newest segment, is kept small.
 const SEGMENT_BYTES: &str = "16777216";
 
+/// What is waited for as a rule, for people.
+pub(super) const READING: &str = "reading walrelay.progress";
+
 /// How long a step takes records that come, and how long one may wait for an answer.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 pub(super) const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// Transactions of other relays on the topic are open for moments. What is open for longer may be ours.
-const OPEN_FOR: Duration = Duration::from_secs(2);
+/// Transactions of others are open for moments. What is open for longer may be ours.
+pub(super) const OPEN_FOR: Duration = Duration::from_secs(2);
 
 /// How reading goes.
 pub(super) enum Read {
     /// Ask again; whether somebody has answered.
     Pending { answered: bool },
-    /// Something is open: what may be, which is to be covered before it goes on.
-    Open(BTreeMap<String, String>),
+    /// Something is open, and nothing that comes behind it is shown so long: its first record. Where it is ours, it is to be
+    /// covered before reading goes on.
+    Open(First),
     /// The last value of each key.
     Done(BTreeMap<String, String>),
+}
+
+/// A record of the progress topic: whose it is, its key says.
+pub(super) struct First {
+    pub(super) key: String,
+    /// `None`: a [cover](super::cover)'s.
+    pub(super) value: Option<String>,
 }
 
 /// Reads the progress topic to the end that it had when the transactions of others under our name were over.
@@ -50,8 +61,8 @@ pub(super) struct Reading {
     settings: Settings,
     step: Step,
     kept: BTreeMap<String, String>,
-    /// What was open has been looked at.
-    looked: bool,
+    /// Whose transaction is waited for, by the key of its first record.
+    stranger: Option<String>,
 }
 
 enum Step {
@@ -59,17 +70,34 @@ enum Step {
     Topic,
     /// Where it ends, with everything that is still open.
     End { uncommitted: BaseConsumer<Context> },
-    /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long.
-    Stable { end: i64, committed: BaseConsumer<Context>, since: Instant },
-    /// What lies from the first one on.
-    Open { end: i64, uncommitted: BaseConsumer<Context>, open: BTreeMap<String, String> },
+    /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long. `first`: what was read
+    /// where it begins, which counts if it still begins there.
+    Stable { end: i64, committed: BaseConsumer<Context>, since: Instant, first: Option<(i64, First)> },
+    /// The record at `stable` is read, the first of what is open.
+    Open { end: i64, stable: i64, uncommitted: BaseConsumer<Context>, since: Instant },
     /// An end of the partition that comes from here on lies at or behind that end.
     Records { committed: BaseConsumer<Context> },
 }
 
 impl Reading {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), looked: false }
+        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), stranger: None }
+    }
+
+    /// The transaction is another relay's. What is waited for.
+    pub(super) fn wait_for(&mut self, stranger: String) -> String {
+        if self.stranger.as_ref() != Some(&stranger) {
+            tracing::warn!(key = stranger, "waiting for another relay's transaction in {TOPIC} to end");
+        }
+        self.stranger = Some(stranger);
+        self.reason()
+    }
+
+    /// What is waited for, for people.
+    pub(super) fn reason(&self) -> String {
+        let stranger =
+            |key| format!("waiting for the transaction of {key} in {TOPIC}, which is another relay's, to end");
+        self.stranger.as_deref().map_or_else(|| READING.to_owned(), stranger)
     }
 
     /// The readers of the step before are done.
@@ -94,15 +122,20 @@ impl Reading {
                     return Ok(Read::Done(BTreeMap::new()));
                 }
                 let committed = self.consumer("read_committed")?;
-                self.turn_to(Step::Stable { end, committed, since: Instant::now() });
+                self.turn_to(Step::Stable { end, committed, since: Instant::now(), first: None });
             }
-            Step::Stable { end, committed, since } => {
-                let (end, since) = (*end, *since);
+            Step::Stable { end, committed, since, first } => {
+                let end = *end;
                 let Some(stable) = high_watermark(committed)? else { return Ok(Read::Pending { answered: false }) };
-                if stable < end && !self.looked && since.elapsed() >= OPEN_FOR {
+                if stable < end && since.elapsed() >= OPEN_FOR {
+                    if let Some((_, first)) = first.take().filter(|(at, _)| *at == stable) {
+                        *since = Instant::now();
+                        return Ok(Read::Open(first));
+                    }
+                    let since = *since;
                     let uncommitted = self.consumer("read_uncommitted")?;
                     read_from(&uncommitted, Offset::Offset(stable))?;
-                    self.turn_to(Step::Open { end, uncommitted, open: BTreeMap::new() });
+                    self.turn_to(Step::Open { end, stable, uncommitted, since });
                     return Ok(Read::Pending { answered: true });
                 }
                 if stable < end {
@@ -114,17 +147,18 @@ impl Reading {
                 };
                 self.step = Step::Records { committed };
             }
-            Step::Open { end, uncommitted, open } => {
-                if take_records(uncommitted, open)? {
-                    let (end, open) = (*end, std::mem::take(open));
-                    self.looked = true;
+            Step::Open { end, stable, uncommitted, since } => {
+                let (end, stable, since, mut first) = (*end, *stable, *since, None);
+                let is_read = take_records(uncommitted, &mut |message| {
+                    first.get_or_insert_with(|| (stable, First::of(message)));
+                })?;
+                if is_read || first.is_some() {
                     let committed = self.consumer("read_committed")?;
-                    self.turn_to(Step::Stable { end, committed, since: Instant::now() });
-                    return Ok(Read::Open(open));
+                    self.turn_to(Step::Stable { end, committed, since, first });
                 }
             }
             Step::Records { committed } => {
-                if take_records(committed, &mut self.kept)? {
+                if take_records(committed, &mut |message| keep(&mut self.kept, message))? {
                     return Ok(Read::Done(std::mem::take(&mut self.kept)));
                 }
             }
@@ -150,11 +184,11 @@ fn read_from(reader: &BaseConsumer<Context>, offset: Offset) -> Result<(), Failu
 }
 
 /// Takes what comes within a slice; whether the end has been seen.
-fn take_records(committed: &BaseConsumer<Context>, kept: &mut BTreeMap<String, String>) -> Result<bool, Failure> {
+fn take_records(reader: &BaseConsumer<Context>, each: &mut dyn FnMut(&BorrowedMessage<'_>)) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
-    while let Some(polled) = committed.poll(until.saturating_duration_since(Instant::now())) {
+    while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
-            Ok(message) => keep(kept, &message),
+            Ok(message) => each(&message),
             Err(KafkaError::PartitionEOF(_)) => return Ok(true),
             Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
             Err(error) => return Err(broken("read its progress", &error)),
@@ -163,9 +197,18 @@ fn take_records(committed: &BaseConsumer<Context>, kept: &mut BTreeMap<String, S
     Ok(false)
 }
 
+fn text(bytes: Option<&[u8]>) -> Option<String> {
+    bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+impl First {
+    fn of(message: &BorrowedMessage<'_>) -> Self {
+        Self { key: text(message.key()).unwrap_or_default(), value: text(message.payload()) }
+    }
+}
+
 /// The last of each key counts.
 fn keep(kept: &mut BTreeMap<String, String>, message: &BorrowedMessage<'_>) {
-    let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     match (text(message.key()), text(message.payload())) {
         (Some(key), Some(value)) => drop(kept.insert(key, value)),
         (Some(key), None) => drop(kept.remove(&key)),

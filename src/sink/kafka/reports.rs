@@ -106,6 +106,7 @@ impl KafkaSink {
             self.partitions.learn_limit(at, records, bytes, self.now);
         }
         if delivered {
+            self.transactions.iter_mut().for_each(Transactions::arrived);
             self.forbidden = None;
             self.producer.context().recovered();
         }

@@ -4,6 +4,7 @@
 //!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Committing ──► Idle …
 //!              init_transactions  progress    what is      begin    progress record, commit
 //!                                             still open
+//!                                           Marking ◄── a connection was lost
 //! ```
 //!
 //! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: what was committed under
@@ -11,9 +12,9 @@
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
 use super::context::Context;
-use super::cover::{Cover, Found, Look};
+use super::cover::{Cover, Found, Look, Outcome};
 use super::listed::Listed;
-use super::progress::{PARTITION, Read, Reading, SLICE, TOPIC};
+use super::progress::{self, First, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
@@ -26,9 +27,8 @@ use std::time::{Duration, Instant};
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// What a relay that takes over waits for.
-const READING: &str = "reading walrelay.progress";
 const LOOKING: &str = "looking for what is still open in its topics";
-const COVERING: &str = "aborting what is still open in its topics";
+const COVERING: &str = "ending what is still open in its topics";
 
 /// How long the last abort may take.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
@@ -45,6 +45,8 @@ pub(super) struct Transactions {
     listed: Listed,
     /// When Kafka was asked for a sign of life last.
     asked: Option<Instant>,
+    /// Something of the transaction that is open has arrived: what was before it is marked.
+    arrived: bool,
 }
 
 /// What the topic of progress says.
@@ -56,13 +58,16 @@ enum Phase {
     #[default]
     Foreign,
     Initializing,
-    Reading(Box<Reading>, After),
+    /// The outcome is that of what may be open in the topics.
+    Reading(Box<Reading>, Outcome),
     /// What is still open in the topics is looked for.
-    Looking(Box<Look>, Kept),
+    Looking(Box<Look>, Outcome, Kept),
     /// What was still open is covered.
     Covering(Box<Cover>, Box<Next>),
     /// No transaction is open.
     Idle,
+    /// Nor here: a connection was lost, and what was committed last may not be marked.
+    Marking(Marking),
     Open,
     /// The progress record is on its way until it is reported, then the commit.
     Committing {
@@ -70,18 +75,15 @@ enum Phase {
     },
 }
 
-/// What follows once everything is read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum After {
-    /// A look at the topics.
-    Look,
-    /// Nothing: what is open there is committed, and the next transaction says so.
-    Nothing,
+/// Sees that what was committed is marked.
+enum Marking {
+    Look(Box<Look>),
+    Cover(Box<Cover>),
 }
 
 /// What follows a cover.
 enum Next {
-    Reading(Box<Reading>, After),
+    Reading(Box<Reading>, Outcome),
     Idle(Kept),
 }
 
@@ -98,7 +100,7 @@ impl Transactions {
             Phase::Open => Ok(true),
             Phase::Idle => {
                 producer.begin_transaction().map_err(|error| broken("begin a transaction", &error))?;
-                self.phase = Phase::Open;
+                (self.phase, self.arrived) = (Phase::Open, false);
                 Ok(true)
             }
             Phase::Foreign
@@ -106,12 +108,18 @@ impl Transactions {
             | Phase::Reading(..)
             | Phase::Looking(..)
             | Phase::Covering(..)
+            | Phase::Marking(_)
             | Phase::Committing { .. } => Ok(false),
         }
     }
 
     fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Committing { .. })
+    }
+
+    /// Records of the open transaction have arrived.
+    pub(super) fn arrived(&mut self) {
+        self.arrived = true;
     }
 
     pub(super) fn progress_reported(&mut self) {
@@ -143,10 +151,10 @@ impl KafkaSink {
                 Ok(Own::Pending { reason: None, answered: false })
             }
             Phase::Initializing => self.initialize(),
-            Phase::Reading(reading, after) => self.read(reading, after, owner),
-            Phase::Looking(look, kept) => self.look(look, kept, owner),
+            Phase::Reading(reading, outcome) => self.read(reading, outcome, owner),
+            Phase::Looking(look, outcome, kept) => self.look(look, outcome, kept, owner),
             Phase::Covering(cover, next) => self.cover(cover, *next, owner),
-            phase @ (Phase::Idle | Phase::Open | Phase::Committing { .. }) => {
+            phase @ (Phase::Idle | Phase::Marking(_) | Phase::Open | Phase::Committing { .. }) => {
                 transactions.phase = phase;
                 Ok(Own::Ready(Vec::new()))
             }
@@ -170,8 +178,10 @@ impl KafkaSink {
         self.producer.poll(Duration::ZERO);
         match outcome {
             Ok(()) => {
+                // What is lost from here on may hide something, what was before it is looked at now.
+                self.producer.context().take_lost();
                 let reading = Reading::new(&self.settings);
-                Ok(self.goes_on(Phase::Reading(Box::new(reading), After::Look), READING, true))
+                Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
             }
             Err(error) if is_passing(&error) => {
                 self.remind();
@@ -198,38 +208,40 @@ impl KafkaSink {
         self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
     }
 
-    fn read(&mut self, mut reading: Box<Reading>, after: After, owner: &Owner) -> Result<Own, Failure> {
+    fn read(&mut self, mut reading: Box<Reading>, outcome: Outcome, owner: &Owner) -> Result<Own, Failure> {
         match reading.read()? {
-            Read::Pending { answered } => Ok(self.goes_on(Phase::Reading(reading, after), READING, answered)),
-            Read::Open(open) => {
-                let at = vec![(TOPIC.to_owned(), PARTITION)];
-                // Postgres has heard of nothing that was not committed, whether or not the partitions are marked.
-                let is_committed = open.get(&owner.key).and_then(|value| (owner.position)(value));
-                let is_committed = is_committed.is_some_and(|position| position <= owner.confirmed);
-                let after = if is_committed { After::Nothing } else { after };
-                let cover = if is_committed { Cover::committed(at) } else { Cover::aborted(at) };
-                let next = Box::new(Next::Reading(reading, after));
+            Read::Pending { answered } => {
+                let reason = reading.reason();
+                Ok(self.goes_on(Phase::Reading(reading, outcome), &reason, answered))
+            }
+            Read::Open(first) => {
+                let Some(its) = outcome_of(&first, owner) else {
+                    let reason = reading.wait_for(first.key);
+                    return Ok(self.goes_on(Phase::Reading(reading, outcome), &reason, true));
+                };
+                let cover = Cover::new(vec![(TOPIC.to_owned(), PARTITION)], its);
+                let next = Box::new(Next::Reading(reading, its));
                 Ok(self.goes_on(Phase::Covering(Box::new(cover), next), COVERING, true))
             }
             Read::Done(kept) => {
                 let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
                 transactions.listed.read(&kept, &owner.name);
                 let topics = transactions.listed.topics();
-                if topics.is_empty() || after == After::Nothing {
+                if topics.is_empty() {
                     return Ok(self.is_ours(kept, owner));
                 }
-                let look = Look::new(&self.settings, topics.clone());
-                Ok(self.goes_on(Phase::Looking(Box::new(look), kept), LOOKING, true))
+                let look = Look::new(&self.settings, topics.clone(), outcome);
+                Ok(self.goes_on(Phase::Looking(Box::new(look), outcome, kept), LOOKING, true))
             }
         }
     }
 
-    fn look(&mut self, mut look: Box<Look>, kept: Kept, owner: &Owner) -> Result<Own, Failure> {
+    fn look(&mut self, mut look: Box<Look>, outcome: Outcome, kept: Kept, owner: &Owner) -> Result<Own, Failure> {
         match look.look()? {
-            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, kept), LOOKING, answered)),
+            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, outcome, kept), LOOKING, answered)),
             Found::Open(partitions) if partitions.is_empty() => Ok(self.is_ours(kept, owner)),
             Found::Open(partitions) => {
-                let cover = Cover::aborted(partitions);
+                let cover = Cover::new(partitions, outcome);
                 Ok(self.goes_on(Phase::Covering(Box::new(cover), Box::new(Next::Idle(kept))), COVERING, true))
             }
         }
@@ -240,9 +252,88 @@ impl KafkaSink {
             return Ok(self.goes_on(Phase::Covering(cover, Box::new(next)), COVERING, false));
         }
         match next {
-            Next::Reading(reading, after) => Ok(self.goes_on(Phase::Reading(reading, after), READING, true)),
+            Next::Reading(reading, outcome) => {
+                Ok(self.goes_on(Phase::Reading(reading, outcome), progress::READING, true))
+            }
             Next::Idle(kept) => Ok(self.is_ours(kept, owner)),
         }
+    }
+
+    /// A connection was lost: the broker may have been killed before it had marked what was committed last. Where nothing is open,
+    /// that is seen to; where something is of which nothing has arrived, it begins again, and finds it.
+    pub(super) fn see_that_it_is_marked(&mut self) -> Result<(), Failure> {
+        let Some(transactions) = &mut self.transactions else { return Ok(()) };
+        match &mut transactions.phase {
+            Phase::Idle if self.producer.context().take_lost() => {
+                let mut topics = transactions.listed.topics().clone();
+                topics.insert(TOPIC.to_owned());
+                let look = Look::new(&self.settings, topics, Outcome::Committed);
+                transactions.phase = Phase::Marking(Marking::Look(Box::new(look)));
+                Ok(())
+            }
+            Phase::Open if !transactions.arrived && self.producer.context().take_lost() => {
+                Err(client("the connection to Kafka was lost at the beginning of a transaction".to_owned()))
+            }
+            Phase::Marking(_) => self.mark(),
+            Phase::Foreign
+            | Phase::Initializing
+            | Phase::Reading(..)
+            | Phase::Looking(..)
+            | Phase::Covering(..)
+            | Phase::Idle
+            | Phase::Open
+            | Phase::Committing { .. } => Ok(()),
+        }
+    }
+
+    fn mark(&mut self) -> Result<(), Failure> {
+        let Some(transactions) = &mut self.transactions else { return Ok(()) };
+        let name = transactions.name.as_deref().unwrap_or_default();
+        if transactions.asked.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
+            return Ok(());
+        }
+        let next = match &mut transactions.phase {
+            Phase::Marking(Marking::Look(look)) => match look.look()? {
+                Found::Nothing { answered } => {
+                    // Each question that nobody answers takes a second.
+                    transactions.asked = (!answered).then(Instant::now);
+                    return Ok(());
+                }
+                Found::Open(partitions) if partitions.is_empty() => Phase::Idle,
+                Found::Open(partitions) => {
+                    Phase::Marking(Marking::Cover(Box::new(Cover::new(partitions, Outcome::Committed))))
+                }
+            },
+            Phase::Marking(Marking::Cover(cover)) => {
+                if !cover.cover(&self.producer, name)? {
+                    return Ok(());
+                }
+                Phase::Idle
+            }
+            Phase::Foreign
+            | Phase::Initializing
+            | Phase::Reading(..)
+            | Phase::Looking(..)
+            | Phase::Covering(..)
+            | Phase::Idle
+            | Phase::Open
+            | Phase::Committing { .. } => return Ok(()),
+        };
+        transactions.phase = next;
+        self.producer.context().recovered();
+        Ok(())
+    }
+
+    /// Why no transaction can be opened, where that is not for want of room.
+    #[cold]
+    pub(super) fn unmarked(&self) -> Option<Failure> {
+        let is_marking = matches!(self.transactions.as_ref()?.phase, Phase::Marking(_));
+        let text = self.producer.context().trouble().map_or_else(
+            || "seeing that Kafka has marked what was committed before a connection was lost".to_owned(),
+            |trouble| format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
+        );
+        let (class, reason) = (FailureClass::Environment, failure::reason(self.producer.context().trouble_code()));
+        is_marking.then_some(Failure { class, reason, text })
     }
 
     /// Everything is taken over.
@@ -269,7 +360,12 @@ impl KafkaSink {
             // librdkafka's own count has its log lines in it.
             Phase::Committing { reported: true } => return self.commit_reported(),
             Phase::Committing { reported: false } => {}
-            Phase::Foreign | Phase::Initializing | Phase::Reading(..) | Phase::Looking(..) | Phase::Covering(..) => {
+            Phase::Foreign
+            | Phase::Initializing
+            | Phase::Reading(..)
+            | Phase::Looking(..)
+            | Phase::Covering(..)
+            | Phase::Marking(_) => {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
         }
@@ -310,6 +406,17 @@ impl KafkaSink {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }
     }
+}
+
+/// What became of the transaction that this record is the first of in the topic of progress, if it is ours.
+fn outcome_of(first: &First, owner: &Owner) -> Option<Outcome> {
+    if first.key == owner.name && first.value.is_none() {
+        // A cover that ended with its broker: it covered nothing but what it covers again.
+        return Some(Outcome::Aborted);
+    }
+    let position = first.value.as_deref().filter(|_| first.key == owner.key).map(|value| (owner.position)(value))?;
+    // Postgres has heard of nothing that was not committed, whether or not the partitions are marked.
+    Some(if position.is_some_and(|it| it <= owner.confirmed) { Outcome::Committed } else { Outcome::Aborted })
 }
 
 /// Whether the same call may succeed later.
