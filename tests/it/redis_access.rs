@@ -236,3 +236,20 @@ fn a_sentinel_may_want_a_password_of_its_own() {
     lane.wait_confirmed();
     assert_eq!(ids(&broker, &lane), ["1"]);
 }
+
+#[test]
+fn a_server_that_has_clients_enough_is_waited_for() {
+    let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &["requirepass hush"]).unwrap());
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let mut client = broker.resp().unwrap();
+    let answers = |reply: Reply| assert_eq!(reply.text(), "OK");
+    answers(client.call(&["AUTH", "hush"]).unwrap());
+    answers(client.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap());
+    let to = format!("redis://:hush@127.0.0.1:{}", broker.port());
+    let mut relay = elsewhere::start(&lane, &to, &[]);
+    wait_log(&relay, "max number of clients");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
+    answers(client.call(&["CONFIG", "SET", "maxclients", "100"]).unwrap());
+    lane.wait_confirmed();
+    assert_eq!(client.call(&["XLEN", &lane.topic("order")]).unwrap().integer(), Some(1));
+}

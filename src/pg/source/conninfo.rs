@@ -8,7 +8,7 @@ use std::iter::{Enumerate, Peekable};
 use std::str::Chars;
 
 use super::error::Problem;
-use super::keywords::Pair;
+use super::keywords::{Pair, is_known};
 
 /// Takes the string apart.
 pub(super) fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
@@ -20,10 +20,22 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
             return Ok(pairs);
         }
         let keyword = cursor.keyword()?;
+        let is_quoted = cursor.peek() == Some('\'');
         let value = cursor.value()?;
+        // As .NET writes them: the password would be a piece of a name, which messages show.
+        if !is_quoted && keyword != "password" && has_another(&value) {
+            return Err(cursor.malformed("another keyword stands behind a semicolon: they are separated by spaces"));
+        }
         let after_password = pairs.iter().any(|pair| pair.keyword == "password");
         pairs.push(Pair { keyword, value, quotable: !after_password });
     }
+}
+
+/// Whether a keyword and its value stand behind a semicolon in it.
+fn has_another(value: &str) -> bool {
+    let is_one =
+        |piece: &str| piece.split_once('=').is_some_and(|(keyword, _)| is_known(&keyword.to_ascii_lowercase()));
+    value.split(';').skip(1).any(is_one)
 }
 
 struct Cursor<'a> {
@@ -109,6 +121,8 @@ mod tests {
         check(r"password='a\'b\\c' host=''", &[("password", r"a'b\c"), ("host", "")]);
         check("user=a\\", &[("user", "a")]);
         check("user= host=h", &[("user", "host=h")]);
+        check("user=a;b=c password=x;user=y", &[("user", "a;b=c"), ("password", "x;user=y")]);
+        check("dbname='a;user=b'", &[("dbname", "a;user=b")]);
     }
 
     #[test]
@@ -121,6 +135,8 @@ mod tests {
         assert_eq!(malformed("host db"), 6);
         assert_eq!(malformed("=x"), 1);
         assert_eq!(malformed("host='db"), 9);
+        assert_eq!(malformed("user=app;password=hush dbname=d"), 23);
+        assert_eq!(malformed("port=1;Host=h"), 14);
     }
 
     #[test]

@@ -199,6 +199,11 @@ impl Parameters {
     }
 }
 
+/// Whether libpq has the keyword.
+pub(super) fn is_known(name: &str) -> bool {
+    KEYWORDS.iter().any(|keyword| keyword.name == name)
+}
+
 fn known(pair: &Pair) -> Result<&'static Keyword, Problem> {
     KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| Problem::UnknownKeyword {
         keyword: pair.quotable.then(|| pair.keyword.clone()),

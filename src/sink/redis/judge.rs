@@ -48,6 +48,9 @@ pub(super) const REFUSALS: [&str; 5] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STRE
 pub(super) const REASONS: [&str; 7] =
     [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
 
+/// What a connection that is one too many is told, whatever it asks: there is no code for it.
+const FULL: &[u8] = b"ERR max number of clients";
+
 fn fault(error: &[u8]) -> (Fault, &'static str) {
     match code(error) {
         b"OOM" => (Fault::Later, MEMORY),
@@ -60,6 +63,7 @@ fn fault(error: &[u8]) -> (Fault, &'static str) {
         b"MOVED" | b"ASK" | b"CROSSSLOT" => (Fault::Later, NOT_WRITABLE),
         b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
         b"WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
+        _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
         _ => (Fault::Row, REFUSED),
     }
 }
@@ -68,7 +72,7 @@ fn shown(error: &[u8]) -> String {
     String::from_utf8_lossy(error).into_owned()
 }
 
-/// What a login or another command that concerns no record failed for.
+/// What a command that concerns no record failed for.
 pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
     let (_, reason) = fault(error);
     let class = match code(error) {
@@ -76,6 +80,15 @@ pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
         _ => FailureClass::Environment,
     };
     Failure { class, reason, text: format!("Redis at {address}: {}", shown(error)) }
+}
+
+/// What a login failed for.
+pub(super) fn of_login(address: &str, error: &[u8]) -> Failure {
+    let failure = environment(address, error);
+    if error.starts_with(FULL) {
+        return failure;
+    }
+    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
 }
 
 /// What a command that reads a stream, or deletes of it, failed for.
@@ -253,6 +266,17 @@ mod tests {
             assert_eq!(class(error), FailureClass::Topic, "{error}");
         }
         assert_eq!((class("LOADING data"), class("NOAUTH")), (FailureClass::Environment, FailureClass::LogIn));
+    }
+
+    #[test]
+    fn a_login_that_a_full_server_does_not_hear_is_not_refused() {
+        let of_login = |error: &str| of_login("h:1", error.as_bytes());
+        let full = of_login("ERR max number of clients reached");
+        assert_eq!((full.class, full.reason), (FailureClass::Environment, CONNECTION));
+        for error in ["WRONGPASS no", "ERR AUTH <password> called without any password", "ERR DB index is out of range"]
+        {
+            assert_eq!(of_login(error).class, FailureClass::LogIn, "{error}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In: where, as whom. Out: a connection that commands can be written to and replies read from. It does not reconnect and sends
 //! nothing a second time.
 
-use super::judge::{CONNECTION, environment};
+use super::judge::{CONNECTION, environment, of_login};
 use super::resp::{Token, Tokens, code, length, words};
 use super::sentinel;
 use super::settings::{Place, Server, Settings};
@@ -98,9 +98,7 @@ impl Link {
     async fn expect_ok(&mut self, command: &[&[u8]]) -> Result<(), Failure> {
         let reply = self.call(command).await?;
         match Tokens::of(&reply).next() {
-            Some(Token::Error(error)) => {
-                Err(Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..environment(&self.address, error) })
-            }
+            Some(Token::Error(error)) => Err(of_login(&self.address, error)),
             Some(_) | None => Ok(()),
         }
     }
