@@ -4,7 +4,7 @@
 //!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Committing ──► Idle …
 //!              init_transactions  progress    what is      begin    progress record, commit
 //!                                             still open
-//!                                           Marking ◄── a connection was lost
+//!                                           Marking ◄── the only broker was lost
 //! ```
 //!
 //! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: what was committed under
@@ -14,7 +14,7 @@
 use super::context::Context;
 use super::cover::{Cover, Found, Look, Outcome};
 use super::listed::Listed;
-use super::progress::{self, First, PARTITION, Read, Reading, SLICE, TOPIC};
+use super::progress::{self, First, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
@@ -47,6 +47,8 @@ pub(super) struct Transactions {
     asked: Option<Instant>,
     /// Something of the transaction that is open has arrived: what was before it is marked.
     arrived: bool,
+    /// The cluster has one broker.
+    is_alone: bool,
 }
 
 /// What the topic of progress says.
@@ -66,7 +68,7 @@ enum Phase {
     Covering(Box<Cover>, Box<Next>),
     /// No transaction is open.
     Idle,
-    /// Nor here: a connection was lost, and what was committed last may not be marked.
+    /// Nor here: the connection to the only broker was lost, and what was committed last may not be marked.
     Marking(Marking),
     Open,
     /// The progress record is on its way until it is reported, then the commit.
@@ -180,6 +182,8 @@ impl KafkaSink {
             Ok(()) => {
                 // What is lost from here on may hide something, what was before it is looked at now.
                 self.producer.context().take_lost();
+                let is_alone = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() == 1);
+                self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = is_alone);
                 let reading = Reading::new(&self.settings);
                 Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
             }
@@ -259,11 +263,13 @@ impl KafkaSink {
         }
     }
 
-    /// A connection was lost: the broker may have been killed before it had marked what was committed last. Where nothing is open,
-    /// that is seen to; where something is of which nothing has arrived, it begins again, and finds it.
+    /// The connection to the only broker was lost: it may have been killed before it had marked what was committed last. Where nothing
+    /// is open, that is seen to; where something is of which nothing has arrived, it begins again, and finds it. Of several brokers
+    /// another one goes on with the markers.
     pub(super) fn see_that_it_is_marked(&mut self) -> Result<(), Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(()) };
         match &mut transactions.phase {
+            Phase::Idle | Phase::Open if !transactions.is_alone => Ok(()),
             Phase::Idle if self.producer.context().take_lost() => {
                 let mut topics = transactions.listed.topics().clone();
                 topics.insert(TOPIC.to_owned());
@@ -272,7 +278,7 @@ impl KafkaSink {
                 Ok(())
             }
             Phase::Open if !transactions.arrived && self.producer.context().take_lost() => {
-                Err(client("the connection to Kafka was lost at the beginning of a transaction".to_owned()))
+                Err(client("the connection to the only broker was lost at the beginning of a transaction".to_owned()))
             }
             Phase::Marking(_) => self.mark(),
             Phase::Foreign
@@ -329,7 +335,7 @@ impl KafkaSink {
     pub(super) fn unmarked(&self) -> Option<Failure> {
         let is_marking = matches!(self.transactions.as_ref()?.phase, Phase::Marking(_));
         let text = self.producer.context().trouble().map_or_else(
-            || "seeing that Kafka has marked what was committed before a connection was lost".to_owned(),
+            || "seeing that Kafka has marked what was committed before the connection was lost".to_owned(),
             |trouble| format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
         );
         let (class, reason) = (FailureClass::Environment, failure::reason(self.producer.context().trouble_code()));

@@ -5,8 +5,9 @@
 //! either arrives as well, or a hint on the way has said how it is published.
 //!
 //! `cargo test` takes each mistake once, with another one that a seed draws; `make hints` takes each alone and all pairs. `MISTAKES` is
-//! another seed, `all`, `all:2/3` (the second third of them), `alone`, or one case: `wrong-password`, `wrong-password,wrong-database`. (Variables of walrelay's own prefix would
-//! reach the relay, which knows all of its variables.)
+//! another seed, `all`, `all:2/3` (the second third of them), `with:wrong-password` (all cases of it), `alone`, or one case:
+//! `wrong-password`, `wrong-password,wrong-database`. (Variables of walrelay's own prefix would reach the relay, which knows all of its
+//! variables.)
 
 mod follow;
 mod place;
@@ -63,6 +64,7 @@ fn cases() -> Vec<Case> {
     match (asked_for.as_str(), asked_for.parse()) {
         ("all", _) => every(),
         (part, _) if part.starts_with("all:") => part_of(&part["all:".len()..], every()),
+        (with, _) if with.starts_with("with:") => every_with(named(&with["with:".len()..])),
         ("alone", _) => ALL.iter().map(|one| vec![one]).collect(),
         (_, Ok(seed)) => drawn(seed),
         (names, Err(_)) => vec![names.split(',').map(named).collect()],
@@ -72,6 +74,10 @@ fn cases() -> Vec<Case> {
 /// Mixed, so that those that wait for one server do not all wait at once.
 fn every() -> Vec<Case> {
     shuffled(ALL.iter().map(|one| vec![one]).chain(pairs()).collect(), 0, name)
+}
+
+fn every_with(one: &Mistake) -> Vec<Case> {
+    every().into_iter().filter(|case| case.iter().any(|mistake| mistake.name == one.name)).collect()
 }
 
 /// `2/3`: the second of three parts.
