@@ -35,8 +35,11 @@ fn right_form(rest: &str) -> String {
     written.unwrap_or_else(|| TEMPLATE.to_owned())
 }
 
-/// `None`: a parameter gives a port that is none, or not one for each host.
+/// `None`: a parameter gives a port that is none, or not one for each host; or a value holds NUL, which no value of libpq's may.
 fn write(pairs: &[Pair]) -> Option<String> {
+    if pairs.iter().any(|pair| pair.value.contains('\0')) {
+        return None;
+    }
     let of = |name: &str| pairs.iter().rev().find(|pair| pair.keyword == name).map(|pair| pair.value.as_str());
     let mut text = String::from("postgres://");
     if let Some(user) = of("user") {
@@ -138,6 +141,7 @@ mod tests {
         check("postgresql+psycopg2://app:hun@ter2@db/shop", TEMPLATE);
         check("jdbc:postgresql://db/shop?port=54%2F32", TEMPLATE);
         check("jdbc:postgresql://a,b/shop?port=1,2,3", TEMPLATE);
+        check("postgresql+psycopg2://app:x@db/sho\0?ssl=require", TEMPLATE);
     }
 
     #[test]

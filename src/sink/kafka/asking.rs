@@ -122,7 +122,7 @@ impl KafkaSink {
             self.metadata_failure(&error)
         })?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let refused = |code| failure::of_topic(topic, code, self.settings.brokers());
+        let refused = |code| failure::of_topic(topic, code, &self.settings);
         match answer.map(|answer| (answer.error(), answer.partitions().len())) {
             Some((Some(error), _)) => Err(refused(RDKafkaErrorCode::from(error))),
             Some((None, 0)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),

@@ -5,6 +5,7 @@
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
 use super::partitions::NotTaken;
+use super::settings::Settings;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -105,7 +106,8 @@ pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
 }
 
 /// The word on a topic of the cluster at `brokers`.
-pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Failure {
+pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings) -> Failure {
+    let brokers = settings.brokers();
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
@@ -116,14 +118,23 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, brokers: &str) -> Fa
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
+            let allow = allow(brokers, settings.user(), &["Write", "Describe"], &format!("--topic {topic}"));
             format!(
-                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it; if it does not exist, to create it: \
-                 kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
+                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
+                 create it: kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
             )
         }
         code => format!("topic {topic}: {code}"),
     };
     Failure { class: class(code), reason: reason(Some(code)), text }
+}
+
+/// The command that gives the user these rights on `resource`, as options of the command.
+pub(super) fn allow(brokers: &str, user: &str, operations: &[&str], resource: &str) -> String {
+    format!(
+        "kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:{user} --operation {} {resource}",
+        operations.join(" --operation ")
+    )
 }
 
 /// The broker lets no producer begin of a user who may write no topic: that one's records wait.

@@ -8,7 +8,7 @@ mod tests;
 
 use super::destination::{KIND, Kafka};
 use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
-use super::failure::LOGIN_HINT;
+use super::failure::{self, LOGIN_HINT};
 use super::listener::{self, Speaks};
 use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::rights;
@@ -178,12 +178,7 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
 
 /// Gives the relay's user these rights on `resource`, as options of the command.
 fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
-    format!(
-        "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{} --operation {} {resource}",
-        kafka.brokers,
-        user(kafka),
-        operations.join(" --operation ")
-    )
+    failure::allow(&kafka.brokers, user(kafka), operations, resource)
 }
 
 /// All topics that records may go to.

@@ -59,15 +59,18 @@ impl Walk {
 
     fn follow_of(&mut self, hint: &str, whole: bool) {
         if hint.contains(CHECK) {
-            return match (self.place.first_fix(), line_of(hint, "kafka-topics.sh ")) {
-                (Some(fix), _) => {
-                    self.seen.push(fix.clone());
-                    self.follow(&fix);
-                }
-                (None, Some(line)) => create_topic(line),
-                // What was in the way has passed, as brokers that were slow to answer.
-                (None, None) => {}
-            };
+            if let Some(fix) = self.place.first_fix() {
+                self.seen.push(fix.clone());
+                return self.follow(&fix);
+            }
+            // Where it says neither, what was in the way has passed, as brokers that were slow to answer.
+            if let Some(line) = line_of(hint, "kafka-acls.sh ") {
+                secure::kafka().run_acls(line).unwrap();
+            }
+            if let Some(line) = line_of(hint, "kafka-topics.sh ") {
+                create_topic(line);
+            }
+            return;
         }
         let is_asked_for = |mistake: &&Mistake| {
             mistake.by_hand.is_some_and(|(words, _)| words.split('|').any(|words| hint.contains(words)))
