@@ -91,7 +91,9 @@ const LONGEST_KEY: usize = 200;
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Flag(name) | Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+            // Debezium's may hold anything.
+            Self::Variable(name) => f.write_str(&one_line(name, LONGEST_KEY)),
             Self::FlagFile(given) => f.write_str(&given.flag),
             Self::Key(key) | Self::Translated(key) => {
                 let name = one_line(&key.name, LONGEST_KEY);

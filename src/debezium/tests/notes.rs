@@ -167,8 +167,10 @@ fn a_note_is_one_line_of_bounded_length() {
         long.clone(): "1",
     })
     .to_string();
-    let translation = connect(members.trim_matches(['{', '}']));
-    for note in &translation.notes {
+    let of_file = connect(members.trim_matches(['{', '}']));
+    let variables = [("debezium.source.\u{16}a\nb", "1"), (&format!("debezium.source.{long}"), "1")];
+    let of_variables = read_all(&["debezium.sink.type=kafka"], &variables).unwrap();
+    for note in of_file.notes.iter().chain(&of_variables.notes) {
         let note = note.to_string();
         assert!(note.chars().count() < 1000 && !note.contains(char::is_control), "{note:?}");
     }
