@@ -115,9 +115,13 @@ impl Context {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a connection broke, or could not be made, since the last call.
-    pub(super) fn take_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::Relaxed)
+    /// Whether a connection broke, or could not be made, since that was last forgotten.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn forget_lost(&self) {
+        self.lost.store(false, Ordering::Relaxed);
     }
 
     /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to

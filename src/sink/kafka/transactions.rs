@@ -181,7 +181,7 @@ impl KafkaSink {
         match outcome {
             Ok(()) => {
                 // What is lost from here on may hide something, what was before it is looked at now.
-                self.producer.context().take_lost();
+                self.producer.context().forget_lost();
                 let is_alone = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() == 1);
                 self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = is_alone);
                 let reading = Reading::new(&self.settings);
@@ -269,15 +269,16 @@ impl KafkaSink {
     pub(super) fn see_that_it_is_marked(&mut self) -> Result<(), Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(()) };
         match &mut transactions.phase {
-            Phase::Idle | Phase::Open if !transactions.is_alone => Ok(()),
-            Phase::Idle if self.producer.context().take_lost() => {
-                let mut topics = transactions.listed.topics().clone();
-                topics.insert(TOPIC.to_owned());
-                let look = Look::new(&self.settings, topics, Outcome::Committed);
-                transactions.phase = Phase::Marking(Marking::Look(Box::new(look)));
+            Phase::Idle | Phase::Open if !(transactions.is_alone && self.producer.context().is_lost()) => Ok(()),
+            // While it is away, what comes is in flight, as in any outage.
+            Phase::Idle => {
+                if self.is_alive() {
+                    self.producer.context().forget_lost();
+                    self.begin_marking();
+                }
                 Ok(())
             }
-            Phase::Open if !transactions.arrived && self.producer.context().take_lost() => {
+            Phase::Open if !transactions.arrived => {
                 Err(client("the connection to the only broker was lost at the beginning of a transaction".to_owned()))
             }
             Phase::Marking(_) => self.mark(),
@@ -286,10 +287,17 @@ impl KafkaSink {
             | Phase::Reading(..)
             | Phase::Looking(..)
             | Phase::Covering(..)
-            | Phase::Idle
             | Phase::Open
             | Phase::Committing { .. } => Ok(()),
         }
+    }
+
+    fn begin_marking(&mut self) {
+        let Some(transactions) = &mut self.transactions else { return };
+        let mut topics = transactions.listed.topics().clone();
+        topics.insert(TOPIC.to_owned());
+        let look = Look::new(&self.settings, topics, Outcome::Committed);
+        (transactions.phase, transactions.asked) = (Phase::Marking(Marking::Look(Box::new(look))), None);
     }
 
     fn mark(&mut self) -> Result<(), Failure> {
