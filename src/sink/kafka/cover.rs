@@ -8,8 +8,7 @@
 //! killed in between calls it ended when it is back, and writes none of the markers that are missing; likewise where the time of an
 //! open transaction ran out meanwhile, which it calls aborted (seen with Kafka 4.3.1). The next transaction of the same name that ends
 //! in such a partition has its marker cover the old records as well: committed, it shows aborted ones beside their repeats; aborted, it
-//! hides committed ones for ever; and until then consumers of what is committed wait. A transaction that ends as the old one did covers
-//! them first.
+//! hides committed ones. Until then consumers of what is committed wait. So a transaction that ends as the old one did comes first.
 //!
 //! Invariant: what is open in a partition ends by one marker, so there never is a committed and an aborted transaction of ours in it: a
 //! coordinator begins none before the one before is marked, or forgotten, and then nothing is written before this has looked.

@@ -118,7 +118,8 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings)
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
-            let allow = allow(brokers, settings.user(), &["Write", "Describe"], &format!("--topic {topic}"));
+            let allow =
+                allow(brokers, settings.property("sasl.username"), &["Write", "Describe"], &format!("--topic {topic}"));
             format!(
                 "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
                  create it: kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
@@ -130,7 +131,8 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings)
 }
 
 /// The command that gives the user these rights on `resource`, as options of the command.
-pub(super) fn allow(brokers: &str, user: &str, operations: &[&str], resource: &str) -> String {
+pub(super) fn allow(brokers: &str, user: Option<&str>, operations: &[&str], resource: &str) -> String {
+    let user = user.unwrap_or("NAME");
     format!(
         "kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:{user} --operation {} {resource}",
         operations.join(" --operation ")

@@ -42,8 +42,8 @@ pub(super) const OPEN_FOR: Duration = Duration::from_secs(2);
 pub(super) enum Read {
     /// Ask again; whether somebody has answered.
     Pending { answered: bool },
-    /// Something is open, and nothing that comes behind it is shown so long: its first record. Where it is ours, it is to be
-    /// covered before reading goes on.
+    /// Something is open, and nothing that comes behind it is shown so long: its first record. Where it is ours, a
+    /// [cover](super::cover) ends it before the next step.
     Open(First),
     /// The last value of each key.
     Done(BTreeMap<String, String>),

@@ -164,11 +164,6 @@ impl Settings {
         &self.brokers
     }
 
-    /// Who brokers take us for, where a name says so.
-    pub fn user(&self) -> &str {
-        self.property("sasl.username").unwrap_or("NAME")
-    }
-
     /// Bytes in flight at most.
     pub fn max_in_flight(&self) -> u64 {
         self.max_in_flight

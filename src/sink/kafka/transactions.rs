@@ -265,7 +265,7 @@ impl KafkaSink {
 
     /// The connection to the only broker was lost: it may have been killed before it had marked what was committed last. Where nothing
     /// is open, that is seen to; where something is of which nothing has arrived, it begins again, and finds it. Of several brokers
-    /// another one goes on with the markers.
+    /// another one writes the markers.
     pub(super) fn see_that_it_is_marked(&mut self) -> Result<(), Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(()) };
         match &mut transactions.phase {

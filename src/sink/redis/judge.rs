@@ -48,7 +48,7 @@ pub(super) const REFUSALS: [&str; 5] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STRE
 pub(super) const REASONS: [&str; 7] =
     [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
 
-/// What a connection that is one too many is told, whatever it asks: there is no code for it.
+/// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
 const FULL: &[u8] = b"ERR max number of clients";
 
 fn fault(error: &[u8]) -> (Fault, &'static str) {

@@ -178,7 +178,7 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
 
 /// Gives the relay's user these rights on `resource`, as options of the command.
 fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
-    failure::allow(&kafka.brokers, user(kafka), operations, resource)
+    failure::allow(&kafka.brokers, kafka.property("sasl.username"), operations, resource)
 }
 
 /// All topics that records may go to.
@@ -187,10 +187,6 @@ fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
         "" => "--topic '*'".to_owned(),
         begin => format!("--topic '{begin}' --resource-pattern-type prefixed"),
     }
-}
-
-fn user(kafka: &Kafka) -> &str {
-    kafka.property("sasl.username").unwrap_or("NAME")
 }
 
 /// Topics of the latest rows that are not there.
