@@ -25,7 +25,7 @@
 //! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
 //! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`positions::Ledger`]; simulation |
 //! | 4 | one delivery report per enqueued record | `assert!` in [`positions::Ledger`] |
-//! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`config`] refuses otherwise |
+//! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`settings`] refuses otherwise |
 //! | 6 | a length from the wire never drives an allocation or a loop unchecked | [`wire`] is the one reader; fuzzing |
 //! | 7 | what network, server, table or user can cause is an `Err`; a mistake of this program is an assert | review |
 //!
@@ -48,11 +48,9 @@
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `republish`, `dead-letters`, `prune`, `bench`, `teardown` | - |
 //! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart | contacts anything |
-//! | [`cli`], [`config`] | what was typed, the file, the environment | requests, validated once | contacts anything |
+//! | [`settings`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 
-pub mod cli;
 pub mod commands;
-pub mod config;
 pub mod debezium;
 pub mod finding;
 pub mod given;
@@ -66,6 +64,7 @@ pub mod positions;
 pub mod relay;
 pub mod route;
 pub mod secret;
+pub mod settings;
 pub mod sink;
 #[cfg(feature = "otlp")]
 pub mod spans;

@@ -3,15 +3,15 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
-use walrelay::cli;
 use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::run::Error as RunError;
 use walrelay::commands::setup::Held;
 use walrelay::commands::{
     self, CommandError, TypedFlags, backfill, check, dead_letters, prune, republish, setup, status, teardown,
 };
-use walrelay::config::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::pg::source::Environment;
+use walrelay::settings::cli;
+use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -24,7 +24,7 @@ fn main() {
 }
 
 fn begin() -> u8 {
-    let invocation = match config::parse(std::env::args_os(), &Environment::of_process()) {
+    let invocation = match settings::parse(std::env::args_os(), &Environment::of_process()) {
         Ok(invocation) => invocation,
         Err(exit) => return leave(&exit),
     };
@@ -122,7 +122,7 @@ fn measure(request: &bench::Request) -> Result<(), BenchError> {
     bench::bench(request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
 }
 
-fn end_check(ended: Result<(), walrelay::config::ConfigError>) -> u8 {
+fn end_check(ended: Result<(), walrelay::settings::ConfigError>) -> u8 {
     match ended {
         Ok(()) => 0,
         Err(error) => fail(&error, error.hint(), commands::EXIT_SETTINGS),

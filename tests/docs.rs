@@ -150,7 +150,8 @@ fn each_message_for_an_operator_has_its_entry_in_the_manual() {
     let entries: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|entry| entry.len() >= 12).collect();
     let mut looked_at = 0;
     let commands = ["src/commands/error.rs", "src/commands/shards.rs"];
-    for file in ["src/supervise/error.rs", "src/outbox/plan.rs", "src/outbox/fault.rs"].into_iter().chain(commands) {
+    for file in ["src/supervise/error.rs", "src/outbox/plan/mod.rs", "src/outbox/fault.rs"].into_iter().chain(commands)
+    {
         let source = text(file);
         let operators = source.contains("fn exit_code(").then(|| for_operators(&source));
         let reasons = source.find("pub enum BadReason").unwrap_or(0);

@@ -223,7 +223,7 @@ fn command_case(error: &CommandError) -> usize {
         CommandError::Shards(_) => 29,
         CommandError::DeadLetters(_) => 30,
         CommandError::Output(_) => 31,
-        // Of the settings: `config` has their hints.
+        // Of the settings: `settings` has their hints.
         CommandError::Topic(_) | CommandError::Destination(_) => 33,
         CommandError::Changed { .. } => 32,
     }

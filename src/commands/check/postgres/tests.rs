@@ -1,19 +1,19 @@
 use super::super::facts::{AsyncCommit, PublicationFacts};
 use super::super::service::Service;
 use super::*;
-use crate::config::{self, Task};
 use crate::finding::Level;
 use crate::pg::ServerError;
 use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::source::Environment;
+use crate::settings::{self, Task};
 use crate::supervise::Surroundings;
 use serde_json::json;
 
 fn config(more: &[&str]) -> run::Request {
     let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop"];
     let arguments = fixed.iter().chain(more).map(|text| (*text).into());
-    let task = config::parse(arguments, &Environment::default()).unwrap().task;
+    let task = settings::parse(arguments, &Environment::default()).unwrap().task;
     let Task::Check(request) = task else { panic!("no check") };
     request.config
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::cli;
 use super::error::ConfigError;
-use crate::cli;
 use crate::given::{Key, Origin, SettingError, nearest};
 use crate::sink::kinds::KINDS;
 

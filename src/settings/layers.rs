@@ -7,9 +7,9 @@
 
 use std::path::PathBuf;
 
+use super::cli;
 use super::error::ConfigError;
 use super::file::{Entry, File};
-use crate::cli;
 use crate::debezium::{self, Setting, Translation};
 use crate::given::{Given, Origin, nearest};
 use crate::pg::source::Environment;

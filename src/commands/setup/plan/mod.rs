@@ -15,7 +15,7 @@ use crate::pg::{self, catalog, identifier, literal};
 use crate::supervise::{RunError, check_slot};
 
 /// The outbox table as its own file shows it to people.
-const TABLE: &str = include_str!("../../../sql/outbox.sql");
+const TABLE: &str = include_str!("../../../../sql/outbox.sql");
 
 /// The name that the file gives it.
 const TABLE_NAME: &str = "public.outbox";

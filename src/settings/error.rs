@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::cli;
+use super::cli;
 use crate::debezium::DebeziumError;
 use crate::given::{Origin, SettingError};
 use crate::pg::source::{Place, SourceError};

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::cli::{DestinationArgs, RunArgs};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::read::Reader;
-use crate::cli::{DestinationArgs, RunArgs};
 use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};

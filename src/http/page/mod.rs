@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 use words::{Age, Count, Name, PerSecond, Size, Text};
 
-const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = include_str!("page/page.js");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
 
 /// Topics that are shown.
 const TOPICS: usize = 10;

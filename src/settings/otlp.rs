@@ -4,9 +4,9 @@
 //! headers of requests to it, the resource. Contacts nobody.
 //! Specification: OpenTelemetry, "Resource SDK", "Specifying resource information via an environment variable".
 
+use super::cli::OtlpArgs;
 use super::error::ConfigError;
 use super::read::Reader;
-use crate::cli::OtlpArgs;
 use crate::given::{Given, Origin, SettingError, percent_decoded};
 use crate::pg::source::Environment;
 use crate::secret::Secret;

@@ -2,9 +2,9 @@
 //!
 //! In: flags and the other layers. Out: names and numbers, of which every one is in range.
 
+use super::cli::{RunArgs, SetupShardsArgs};
 use super::error::ConfigError;
 use super::read::{Place, Reader, flag};
-use crate::cli::{RunArgs, SetupShardsArgs};
 use crate::commands::setup::Shards;
 use crate::given::{Given, SettingError};
 use crate::outbox::table_name::MAX_NAME_BYTES;

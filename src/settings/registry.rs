@@ -2,9 +2,9 @@
 //!
 //! In: flags and the other layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
+use super::cli::RegistryArgs;
 use super::error::ConfigError;
 use super::read::Reader;
-use crate::cli::RegistryArgs;
 use crate::given::{Given, Origin, SettingError};
 use crate::secret::Secret;
 use crate::sink::registry::{Credentials, Registry, Subjects};

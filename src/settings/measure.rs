@@ -3,9 +3,9 @@
 //! In: the flags, which stand on the command line alone, and the settings of `run` that a measurement shares. Out: a
 //! [`Request`] whose numbers are in range.
 
+use super::cli::{BenchArgs, DestinationArgs, OperationArgs};
 use super::error::ConfigError;
 use super::read::{Bounds, Reader, flag};
-use crate::cli::{BenchArgs, DestinationArgs, OperationArgs};
 use crate::commands::bench::{PayloadType, Request};
 use crate::given::{SettingError, nearest, units};
 

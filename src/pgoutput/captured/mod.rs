@@ -6,11 +6,11 @@ use crate::pg::frame::ReadBuffer;
 use crate::pg::replication::ReplicationMessage;
 
 const SERVERS: [(&str, &str); 5] = [
-    ("14", include_str!("captured/postgres-14.hex")),
-    ("15", include_str!("captured/postgres-15.hex")),
-    ("16", include_str!("captured/postgres-16.hex")),
-    ("17", include_str!("captured/postgres-17.hex")),
-    ("18", include_str!("captured/postgres-18.hex")),
+    ("14", include_str!("postgres-14.hex")),
+    ("15", include_str!("postgres-15.hex")),
+    ("16", include_str!("postgres-16.hex")),
+    ("17", include_str!("postgres-17.hex")),
+    ("18", include_str!("postgres-18.hex")),
 ];
 
 fn messages(hex: &str) -> Vec<Vec<u8>> {

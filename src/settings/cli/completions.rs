@@ -1,6 +1,6 @@
 //! A shell's completions: commands, flags, and the values of those flags that have only some.
 //!
-//! In: a shell. Out: its script. What a value means, and that it is one, is [`config`](crate::config)'s: here it is only offered.
+//! In: a shell. Out: its script. What a value means, and that it is one, is [`settings`](crate::settings)'s: here it is only offered.
 
 use super::Cli;
 use clap::builder::PossibleValuesParser;

@@ -3,9 +3,9 @@
 //! In: the flags, which stand on the command line alone, and the settings of `run` that it shares: the destination, the slot, the
 //! dead-letter topic. Out: a [`Request`].
 
+use super::cli::{DeadLettersArgs, DestinationArgs, OperationArgs};
 use super::error::ConfigError;
 use super::read::{Reader, flag};
-use crate::cli::{DeadLettersArgs, DestinationArgs, OperationArgs};
 use crate::commands::dead_letters::{Action, Request};
 
 impl Reader<'_> {

@@ -12,6 +12,7 @@
 //! queue; no `Debug` of a configuration and no error shows a secret.
 
 mod bad_rows;
+pub mod cli;
 mod destination;
 mod error;
 mod file;
@@ -35,7 +36,7 @@ use layers::Layers;
 pub use layers::variable_of;
 use read::Reader;
 
-use crate::cli::{self, CommonArgs, Typed};
+use self::cli::{CommonArgs, Typed};
 use crate::commands::{
     TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown,
 };

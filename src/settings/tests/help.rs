@@ -146,7 +146,7 @@ fn no_configuration_shows_a_secret() {
 
 #[test]
 fn every_value_that_a_shell_offers_is_one() {
-    for (flag, values) in crate::cli::VALUES {
+    for (flag, values) in crate::settings::cli::VALUES {
         let of_bench = ["payload-type", "sink"].contains(&flag);
         for value in values {
             let (flag, command) = (format!("--{flag}"), if of_bench { "bench" } else { "run" });

@@ -3,9 +3,9 @@
 //! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Action`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
+use super::cli::BadRowArgs;
 use super::error::ConfigError;
 use super::read::Reader;
-use crate::cli::BadRowArgs;
 use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
 use crate::relay::{Action, BadRows};

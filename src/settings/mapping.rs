@@ -3,9 +3,9 @@
 //! In: flags and the other layers. Out: a [`Mapping`]. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
+use super::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use super::error::ConfigError;
 use super::read::{self, Reader};
-use crate::cli::{RecordArgs, RoutingArgs, RowArgs, RunArgs};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::connect::Connect;
 use crate::outbox::table_name::is_name;

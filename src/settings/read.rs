@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::cli::{
+    BackfillArgs, CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs,
+    SourceArgs, StatusArgs, TeardownArgs,
+};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
 use super::{LogConfig, LogFormat, Task, shards};
-use crate::cli::{
-    BackfillArgs, CheckArgs, CommonArgs, OperationArgs, PasswordArgs, PruneArgs, RepublishArgs, RunArgs, SetupArgs,
-    SourceArgs, StatusArgs, TeardownArgs,
-};
 use crate::commands::run::{Limits, OnStop};
 use crate::commands::{OutboxPlace, backfill, check, prune, republish, run, setup, shown_source, status, teardown};
 use crate::debezium::Review;

@@ -2,7 +2,7 @@
 //!
 //! In: the arguments of the process. Out: [`Typed`], every value still as text, or what to print instead ([`Refused`]).
 //! Nothing here is validated but that a flag exists and has its value; what values mean, and where else they may come
-//! from, is [`config`](crate::config)'s. So that it can tell "not given" from a default, no flag has a default here.
+//! from, is [`settings`](crate::settings)'s. So that it can tell "not given" from a default, no flag has a default here.
 //!
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 
