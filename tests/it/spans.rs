@@ -215,7 +215,9 @@ fn each_transaction_of_a_sampled_trace_is_a_span_below_the_rows_and_records_stay
     assert_eq!((of(8).name.as_str(), of(8).links.len()), ("send", 0), "two topics, one trace");
     assert_eq!(collector.0.resource.lock().unwrap()["service.name"], text("walrelay"));
     assert_eq!(collector.0.key.lock().unwrap().as_deref(), Some("s3cret"));
-    assert_eq!((spans_metric(&relay, "exported"), spans_metric(&relay, "dropped")), (Some(3), Some(0)));
+    // Counted when the collector's answer has come back.
+    wait_until(LONG, "the spans to be counted", || Ok(spans_metric(&relay, "exported") == Some(3))).unwrap();
+    assert_eq!(spans_metric(&relay, "dropped"), Some(0));
     let records = lane.records("order");
     let contexts = records.iter().map(|record| record.header("traceparent").unwrap().to_owned());
     let expected = [(1, "01"), (2, "00"), (4, "01"), (4, "01"), (5, "01"), (6, "00"), (8, "01")];
