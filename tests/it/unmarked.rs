@@ -1,6 +1,8 @@
 //! Exactly once, and a broker that was killed before it had marked what was committed: Kafka 4.3.1 then calls the transaction ended
 //! when it is back, and marks nothing.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use rdkafka::producer::Producer as _;
@@ -14,6 +16,9 @@ use walrelay_dev::tap::{Direction, Tap};
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert, meter};
 use crate::lane::{LONG, Lane, wait_log};
 use crate::transactions::strangers_transaction;
+
+/// The broker's answer to a marker of a coordinator before the last one.
+const COORDINATOR_FENCED: i16 = 52;
 
 /// A broker that sends itself its markers by a line, as it sends them to others.
 struct Marker {
@@ -61,6 +66,62 @@ impl Marker {
         lane.wait_confirmed();
         assert_eq!(rows(lane).len() + 100, last as usize, "nothing is marked");
     }
+
+    /// Marks what was written last to a partition as committed, as the transaction's coordinator does.
+    fn mark_committed(&self, topic: &str, partition: i32) {
+        let file = self.kafka.partition(topic, partition).unwrap().join("00000000000000000000.log");
+        let (producer, epoch) = last_producer(&std::fs::read(file).unwrap());
+        // Markers of an older coordinator than the last one's are refused.
+        let outcome = (0..100).map(|coordinator| {
+            let request = write_txn_markers(producer, epoch, topic, partition, coordinator);
+            let mut broker = TcpStream::connect(("127.0.0.1", self.kafka.port().unwrap())).unwrap();
+            broker.write_all(&request).unwrap();
+            let mut length = [0; 4];
+            broker.read_exact(&mut length).unwrap();
+            let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+            broker.read_exact(&mut answer).unwrap();
+            // Behind the correlation id and the tags, one marker's producer id, its topic's name and the partition's number.
+            let at = 4 + 1 + 1 + 8 + 1 + 1 + topic.len() + 1 + 4;
+            i16::from_be_bytes(answer[at..at + 2].try_into().unwrap())
+        });
+        assert_eq!(outcome.into_iter().find(|code| *code != COORDINATOR_FENCED), Some(0));
+    }
+}
+
+/// Producer id and epoch of the last batch of records in a segment (Kafka's implementation notes, "Record Batch").
+fn last_producer(segment: &[u8]) -> (i64, i16) {
+    const ATTRIBUTES: usize = 21;
+    const CONTROL: u8 = 0x20;
+    let (mut rest, mut found) = (segment, None);
+    while rest.len() > 61 {
+        let (batch, behind) = rest.split_at(12 + u32::from_be_bytes(rest[8..12].try_into().unwrap()) as usize);
+        if batch[ATTRIBUTES + 1] & CONTROL == 0 {
+            let producer = i64::from_be_bytes(batch[43..51].try_into().unwrap());
+            found = Some((producer, i16::from_be_bytes(batch[51..53].try_into().unwrap())));
+        }
+        rest = behind;
+    }
+    found.unwrap()
+}
+
+/// A request with its length (Kafka's protocol guide, "WriteTxnMarkers", version 1).
+fn write_txn_markers(producer: i64, epoch: i16, topic: &str, partition: i32, coordinator: i32) -> Vec<u8> {
+    const ONE: u8 = 2;
+    const NO_TAGS: u8 = 0;
+    let mut body = [27_i16, 1].map(i16::to_be_bytes).concat();
+    body.extend(1_i32.to_be_bytes());
+    body.extend((-1_i16).to_be_bytes());
+    body.extend([NO_TAGS, ONE]);
+    body.extend(producer.to_be_bytes());
+    body.extend(epoch.to_be_bytes());
+    body.extend([1, ONE, u8::try_from(topic.len() + 1).unwrap()]);
+    body.extend(topic.as_bytes());
+    body.push(ONE);
+    body.extend(partition.to_be_bytes());
+    body.push(NO_TAGS);
+    body.extend(coordinator.to_be_bytes());
+    body.extend([NO_TAGS, NO_TAGS]);
+    [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
 }
 
 /// What is seen of the rows, without what was written to show them.
@@ -105,6 +166,22 @@ fn rows_that_a_killed_broker_has_not_marked_are_seen_although_the_relay_died_as_
     rows_are_seen(&lane, &relay, 200);
     insert(&lane, 201, 300);
     rows_are_seen(&lane, &relay, 300);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// The record of progress is seen by then, so that alone does not tell which rows were committed with it.
+#[test]
+fn rows_that_a_killed_broker_has_not_marked_are_seen_although_it_has_marked_their_progress() {
+    let mut marker = Marker::start();
+    let (lane, mut relay) = marker.lane(&[]);
+    for last in [200, 300, 400] {
+        marker.commit_unmarked(&lane, last);
+        relay.kill9().unwrap();
+        marker.mark_committed("walrelay.progress", 0);
+        marker.die_for(Duration::ZERO);
+        relay.start_again().unwrap();
+        rows_are_seen(&lane, &relay, last);
+    }
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 

@@ -142,6 +142,14 @@ impl Kafka {
         Ok(self.own("read the log of")?.log())
     }
 
+    /// The folder of a partition.
+    ///
+    /// # Errors
+    /// The cluster is the user's.
+    pub fn partition(&self, topic: &str, partition: i32) -> Result<PathBuf> {
+        Ok(self.own("read the data of")?.data().join(format!("{topic}-{partition}")))
+    }
+
     /// A Java tool of Kafka's by its class, such as `org.apache.kafka.tools.TopicCommand`.
     ///
     /// # Errors

@@ -74,6 +74,10 @@ impl Node {
         self.folder.join("log4j2.xml")
     }
 
+    pub(super) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
     pub(super) fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
@@ -113,7 +117,7 @@ impl Node {
             ("listeners", listeners.join(",")),
             ("advertised.listeners", advertised.join(",")),
             ("listener.security.protocol.map", fixed(PROTOCOLS)),
-            ("log.dirs", self.folder.join("data").display().to_string()),
+            ("log.dirs", self.data().display().to_string()),
             ("auto.create.topics.enable", options.auto_create_topics.to_string()),
             ("num.partitions", options.partitions.to_string()),
             ("offsets.topic.replication.factor", replicas.to_string()),

@@ -29,7 +29,8 @@ thread_local! {
 
 /// One report, with the opaque that the record was handed over with.
 pub(super) enum Reported {
-    Delivered(u64),
+    /// With the record's offset.
+    Delivered(u64, i64),
     /// With the record, which librdkafka gives back.
     Failed(u64, Box<(OwnedRecord, Failure)>),
 }
@@ -228,7 +229,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let opaque = opaque as u64;
         let report = match result {
-            Ok(_) => Reported::Delivered(opaque),
+            Ok(message) => Reported::Delivered(opaque, message.offset()),
             Err((error, message)) => {
                 let failure = failure::of_report(message.topic(), error);
                 Reported::Failed(opaque, Box::new((copy(message), failure)))

@@ -13,9 +13,9 @@
 //! Invariant: what is open in a partition ends by one marker, so there never is a committed and an aborted transaction of ours in it: a
 //! coordinator begins none before the one before is marked, or forgotten, and then nothing is written before this has looked.
 //!
-//! In: topics, of a moment when no transaction of ours is open. Out: done. A step at a time, each no longer than a second or so.
-//! Where nothing is open, nothing is written; where a stranger's transaction is, one record may be, which a consumer of what is
-//! committed never sees unless the old one was committed.
+//! In: topics, of a moment when no transaction of ours is open, and what is known of what was. Out: done. A step at a time, each no
+//! longer than a second or so. Where nothing is open, nothing is written; where a stranger's transaction is, one record may be, which a
+//! consumer of what is committed never sees unless the old one was committed.
 //! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "ListOffsets".
 
 use super::context::Context;
@@ -23,6 +23,7 @@ use super::progress::{LONG_SLICE, OPEN_FOR, SLICE, is_young, passes};
 use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{PROGRESS, broken, client, is_passing};
+use super::written::Ends;
 use crate::sink::Failure;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -55,22 +56,31 @@ impl Outcome {
             Self::Aborted => "walrelay-aborted",
         }
     }
-
-    /// What is committed is seen, the record of a cover as well: a stranger's transaction that is open for moments gets none.
-    fn open_for(self) -> Duration {
-        match self {
-            Self::Committed => OPEN_FOR,
-            Self::Aborted => Duration::ZERO,
-        }
-    }
 }
 
 /// How looking goes.
 pub(super) enum Found {
     /// Nothing yet; whether somebody has answered.
     Nothing { answered: bool },
-    /// These partitions.
-    Open(Vec<Place>),
+    /// These partitions, and what became of what is open there.
+    Open(Vec<(Place, Outcome)>),
+}
+
+/// What became of what is open in the topics, as far as that is known before it is looked for.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// A transaction was committed that wrote up to there: what is open before that is its.
+    pub(super) committed: Option<Ends>,
+    /// And this became of everything else.
+    pub(super) otherwise: Outcome,
+}
+
+impl Known {
+    /// The record at this offset is the first that is open.
+    fn outcome(&self, place: &Place, offset: i64) -> Outcome {
+        let is_before = self.committed.as_ref().is_some_and(|ends| ends.have(place, offset));
+        if is_before { Outcome::Committed } else { self.otherwise }
+    }
 }
 
 /// Looks for partitions where something is open.
@@ -78,7 +88,7 @@ pub(super) struct Look {
     settings: Settings,
     topics: BTreeSet<String>,
     step: Step,
-    outcome: Outcome,
+    known: Known,
     /// What was open at first.
     first: Option<(Instant, Undecided)>,
 }
@@ -94,14 +104,13 @@ enum Step {
 }
 
 impl Look {
-    /// `outcome`: of what is open.
-    pub(super) fn new(settings: &Settings, topics: BTreeSet<String>, outcome: Outcome) -> Self {
-        Self { settings: settings.clone(), topics, step: Step::Ends(None), outcome, first: None }
+    pub(super) fn new(settings: &Settings, topics: BTreeSet<String>, known: Known) -> Self {
+        Self { settings: settings.clone(), topics, step: Step::Ends(None), known, first: None }
     }
 
     /// One step.
     pub(super) fn look(&mut self) -> Result<Found, Failure> {
-        if self.first.as_ref().is_some_and(|(at, _)| at.elapsed() < self.outcome.open_for()) {
+        if self.first.as_ref().is_some_and(|(at, _)| at.elapsed() < OPEN_FOR) {
             return Ok(Found::Nothing { answered: true });
         }
         let outcome = match &mut self.step {
@@ -137,17 +146,21 @@ impl Look {
         }
     }
 
-    /// What has been open for long enough.
+    /// What is committed is seen, the record of a cover as well: a stranger's transaction that is open for moments gets none.
     fn see(&mut self, mut open: Undecided) -> Found {
         match self.first.take() {
             Some((_, first)) => open.retain(|place, offset| first.get(place) == Some(offset)),
-            None if !open.is_empty() && !self.outcome.open_for().is_zero() => {
+            None if open.iter().any(|(place, at)| self.known.outcome(place, *at) == Outcome::Committed) => {
                 self.first = Some((Instant::now(), open));
                 return Found::Nothing { answered: true };
             }
             None => {}
         }
-        Found::Open(open.into_keys().collect())
+        let known = |(place, at)| {
+            let outcome = self.known.outcome(&place, at);
+            (place, outcome)
+        };
+        Found::Open(open.into_iter().map(known).collect())
     }
 }
 
@@ -230,6 +243,15 @@ impl Cover {
         Self { partitions, began: None, sent: 0, outcome }
     }
 
+    /// One for each outcome.
+    pub(super) fn all(open: Vec<(Place, Outcome)>) -> Vec<Self> {
+        let (committed, aborted): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|(_, outcome)| *outcome == Outcome::Committed);
+        let all = [(committed, Outcome::Committed), (aborted, Outcome::Aborted)];
+        let all = all.into_iter().filter(|(its, _)| !its.is_empty());
+        all.map(|(its, outcome)| Self::new(its.into_iter().map(|(place, _)| place).collect(), outcome)).collect()
+    }
+
     /// One step; whether it is done. `name`: of our transactions.
     pub(super) fn cover(&mut self, producer: &BaseProducer<Context>, name: &str) -> Result<bool, Failure> {
         let began = if let Some(began) = self.began {
@@ -284,6 +306,17 @@ mod tests {
             list.add_partition_offset("orders", *partition, *offset).unwrap();
         }
         list
+    }
+
+    #[test]
+    fn what_is_open_before_the_end_of_what_was_committed_was_committed() {
+        let place = ("orders".to_owned(), 1);
+        let committed = Ends::read(br#"{"orders":{"1":7}}"#);
+        let known = Known { committed, otherwise: Outcome::Aborted };
+        assert_eq!([6, 7, 8].map(|at| known.outcome(&place, at) == Outcome::Committed), [true, true, false]);
+        assert_eq!(known.outcome(&("orders".to_owned(), 0), 0), Outcome::Aborted);
+        let known = Known { committed: None, otherwise: Outcome::Committed };
+        assert_eq!(known.outcome(&place, 8), Outcome::Committed);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! needed for that, and none would do: a topic has to be known although the transaction that wrote to it first was never committed.
 //! In: a topic. Out: whether it is kept. A step takes a tenth of a second.
 
-use super::progress::{PARTITION, SLICE, TOPIC};
+use super::progress::{Kept, PARTITION, SLICE, TOPIC};
 use super::retire::retire_producer;
 use super::settings::Settings;
 use super::transactions::{broken, client};
@@ -16,7 +16,7 @@ use crate::sink::Failure;
 use rdkafka::ClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// The topics that are kept.
@@ -49,7 +49,7 @@ impl Listed {
     }
 
     /// What was read in the topic of progress.
-    pub(super) fn read(&mut self, kept: &BTreeMap<String, String>, name: &str) {
+    pub(super) fn read(&mut self, kept: &Kept, name: &str) {
         let prefix = key(name, "");
         self.topics.extend(kept.keys().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned));
     }
@@ -99,12 +99,13 @@ fn key(name: &str, topic: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::progress::Value;
     use super::*;
 
     #[test]
     fn the_topics_of_a_name_are_those_behind_it_and_its_blank() {
         let keys = ["walrelay-7-shop orders", "walrelay-7-shop a.b", "walrelay-7-shop2 other", "7/shop"];
-        let kept = keys.map(|key| (key.to_owned(), "{}".to_owned())).into();
+        let kept = keys.map(|key| (key.to_owned(), Value::default())).into();
         let mut listed = Listed::default();
         listed.read(&kept, "walrelay-7-shop");
         assert!(listed.topics().iter().eq(["a.b", "orders"]));

@@ -46,6 +46,7 @@ mod senders;
 mod settings;
 mod topics;
 mod transactions;
+mod written;
 
 pub use destination::KIND;
 pub use partitions::RECORD_OVERHEAD_BYTES;

@@ -8,12 +8,13 @@ use super::failure;
 use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{broken, client};
+use super::written::{self, Ends};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message};
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -45,8 +46,19 @@ pub(super) enum Read {
     /// Something is open, and nothing that comes behind it is shown so long: its first record. Where it is ours, a
     /// [cover](super::cover) ends it before the next step.
     Open(First),
-    /// The last value of each key.
-    Done(BTreeMap<String, String>),
+    /// The last of each key.
+    Done(Kept),
+}
+
+/// The last of each key.
+pub(super) type Kept = BTreeMap<String, Value>;
+
+/// What a record of the progress topic says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) text: String,
+    /// Up to where its transaction wrote.
+    pub(super) written: Option<Ends>,
 }
 
 /// A record of the progress topic: whose it is, its key says.
@@ -60,7 +72,7 @@ pub(super) struct First {
 pub(super) struct Reading {
     settings: Settings,
     step: Step,
-    kept: BTreeMap<String, String>,
+    kept: Kept,
     /// Whose transaction is waited for, by the key of its first record.
     stranger: Option<String>,
 }
@@ -119,7 +131,7 @@ impl Reading {
             Step::End { uncommitted } => {
                 let Some(end) = high_watermark(uncommitted)? else { return Ok(Read::Pending { answered: false }) };
                 if end == 0 {
-                    return Ok(Read::Done(BTreeMap::new()));
+                    return Ok(Read::Done(Kept::new()));
                 }
                 let committed = self.consumer("read_committed")?;
                 self.turn_to(Step::Stable { end, committed, since: Instant::now(), first: None });
@@ -208,9 +220,10 @@ impl First {
 }
 
 /// The last of each key counts.
-fn keep(kept: &mut BTreeMap<String, String>, message: &BorrowedMessage<'_>) {
+fn keep(kept: &mut Kept, message: &BorrowedMessage<'_>) {
+    let header = || message.headers()?.iter().find(|header| header.key == written::HEADER)?.value;
     match (text(message.key()), text(message.payload())) {
-        (Some(key), Some(value)) => drop(kept.insert(key, value)),
+        (Some(key), Some(text)) => drop(kept.insert(key, Value { text, written: header().and_then(Ends::read) })),
         (Some(key), None) => drop(kept.remove(&key)),
         (None, _) => {}
     }

@@ -12,15 +12,16 @@
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
 use super::context::Context;
-use super::cover::{Cover, Found, Look, Outcome};
+use super::cover::{Cover, Found, Known, Look, Outcome};
 use super::listed::Listed;
-use super::progress::{self, First, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
+use super::progress::{self, First, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
+use super::written::{self, Written};
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How often Kafka is asked for a sign of life while its coordinator gives none.
@@ -47,12 +48,11 @@ pub(super) struct Transactions {
     asked: Option<Instant>,
     /// Something of the transaction that is open has arrived: what was before it is marked.
     arrived: bool,
+    /// Up to where.
+    written: Written,
     /// The cluster has one broker.
     is_alone: bool,
 }
-
-/// What the topic of progress says.
-type Kept = BTreeMap<String, String>;
 
 #[derive(Default)]
 enum Phase {
@@ -60,12 +60,12 @@ enum Phase {
     #[default]
     Foreign,
     Initializing,
-    /// The outcome is that of what may be open in the topics.
+    /// The outcome is that of what was open in the topic of progress.
     Reading(Box<Reading>, Outcome),
     /// What is still open in the topics is looked for.
-    Looking(Box<Look>, Outcome, Kept),
-    /// What was still open is covered.
-    Covering(Box<Cover>, Box<Next>),
+    Looking(Box<Look>, Kept),
+    /// What was still open is covered, the last first.
+    Covering(Vec<Cover>, Box<Next>),
     /// No transaction is open.
     Idle,
     /// Nor here: the connection to the only broker was lost, and what was committed last may not be marked.
@@ -80,7 +80,7 @@ enum Phase {
 /// Sees that what was committed is marked.
 enum Marking {
     Look(Box<Look>),
-    Cover(Box<Cover>),
+    Cover(Vec<Cover>),
 }
 
 /// What follows a cover.
@@ -103,6 +103,7 @@ impl Transactions {
             Phase::Idle => {
                 producer.begin_transaction().map_err(|error| broken("begin a transaction", &error))?;
                 (self.phase, self.arrived) = (Phase::Open, false);
+                self.written.clear();
                 Ok(true)
             }
             Phase::Foreign
@@ -119,9 +120,11 @@ impl Transactions {
         matches!(self.phase, Phase::Open | Phase::Committing { .. })
     }
 
-    /// Records of the open transaction have arrived.
-    pub(super) fn arrived(&mut self) {
+    /// A record of the open transaction has arrived at this offset of the partition of this number.
+    #[inline]
+    pub(super) fn arrived(&mut self, at: u32, offset: i64) {
         self.arrived = true;
+        self.written.arrived(at, offset);
     }
 
     pub(super) fn progress_reported(&mut self) {
@@ -154,8 +157,8 @@ impl KafkaSink {
             }
             Phase::Initializing => self.initialize(),
             Phase::Reading(reading, outcome) => self.read(reading, outcome, owner),
-            Phase::Looking(look, outcome, kept) => self.look(look, outcome, kept, owner),
-            Phase::Covering(cover, next) => self.cover(cover, *next, owner),
+            Phase::Looking(look, kept) => self.look(look, kept),
+            Phase::Covering(covers, next) => self.cover(covers, *next, owner),
             phase @ (Phase::Idle | Phase::Marking(_) | Phase::Open | Phase::Committing { .. }) => {
                 transactions.phase = phase;
                 Ok(Own::Ready(Vec::new()))
@@ -225,7 +228,7 @@ impl KafkaSink {
                 };
                 let cover = Cover::new(vec![(TOPIC.to_owned(), PARTITION)], its);
                 let next = Box::new(Next::Reading(reading, its));
-                Ok(self.goes_on(Phase::Covering(Box::new(cover), next), COVERING, true))
+                Ok(self.goes_on(Phase::Covering(vec![cover], next), COVERING, true))
             }
             Read::Done(kept) => {
                 let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
@@ -234,26 +237,33 @@ impl KafkaSink {
                 if topics.is_empty() {
                     return Ok(self.is_ours(kept, owner));
                 }
-                let look = Look::new(&self.settings, topics.clone(), outcome);
-                Ok(self.goes_on(Phase::Looking(Box::new(look), outcome, kept), LOOKING, true))
+                // Of several brokers another one writes the markers: what is open there, even before that, is a stranger's.
+                let own = kept.get(&owner.key).filter(|_| transactions.is_alone);
+                let committed = own.and_then(|value| value.written.clone());
+                // What is behind that has no progress of its own. Who does not say how far it wrote wrote all of it.
+                let otherwise = if committed.is_some() { Outcome::Aborted } else { outcome };
+                let look = Look::new(&self.settings, topics.clone(), Known { committed, otherwise });
+                Ok(self.goes_on(Phase::Looking(Box::new(look), kept), LOOKING, true))
             }
         }
     }
 
-    fn look(&mut self, mut look: Box<Look>, outcome: Outcome, kept: Kept, owner: &Owner) -> Result<Own, Failure> {
+    fn look(&mut self, mut look: Box<Look>, kept: Kept) -> Result<Own, Failure> {
         match look.look()? {
-            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, outcome, kept), LOOKING, answered)),
-            Found::Open(partitions) if partitions.is_empty() => Ok(self.is_ours(kept, owner)),
+            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, kept), LOOKING, answered)),
             Found::Open(partitions) => {
-                let cover = Cover::new(partitions, outcome);
-                Ok(self.goes_on(Phase::Covering(Box::new(cover), Box::new(Next::Idle(kept))), COVERING, true))
+                Ok(self.goes_on(Phase::Covering(Cover::all(partitions), Box::new(Next::Idle(kept))), COVERING, true))
             }
         }
     }
 
-    fn cover(&mut self, mut cover: Box<Cover>, next: Next, owner: &Owner) -> Result<Own, Failure> {
-        if !cover.cover(&self.producer, &owner.name)? {
-            return Ok(self.goes_on(Phase::Covering(cover, Box::new(next)), COVERING, false));
+    fn cover(&mut self, mut covers: Vec<Cover>, next: Next, owner: &Owner) -> Result<Own, Failure> {
+        if let Some(cover) = covers.last_mut() {
+            let is_done = cover.cover(&self.producer, &owner.name)?;
+            if is_done {
+                covers.pop();
+            }
+            return Ok(self.goes_on(Phase::Covering(covers, Box::new(next)), COVERING, is_done));
         }
         match next {
             Next::Reading(reading, outcome) => {
@@ -296,7 +306,8 @@ impl KafkaSink {
         let Some(transactions) = &mut self.transactions else { return };
         let mut topics = transactions.listed.topics().clone();
         topics.insert(TOPIC.to_owned());
-        let look = Look::new(&self.settings, topics, Outcome::Committed);
+        let known = Known { committed: None, otherwise: Outcome::Committed };
+        let look = Look::new(&self.settings, topics, known);
         (transactions.phase, transactions.asked) = (Phase::Marking(Marking::Look(Box::new(look))), None);
     }
 
@@ -313,13 +324,13 @@ impl KafkaSink {
                     transactions.asked = (!answered).then(Instant::now);
                     return Ok(());
                 }
-                Found::Open(partitions) if partitions.is_empty() => Phase::Idle,
-                Found::Open(partitions) => {
-                    Phase::Marking(Marking::Cover(Box::new(Cover::new(partitions, Outcome::Committed))))
-                }
+                Found::Open(partitions) => Phase::Marking(Marking::Cover(Cover::all(partitions))),
             },
-            Phase::Marking(Marking::Cover(cover)) => {
-                if !cover.cover(&self.producer, name)? {
+            Phase::Marking(Marking::Cover(covers)) => {
+                if let Some(cover) = covers.last_mut() {
+                    if cover.cover(&self.producer, name)? {
+                        covers.pop();
+                    }
                     return Ok(());
                 }
                 Phase::Idle
@@ -354,7 +365,8 @@ impl KafkaSink {
     fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Own {
         self.turn_to(Phase::Idle);
         self.producer.context().recovered();
-        Own::Ready(kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending)).collect())
+        let its = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
+        Own::Ready(its.map(|(key, value)| (key, value.text)).collect())
     }
 
     pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
@@ -364,7 +376,12 @@ impl KafkaSink {
             Phase::Open => {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
-                let record = record.key(key).payload(value).partition(PARTITION);
+                let (partitions, topics) = (&self.partitions, &self.topics);
+                let named = |at| partitions.place(at).map(|place| (topics.name(place.topic), place.partition));
+                let written = transactions.written.header(named);
+                let header = Header { key: written::HEADER, value: written.as_deref() };
+                let headers = OwnedHeaders::new().insert(header);
+                let record = record.key(key).payload(value).partition(PARTITION).headers(headers);
                 match self.producer.send(record) {
                     Ok(()) => transactions.phase = Phase::Committing { reported: false },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
