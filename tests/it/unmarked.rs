@@ -61,10 +61,21 @@ impl Marker {
 
     /// The hundred rows to `last` are committed, and not marked.
     fn commit_unmarked(&self, lane: &Lane, last: u32) {
+        // What was committed before has to be marked, or the next transaction never begins.
+        wait_until(LONG, "every transaction to be marked", || Ok(!self.transactions()?.contains("Prepare"))).unwrap();
         self.line.stall_both();
         insert(lane, last - 99, last);
         lane.wait_confirmed();
         assert_eq!(rows(lane).len() + 100, last as usize, "nothing is marked");
+    }
+
+    /// Those that the broker knows, with their states.
+    fn transactions(&self) -> anyhow::Result<String> {
+        let mut tool = self.kafka.tool("org.apache.kafka.tools.TransactionsCommand")?;
+        let output = tool.args(["--bootstrap-server", &self.kafka.brokers(), "list"]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        anyhow::ensure!(said.contains("TransactionState"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(said)
     }
 
     /// Marks what was written last to a partition as committed, as the transaction's coordinator does.
