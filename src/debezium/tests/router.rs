@@ -29,6 +29,16 @@ fn kafka_connect_takes_the_routers_short_name() {
 }
 
 #[test]
+fn the_options_of_a_transform_without_a_type_are_told() {
+    let connector = CONNECTOR.replace("transforms.outbox.type", "transforms.outbox.typ");
+    let translation = translated(&[&format!("{{{connector}, \"transforms.outbox.route.by.field\": \"kind\"}}")]);
+    noted(&translation, "transforms", Severity::Refused, "has no transforms.outbox.type");
+    for option in ["typ", "route.by.field"] {
+        noted(&translation, &format!("transforms.outbox.{option}"), Severity::NotNeeded, "that has no type");
+    }
+}
+
+#[test]
 fn topics_are_templates_where_that_says_the_same() {
     router("route.topic.replacement", "${routedByValue}", "topic", "{route}");
     router("route.topic.replacement", "${routedByValue}.events", "topic", "{route}.events");

@@ -79,13 +79,19 @@ impl Translator {
     }
 
     fn other_transform(&mut self, name: &str, names: &Value, mut options: Keys) {
-        let Some(kind) = options.take("type") else {
-            return self.refuse(names, format!("\"{name}\" has no transforms.{name}.type"));
+        let whose = if let Some(kind) = options.take("type") {
+            let class = kind.text.trim().to_owned();
+            self.differs(
+                &kind,
+                format!("the transform {class} may change, drop or reroute records; it is not applied"),
+            );
+            format!("an option of {class}")
+        } else {
+            self.refuse(names, format!("\"{name}\" has no transforms.{name}.type"));
+            "an option of a transform that has no type".to_owned()
         };
-        let class = kind.text.trim().to_owned();
-        self.differs(&kind, format!("the transform {class} may change, drop or reroute records; it is not applied"));
         for (_, option) in options.iter() {
-            self.not_needed(option, format!("an option of {class}"));
+            self.not_needed(option, whose.as_str());
         }
     }
 
