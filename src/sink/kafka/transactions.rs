@@ -50,7 +50,7 @@ pub(super) struct Transactions {
     arrived: bool,
     /// Up to where.
     written: Written,
-    /// The cluster has one broker.
+    /// The cluster has one broker, for all that is known.
     is_alone: bool,
 }
 
@@ -185,8 +185,8 @@ impl KafkaSink {
             Ok(()) => {
                 // What is lost from here on may hide something, what was before it is looked at now.
                 self.producer.context().forget_lost();
-                let is_alone = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() == 1);
-                self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = is_alone);
+                let has_several = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() > 1);
+                self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = !has_several);
                 let reading = Reading::new(&self.settings);
                 Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
             }
