@@ -37,7 +37,8 @@ pub use hand_over::{Event, Outcome, Place, RECORD_OVERHEAD_BYTES, Receiver};
 pub use outage::Outage;
 pub use reconnect::{End, Reconnect};
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The label of failures of the class [`LogIn`](crate::sink::FailureClass::LogIn), for metrics.
@@ -108,13 +109,18 @@ pub struct Lanes<T> {
     slots: Vec<Slot<T>>,
     /// The first of the slots that hold nothing.
     free: u32,
-    /// Lanes that have something to send, each once, in the order in which they came to have it.
-    ready: VecDeque<Lane>,
+    /// Lanes that have something to send, each once, the one with the oldest first record first.
+    ready: BinaryHeap<Next>,
+    /// While records are taken: lanes that are ready, but do not fit. Empty otherwise.
+    unfit: Vec<Next>,
     /// Counts what was pushed.
     pushed: u64,
     /// Records of lanes that are held.
     held: u64,
 }
+
+/// The number of a lane's first record, and the lane.
+type Next = Reverse<(u64, Lane)>;
 
 /// One lane: a queue in the slots, of which the first `under_way` have been taken.
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +164,8 @@ impl<T: Copy> Default for Lanes<T> {
             emptied: Vec::new(),
             slots: Vec::new(),
             free: NONE,
-            ready: VecDeque::new(),
+            ready: BinaryHeap::new(),
+            unfit: Vec::new(),
             pushed: 0,
             held: 0,
         }
@@ -227,24 +234,24 @@ impl<T: Copy> Lanes<T> {
     }
 
     /// Takes records that may be under way together with all that are, from lanes of which nothing is under way or held, as `fit`
-    /// says. They are appended to `batch` in the order in which they were pushed.
+    /// says: the lane whose first record is the oldest comes first, since a crash repeats what was delivered after the oldest record
+    /// that was not. They are appended to `batch` in the order in which they were pushed.
     pub fn take(&mut self, batch: &mut Vec<Taken<T>>, most_of_a_lane: u32, mut fit: impl FnMut(&T) -> Fit) {
         let start = batch.len();
-        for _ in 0..self.ready.len() {
-            let Some(lane) = self.ready.pop_front() else { break };
+        while let Some(next) = self.ready.pop() {
+            let Reverse((_, lane)) = next;
             let (taken, full) = self.take_of(lane, batch, most_of_a_lane, &mut fit);
             let state = self.state(lane);
             state.under_way = taken;
             state.ready = taken == 0;
-            match (taken, full) {
-                (0, true) => self.ready.push_front(lane),
-                (0, false) => self.ready.push_back(lane),
-                (_, _) => {}
+            if taken == 0 {
+                self.unfit.push(next);
             }
             if full {
                 break;
             }
         }
+        self.ready.extend(self.unfit.drain(..));
         if let Some(taken) = batch.get_mut(start..) {
             taken.sort_unstable_by_key(|taken| taken.number);
         }
@@ -298,15 +305,13 @@ impl<T: Copy> Lanes<T> {
         self.held += u64::from(records);
     }
 
-    /// What became of those of the lane that are under way is not known, or they were not sent: they are first again, in order,
-    /// and their lane is taken from before others.
+    /// What became of those of the lane that are under way is not known, or they were not sent: they are first again, in order.
     ///
     /// # Panics
     /// None of the lane is under way.
     pub fn returned(&mut self, lane: Lane) {
         self.give_back(lane);
-        self.state(lane).ready = true;
-        self.ready.push_front(lane);
+        self.make_ready(lane);
     }
 
     /// The destination has no room for those of the lane that are under way: they are first again, in order, and nothing of the lane
@@ -391,9 +396,14 @@ impl<T: Copy> Lanes<T> {
 
     fn make_ready(&mut self, lane: Lane) {
         let state = self.state(lane);
-        if state.first != NONE && state.under_way == 0 && state.waits == Waits::Not && !state.ready {
-            state.ready = true;
-            self.ready.push_back(lane);
+        let first = state.first;
+        if first != NONE
+            && state.under_way == 0
+            && state.waits == Waits::Not
+            && !std::mem::replace(&mut state.ready, true)
+        {
+            let number = self.slots.get(first as usize).map_or(0, |slot| slot.number);
+            self.ready.push(Reverse((number, lane)));
         }
     }
 

@@ -3,7 +3,7 @@ use super::sender::Sender;
 use super::*;
 use crate::sink::{Content, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The same by plain means: each lane a list, of which some are under way.
 #[derive(Debug, Default)]
@@ -14,7 +14,8 @@ struct Model {
 
 #[derive(Debug, Default)]
 struct Queue {
-    records: VecDeque<u64>,
+    /// The number of each, and what was pushed or took its place.
+    records: VecDeque<(u64, u64)>,
     under_way: usize,
     held: bool,
     postponed: bool,
@@ -86,7 +87,8 @@ impl Model {
         self.lanes.values().any(Queue::could_be_taken)
     }
 
-    /// What was taken has to be the front of lanes of which nothing was under way or held, in the order of all.
+    /// What was taken has to be the front of lanes of which nothing was under way or held, of those with the oldest first records, in the
+    /// order of all.
     fn take(
         &mut self,
         lanes: &Lanes<u64>,
@@ -94,18 +96,23 @@ impl Model {
         at_most: usize,
         of_a_lane: u32,
     ) -> Result<(), TestCaseError> {
-        prop_assert!(batch.len() <= at_most);
-        prop_assert_eq!(batch.is_empty(), at_most == 0 || !self.could_take());
-        prop_assert!(batch.is_sorted_by_key(|taken| taken.number));
-        let taken: BTreeSet<Lane> = batch.iter().map(|taken| taken.lane).collect();
-        for lane in taken {
-            let of_lane: Vec<u64> = batch.iter().filter(|taken| taken.lane == lane).map(|taken| taken.item).collect();
-            let owner = lanes.states[lane.0 as usize].owner;
-            let queue = self.queue(u16::try_from(owner.0).unwrap());
-            prop_assert!(queue.could_be_taken() && of_lane.len() <= of_a_lane as usize);
-            let front: Vec<u64> = queue.records.iter().take(of_lane.len()).copied().collect();
-            prop_assert_eq!(&of_lane, &front);
-            queue.under_way = of_lane.len();
+        let mut queues: Vec<_> = self.lanes.iter().filter(|(_, queue)| queue.could_be_taken()).collect();
+        queues.sort_unstable_by_key(|(_, queue)| queue.records.front().map(|(number, _)| *number));
+        let front = |(lane, queue): (&u16, &Queue)| {
+            queue
+                .records
+                .iter()
+                .take(of_a_lane as usize)
+                .map(|(number, item)| (*number, *item, *lane))
+                .collect::<Vec<_>>()
+        };
+        let mut fronts: Vec<_> = queues.into_iter().flat_map(front).take(at_most).collect();
+        fronts.sort_unstable();
+        let owner = |lane: Lane| u16::try_from(lanes.states[lane.0 as usize].owner.0).unwrap();
+        let taken: Vec<_> = batch.iter().map(|taken| (taken.number, taken.item, owner(taken.lane))).collect();
+        prop_assert_eq!(&taken, &fronts);
+        for (_, _, lane) in taken {
+            self.queue(lane).under_way += 1;
         }
         Ok(())
     }
@@ -124,7 +131,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                 let of = of(&mut lanes, lane);
                 lanes.push(of, model.pushed);
                 let pushed = model.pushed;
-                model.queue(lane).records.push_back(pushed);
+                model.queue(lane).records.push_back((pushed, pushed));
                 model.pushed += 1;
             }
             Act::Take { at_most, of_a_lane } => {
@@ -175,7 +182,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
             Act::Resolve(number, way) => resolve(&mut lanes, &mut model, number, way)?,
             Act::Clear => {
                 lanes.clear();
-                model.lanes.clear();
+                model = Model::default();
             }
         }
         prop_assert_eq!((lanes.has_ready(), lanes.held()), (model.could_take(), model.held()));
@@ -186,7 +193,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
 fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -> Result<(), TestCaseError> {
     let Some(lane) = model.nth(number, |queue| queue.held) else { return Ok(()) };
     let instead = u64::MAX - model.pushed;
-    let first = model.queue(lane).records.front().copied();
+    let first = model.queue(lane).records.front().map(|(_, item)| *item);
     let of = of(lanes, lane);
     prop_assert_eq!(lanes.first(of), first);
     let verdict = match way {
@@ -199,10 +206,10 @@ fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -
     queue.held = false;
     match way {
         Way::Again => prop_assert_eq!(old, None),
-        Way::Gone => prop_assert_eq!(old, queue.records.pop_front()),
+        Way::Gone => prop_assert_eq!(old, queue.records.pop_front().map(|(_, item)| item)),
         Way::Instead => {
             prop_assert_eq!(old, first);
-            queue.records[0] = instead;
+            queue.records[0].1 = instead;
         }
     }
     Ok(())
