@@ -269,12 +269,12 @@ impl Lanes {
             let old = std::mem::replace(&mut self.senders[lane], connect(&mut world.cluster, self.settings));
             self.retire(old, world, now, reports);
             if self.mutant != Some(Mutant::Unproven) {
-                self.partitions.lane_renewed(u8::try_from(lane).unwrap());
+                self.partitions.lane_renewed(u8::try_from(lane).unwrap(), now);
             }
         }
         if let Some(old) = self.isolating.take_if(|id| world.cluster.has_ended(*id)) {
             self.retire(old, world, now, reports);
-            self.partitions.isolating_renewed();
+            self.partitions.isolating_renewed(now);
         }
         let is_late = |(_, since): &mut (u64, Duration)| world.now.saturating_sub(*since) >= ANSWERED_WITHIN;
         for (id, _) in self.retired.extract_if(.., is_late).collect::<Vec<_>>() {

@@ -126,9 +126,21 @@ impl KafkaSink {
             }
         }
         let now = self.now;
-        if let Some(ended) = self.senders.take_ended_isolating() {
-            self.retire_later(ended);
-            self.partitions.isolating_renewed();
+        if let Some(ended) = self.senders.take_isolating(Client::has_ended) {
+            self.renew_isolating(Some(ended));
+        }
+        while let Some((place, is_isolating)) = self.partitions.forgotten(now) {
+            tracing::warn!(
+                topic = self.topics.name(place.topic),
+                partition = place.partition,
+                "Kafka has not answered for hours; a new producer sends again what is in flight, so records may repeat; no data lost"
+            );
+            if is_isolating {
+                let silent = self.senders.take_isolating(|_| true);
+                self.renew_isolating(silent);
+            } else if let Err(failure) = self.renew_lane(place.lane) {
+                return each(Report::Failed(failure));
+            }
         }
         for (client, since) in &mut self.retired {
             if now.saturating_duration_since(*since) >= ANSWERED_WITHIN {
@@ -151,8 +163,13 @@ impl KafkaSink {
         let old = self.senders.replace(lane, fresh).map_err(|error| client_failure(error.to_string()))?;
         self.producer = self.senders.first();
         self.retire_later(old);
-        self.partitions.lane_renewed(lane);
+        self.partitions.lane_renewed(lane, self.now);
         Ok(())
+    }
+
+    fn renew_isolating(&mut self, old: Option<Client>) {
+        old.into_iter().for_each(|client| self.retire_later(client));
+        self.partitions.isolating_renewed(self.now);
     }
 
     /// What it had not sent would stay indefinitely; what it has sent is answered.

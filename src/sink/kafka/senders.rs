@@ -107,9 +107,9 @@ impl Senders {
         }
     }
 
-    /// The isolating producer, if it takes nothing any more: the next one is there once it is needed.
-    pub(super) fn take_ended_isolating(&mut self) -> Option<Client> {
-        self.isolating.take_if(|client| client.has_ended())
+    /// The isolating producer, if that is so: the next one is there once it is needed.
+    pub(super) fn take_isolating(&mut self, is_so: impl FnOnce(&Client) -> bool) -> Option<Client> {
+        self.isolating.take_if(|client| is_so(client))
     }
 
     fn isolating(&mut self) -> Result<&mut Client, NotTaken> {

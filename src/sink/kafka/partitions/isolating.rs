@@ -66,7 +66,7 @@ impl Partitions {
             let (bytes, ticket) = (front.bytes, front.ticket);
             match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
                 Ok(()) => {
-                    partition.sent(bytes, *told);
+                    partition.sent(bytes, now, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                     attempt += 1;
                 }

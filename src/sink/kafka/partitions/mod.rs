@@ -14,7 +14,8 @@
 //!
 //! The first record of a partition goes alone, and what follows waits in the partition's queue until its report (a proof). From then
 //! on librdkafka pipelines, since the broker refuses what comes after a refused batch. After any failure, with another producer, and
-//! after a pause a partition has to be proven again. Each partition has its own `State`, so none waits for another.
+//! after a pause a partition has to be proven again. Where several requests wait for their answers for hours, another producer takes their
+//! place before the broker forgets the one that sent them. Each partition has its own `State`, so none waits for another.
 //!
 //! A refused batch is searched for the record at fault by a producer of its own, with one request of the partition in flight:
 //! halves of it are sent, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
@@ -40,7 +41,7 @@ use entries::{Entries, Entry, Released, size};
 use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
 use pool::Pool;
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a record in flight costs beyond its bytes: its message, its entry, its place in queues. Measured around 450 with three short
 /// headers; counted, so that short records are bounded as well.
@@ -48,6 +49,9 @@ pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
 /// On the wire a record takes at most so many bytes beyond key, value and headers.
 const WIRE_OVERHEAD_BYTES: u64 = 64;
+
+/// How often partitions are looked at that wait for hours.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// The producers, as the rule needs them.
 pub trait Clients {
@@ -130,6 +134,8 @@ pub struct Partitions {
     listed: Vec<u32>,
     reports: Vec<Report>,
     events: Vec<Event>,
+    /// When partitions were looked at last that a broker may have forgotten the producer in.
+    looked: Option<Instant>,
     /// Something was handed over since the last turn that is not to linger: it had waited, or others wait for its report.
     urgent: bool,
 }
@@ -180,7 +186,7 @@ impl Partitions {
                     in_flight.isolating += waiting + u64::from(partition.under_way);
                 }
                 State::Unproven
-                | State::Proven { .. }
+                | State::Proven
                 | State::Draining
                 | State::Resting { .. }
                 | State::Isolating
@@ -197,14 +203,14 @@ impl Partitions {
             State::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
             // It is being tried again.
             State::Draining | State::Isolating => partition.obstacle.as_ref(),
-            State::Unproven | State::Proven { .. } | State::Replaced => None,
+            State::Unproven | State::Proven | State::Replaced => None,
         })
     }
 
     /// Whether the partition takes what comes next at once: for records that may go anywhere.
     pub fn is_open(&self, at: u32) -> bool {
         self.list.get(at as usize).is_some_and(|partition| match partition.state {
-            State::Proven { .. } => partition.queue.is_empty(),
+            State::Proven => partition.queue.is_empty(),
             State::Unproven => partition.under_way == 0,
             State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
         })
@@ -243,7 +249,7 @@ impl Partitions {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
                     *urgent |= matches!(partition.state, State::Unproven);
-                    partition.sent(bytes, *told);
+                    partition.sent(bytes, now, *told);
                     self.count(held);
                     return Enqueue::Taken;
                 }
@@ -309,6 +315,7 @@ impl Partitions {
         if let Some(partition) = self.list.get_mut(at as usize) {
             partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
             partition.delivered = partition.delivered.max(sequence);
+            partition.moved = now;
             if partition.obstacle.is_some() {
                 partition.obstacle = None;
             }
@@ -316,8 +323,8 @@ impl Partitions {
                 // What waits has waited for a round trip.
                 partition.waits_since = None;
             }
-            if matches!(partition.state, State::Unproven | State::Proven { .. }) {
-                partition.state = State::Proven { at: now };
+            if matches!(partition.state, State::Unproven | State::Proven) {
+                partition.state = State::Proven;
             }
         }
         if let Some(released) = releases {
@@ -346,21 +353,51 @@ impl Partitions {
     }
 
     /// Another producer serves the lane from here on. What the one before has under way is reported as ever.
-    pub fn lane_renewed(&mut self, lane: u8) {
+    pub fn lane_renewed(&mut self, lane: u8, now: Instant) {
         for at in 0..self.list.len() {
             let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.lane == lane) else {
                 continue;
             };
-            if matches!(partition.state, State::Unproven | State::Proven { .. }) {
+            if !matches!(partition.state, State::Isolating) {
+                partition.moved = now;
+            }
+            if matches!(partition.state, State::Unproven | State::Proven) {
                 partition.state = if partition.under_way > 0 { State::Draining } else { State::Unproven };
                 self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
             }
         }
     }
 
+    /// A partition whose broker may soon have forgotten the producer that has several records under way: they must not arrive once it
+    /// has. Where, and whether it is the isolating producer; else it is the lane's. Nothing follows one record alone before its report.
+    /// Looks seldom.
+    pub fn forgotten(&mut self, now: Instant) -> Option<(Place, bool)> {
+        let looked = *self.looked.get_or_insert(now);
+        if now.saturating_duration_since(looked) < LOOK_EVERY {
+            return None;
+        }
+        for at in 0..self.list.len() {
+            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.is_forgotten(now)) else {
+                continue;
+            };
+            if partition.under_way > 1 {
+                return Some((partition.place, matches!(partition.state, State::Isolating)));
+            }
+            if matches!(partition.state, State::Proven) {
+                partition.state = State::Draining;
+                self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
+            }
+        }
+        self.looked = Some(now);
+        None
+    }
+
     /// Another isolating producer is there, which no broker knows yet.
-    pub fn isolating_renewed(&mut self) {
+    pub fn isolating_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
+            if matches!(partition.state, State::Isolating) {
+                partition.moved = now;
+            }
             partition.search.proven = false;
             partition.search.outdated = partition.search.attempt > 0;
         }
@@ -408,7 +445,7 @@ impl Partitions {
         while let Some(at) = self.listed.get(place).copied() {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
-            let is_plain = matches!(partition.state, State::Unproven | State::Proven { .. });
+            let is_plain = matches!(partition.state, State::Unproven | State::Proven);
             if is_plain && partition.queue.is_empty() {
                 partition.listed = false;
                 self.listed.swap_remove(place);
@@ -423,7 +460,7 @@ impl Partitions {
     fn look_at(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         match &partition.state {
-            State::Unproven | State::Proven { .. } => self.pump(at, now, clients),
+            State::Unproven | State::Proven => self.pump(at, now, clients),
             State::Draining if partition.under_way == 0 => {
                 self.drained(at, now);
                 self.pump(at, now, clients);
@@ -450,7 +487,7 @@ impl Partitions {
                 Ok(()) => {
                     // Records of a backlog gather in librdkafka, unless they should have left meanwhile.
                     *urgent |= partition.waits_since != Some(*told) || matches!(partition.state, State::Unproven);
-                    partition.sent(bytes, *told);
+                    partition.sent(bytes, now, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                 }
                 Err(NotTaken::Later) => {

@@ -31,6 +31,10 @@ use std::time::{Duration, Instant};
 /// the topic is recreated; a proof costs one round trip.
 pub(super) const PROOF_HOLDS: Duration = Duration::from_secs(10);
 
+/// Where nothing was answered for so long while records are under way, the broker may soon have forgotten the producer: far below Kafka's
+/// `producer.id.expiration.ms`, a day.
+pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_hours(6);
+
 /// A partition of which a record was refused goes back to its lane when no other was for so long.
 pub(super) const CALM: Duration = Duration::from_secs(2);
 
@@ -86,7 +90,7 @@ pub(super) enum State {
     /// The broker may not know the lane's producer here.
     Unproven,
     /// The lane's producer was successful here.
-    Proven { at: Instant },
+    Proven,
     /// Something failed, or the lane has another producer: what is under way is waited for.
     Draining,
     /// Nothing is tried before `until`.
@@ -162,6 +166,9 @@ pub(super) struct Partition {
     pub(super) state: State,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
+    /// When something of it was delivered last, the first of what is under way was handed over, or its producer was replaced, so that
+    /// what is under way is answered or given up soon.
+    pub(super) moved: Instant,
     /// The last of those under way.
     pub(super) gathering: Gathering,
     /// How many times records had been told to leave when the first of the queue began to wait; `None`: all of it should leave.
@@ -192,6 +199,7 @@ impl Partition {
             state: State::Unproven,
             under_way: 0,
             under_way_bytes: 0,
+            moved: now,
             gathering: Gathering::default(),
             waits_since: None,
             queue: VecDeque::new(),
@@ -211,8 +219,8 @@ impl Partition {
     pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
         match &self.state {
             State::Unproven => self.under_way == 0,
-            State::Proven { at } => {
-                if self.under_way == 0 && now.saturating_duration_since(*at) >= PROOF_HOLDS {
+            State::Proven => {
+                if self.under_way == 0 && now.saturating_duration_since(self.moved) >= PROOF_HOLDS {
                     self.state = State::Unproven;
                     return true;
                 }
@@ -241,9 +249,17 @@ impl Partition {
         self.state = State::Resting { until: now + RETRY, failure };
     }
 
+    /// Whether the broker may soon have forgotten the producer that has records under way here.
+    pub(super) fn is_forgotten(&self, now: Instant) -> bool {
+        self.under_way > 0 && now.saturating_duration_since(self.moved) >= FORGOTTEN_AFTER
+    }
+
     /// One record is under way.
     #[inline]
-    pub(super) fn sent(&mut self, bytes: u64, told: u64) {
+    pub(super) fn sent(&mut self, bytes: u64, now: Instant, told: u64) {
+        if self.under_way == 0 {
+            self.moved = now;
+        }
         if self.gathering.told != told {
             self.gathering = Gathering { records: 0, told };
         }

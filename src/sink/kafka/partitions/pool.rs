@@ -149,7 +149,7 @@ mod tests {
                 }
                 partitions.turn(now, &mut taker, &mut |_| {});
             }
-            partitions.lane_renewed(1);
+            partitions.lane_renewed(1, now);
             partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
         }
         let queues = partitions.list.iter().map(|partition| &partition.queue);

@@ -1,5 +1,7 @@
 //! The rule against a broker that does not know producers, in any order of events: seeded, without a clock or a socket.
 
+mod plain;
+
 use super::*;
 use crate::sink::{Content, Header, Origin, Refused, Resolution, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -90,6 +92,8 @@ enum Mutant {
     TwoLanes,
     /// What waits behind a record that failed is handed over before that one is back.
     NotHeld,
+    /// Requests that were not answered for hours arrive although the broker has forgotten their producer.
+    Forgotten,
 }
 
 impl Clients for World {
@@ -224,8 +228,8 @@ impl World {
                 let old = std::mem::replace(&mut self.producers[at], fresh);
                 self.producers.push(old);
                 match lane {
-                    Some(lane) => partitions.lane_renewed(lane),
-                    None => partitions.isolating_renewed(),
+                    Some(lane) => partitions.lane_renewed(lane, self.now),
+                    None => partitions.isolating_renewed(self.now),
                 }
             }
         }
@@ -234,6 +238,34 @@ impl World {
     /// After a pause the broker may have forgotten all producers.
     fn pause(&mut self) {
         self.now += partition::PROOF_HOLDS;
+        self.known.clear();
+    }
+
+    /// Brokers are away for so long that they forget all producers. What has arrived was answered before.
+    fn outage(&mut self, partitions: &mut Partitions, mutant: Mutant) {
+        let answers = self.producers.iter().flat_map(|producer| &producer.requests).any(|one| one.answer.is_some());
+        if answers {
+            return;
+        }
+        // Those that have ended are replaced at once, and given up within seconds.
+        self.renew(partitions);
+        partitions.forgotten(self.now);
+        self.now += partition::FORGOTTEN_AFTER + LOOK_EVERY;
+        while let Some((place, isolating)) = partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten) {
+            let at = if isolating { self.lanes } else { usize::from(place.lane) };
+            let (id, lane) = (self.ids, self.producers[at].lane);
+            self.ids += 1;
+            let old = std::mem::replace(&mut self.producers[at], Producer { id, lane, ..Producer::default() });
+            match lane {
+                Some(lane) => partitions.lane_renewed(lane, self.now),
+                None => partitions.isolating_renewed(self.now),
+            }
+            let sent = old.requests.into_iter().flat_map(|request| request.messages);
+            let purged = sent.chain(old.waiting.into_values().flatten()).collect();
+            fail(partitions, purged, FailureClass::Client);
+        }
+        let ended = self.producers.drain(self.lanes + 1..).flat_map(|ended| ended.requests);
+        fail(partitions, ended.flat_map(|request| request.messages).collect(), FailureClass::Client);
         self.known.clear();
     }
 
@@ -324,12 +356,14 @@ impl Partitions {
             let partition = &mut self.list[at];
             match (mutant, &partition.state) {
                 (Mutant::SearchWithoutProof, _) => partition.search.proven = true,
-                (Mutant::LaneWithoutProof, State::Unproven) => partition.state = State::Proven { at: now },
+                (Mutant::LaneWithoutProof, State::Unproven) => {
+                    (partition.state, partition.moved) = (State::Proven, now)
+                }
                 (Mutant::TwoLanes, _) => {
                     partition.place.lane = u8::try_from(world.dice.below(world.lanes as u64)).unwrap();
                 }
                 (Mutant::NotHeld, State::Draining) => {
-                    partition.state = State::Proven { at: now };
+                    (partition.state, partition.moved) = (State::Proven, now);
                     self.pump(u32::try_from(at).unwrap(), now, world);
                     self.list[at].state = State::Draining;
                 }
@@ -367,6 +401,9 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
             let partition = offer(&mut partitions, &numbers, offered, &mut world);
             taken.entry(partition).or_default().push(offered);
             offered += 1;
+        }
+        if world.dice.one_in(50) {
+            world.outage(&mut partitions, mutant);
         }
         world.step(&mut partitions, &mut reported);
         if world.dice.one_in(10) {
@@ -431,169 +468,10 @@ fn whatever_is_refused_and_when_nothing_is_lost_swapped_or_repeated() {
 
 #[test]
 fn each_part_of_the_rule_is_missed_when_it_is_not_kept() {
-    for mutant in [Mutant::SearchWithoutProof, Mutant::LaneWithoutProof, Mutant::TwoLanes, Mutant::NotHeld] {
+    let mutants =
+        [Mutant::SearchWithoutProof, Mutant::LaneWithoutProof, Mutant::TwoLanes, Mutant::NotHeld, Mutant::Forgotten];
+    for mutant in mutants {
         let found = (0..600).find_map(|seed| run(seed, 2, mutant).err());
         println!("{mutant:?}: {}", found.expect("somebody misses it"));
     }
-}
-
-fn record(value: &[u8]) -> Record<'_> {
-    Record {
-        topic: "orders",
-        key: None,
-        value: Some(value),
-        headers: &[],
-        timestamp_millis: 0,
-        partition: None,
-        content: Content::Unknown,
-    }
-}
-
-/// One lane, one partition, so many records offered: how many the producer was handed.
-fn handed(world: &World) -> usize {
-    world.producers[0].waiting.values().map(VecDeque::len).sum()
-}
-
-#[test]
-fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
-    world.bad.clear();
-    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
-    let now = world.now;
-    offer_plain(&mut partitions, at, 10, now, &mut world);
-    assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
-    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
-    partitions.delivered(first.ticket, now);
-    partitions.turn(now, &mut world, &mut |_| {});
-    assert_eq!(handed(&world), 9);
-    // With all of them delivered, and after a pause, it has to be proven again.
-    for message in world.producers[0].waiting.remove(&0).unwrap() {
-        partitions.delivered(message.ticket, now);
-    }
-    let later = now + partition::PROOF_HOLDS;
-    offer_plain(&mut partitions, at, 2, later, &mut world);
-    assert_eq!(handed(&world), 1);
-    partitions.lane_renewed(0);
-    partitions.forget(later);
-    assert_eq!(partitions.in_flight(), InFlight::default());
-}
-
-#[test]
-fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
-    world.bad.clear();
-    let now = world.now;
-    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
-    let enqueue = |number: u64, partitions: &mut Partitions, world: &mut World| {
-        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
-        partitions.enqueue(at, &record(b"7"), tag, now, world);
-        partitions.turn(now, world, &mut |_| {})
-    };
-    assert!(enqueue(0, &mut partitions, &mut world), "the first proves its partition");
-    assert!(!enqueue(1, &mut partitions, &mut world), "the second waits for the proof");
-    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
-    partitions.delivered(first.ticket, now);
-    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the second has waited");
-    assert!(!enqueue(2, &mut partitions, &mut world), "others may join the third");
-}
-
-/// One lane, one proven partition.
-fn proven() -> (World, Partitions, u32) {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
-    world.bad.clear();
-    let now = world.now;
-    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, now);
-    offer_plain(&mut partitions, at, 1, now, &mut world);
-    answer(&mut partitions, 1, now, &mut world);
-    partitions.turn(now, &mut world, &mut |_| {});
-    (world, partitions, at)
-}
-
-fn offer_plain(partitions: &mut Partitions, at: u32, records: u64, now: Instant, world: &mut World) {
-    for number in 0..records {
-        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
-        partitions.enqueue(at, &record(b"7"), tag, now, world);
-    }
-}
-
-/// So many of what was handed over first are delivered.
-fn answer(partitions: &mut Partitions, records: usize, now: Instant, world: &mut World) {
-    let waiting = world.producers[0].waiting.get_mut(&0).unwrap();
-    let messages: Vec<Message> = waiting.drain(..records).collect();
-    for message in messages {
-        partitions.delivered(message.ticket, now);
-    }
-}
-
-#[test]
-fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_then_leaves_together() {
-    let (mut world, mut partitions, at) = proven();
-    let now = world.now;
-    offer_plain(&mut partitions, at, 7, now, &mut world);
-    assert_eq!(handed(&world), 7, "they may still gather in the producer");
-    partitions.told_to_leave();
-    offer_plain(&mut partitions, at, 20, now, &mut world);
-    assert_eq!(handed(&world), 7, "they have left, and nothing leaves behind them");
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
-    partitions.told_to_leave();
-    answer(&mut partitions, 2, now, &mut world);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
-    assert_eq!(handed(&world), 5);
-    answer(&mut partitions, 1, now, &mut world);
-    assert!(partitions.turn(now, &mut world, &mut |_| {}), "they were told to leave while they waited");
-    assert_eq!(handed(&world), 4 + 20);
-}
-
-#[test]
-fn a_backlogs_records_gather_in_the_producer_however_many_are_unanswered() {
-    let (mut world, mut partitions, at) = proven();
-    let now = world.now;
-    offer_plain(&mut partitions, at, 300, now, &mut world);
-    assert_eq!(handed(&world), 300);
-    partitions.told_to_leave();
-    offer_plain(&mut partitions, at, 300, now, &mut world);
-    answer(&mut partitions, 300, now, &mut world);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "nobody has told these to leave");
-    offer_plain(&mut partitions, at, 300, now, &mut world);
-    assert_eq!(handed(&world), 600);
-}
-
-#[test]
-fn one_of_a_thousand_is_found_in_some_ten_requests() {
-    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
-    world.limit = usize::MAX;
-    world.cuts = false;
-    world.bad = BTreeSet::from([700]);
-    let at = partitions.add(Place { topic: 0, partition: 0, lane: 0 }, world.now);
-    let now = world.now;
-    for number in 0..1001_u64 {
-        let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
-        let value = number.to_string();
-        partitions.enqueue(at, &record(value.as_bytes()), tag, now, &mut world);
-    }
-    // The first proves the partition, and the others are refused as one batch.
-    let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
-    partitions.delivered(first.ticket, now);
-    partitions.turn(now, &mut world, &mut |_| {});
-    let batch: Vec<Message> = world.producers[0].waiting.remove(&0).unwrap().into();
-    fail(&mut partitions, batch, FailureClass::Row);
-    let (mut requests, mut refused) = (0, None);
-    while refused.is_none() {
-        partitions.turn(now, &mut world, &mut |report| {
-            let Report::Refused(one) = report else { panic!("{report:?}") };
-            refused = Some(one.tag.origin.ordinal);
-        });
-        let Some(request) = world.producers[1].requests.pop() else { continue };
-        requests += 1;
-        if request.messages.iter().any(|one| one.number == 700) {
-            fail(&mut partitions, request.messages, FailureClass::Row);
-        } else {
-            for one in request.messages {
-                partitions.delivered(one.ticket, now);
-            }
-        }
-    }
-    assert_eq!(refused, Some(700));
-    assert!(requests <= 20, "{requests} requests");
-    assert_eq!(partitions.in_flight_by_state().held, 301);
 }
