@@ -17,6 +17,12 @@ use tokio_rustls::TlsConnector;
 /// Room that one read is given, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
+/// Room for bytes to be written that stays when they are: only one large message can have needed more.
+const KEPT_BYTES: usize = 4 << 20;
+
+/// So many bytes that are written are worth moving those that are not.
+const MOVED_BYTES: usize = 64 << 10;
+
 /// Where a connection goes.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
@@ -118,10 +124,7 @@ impl Socket {
                         *unflushed = true;
                     }
                 }
-                if *written == output.len() {
-                    output.clear();
-                    *written = 0;
-                }
+                forget_written(output, written);
                 Ok(false)
             }
         }
@@ -151,6 +154,18 @@ impl Socket {
     pub fn give_back(&mut self, input: Vec<u8>, length: usize) {
         self.input = input;
         self.consume(length);
+    }
+}
+
+/// What is written takes no room, though there is always more to be written. Costs less than the writing did.
+fn forget_written(output: &mut Vec<u8>, written: &mut usize) {
+    if *written == output.len() {
+        output.clear();
+        output.shrink_to(KEPT_BYTES);
+        *written = 0;
+    } else if *written >= MOVED_BYTES && *written * 2 >= output.len() {
+        output.drain(..*written);
+        *written = 0;
     }
 }
 
@@ -194,4 +209,54 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
     read.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn what_was_written_takes_no_memory_though_there_is_always_more_to_write() {
+        run(async {
+            const WAITING: usize = 64 << 10;
+            let (ours, mut theirs) = tokio::io::duplex(4 << 10);
+            let (mut socket, mut room) = (Socket::over(Box::new(ours)), vec![0; 4 << 10]);
+            let (mut sent, mut read) = (0_usize, 0_usize);
+            while read < 16 << 20 {
+                while sent < read + WAITING {
+                    socket.output.push(u8::try_from(sent % 251).unwrap());
+                    sent += 1;
+                }
+                socket.turn().await.unwrap();
+                let more = theirs.read(&mut room).await.unwrap();
+                assert!(room[..more].iter().zip(read..).all(|(byte, at)| usize::from(*byte) == at % 251));
+                read += more;
+            }
+            assert!(socket.output.capacity() < 1 << 20, "{} bytes", socket.output.capacity());
+        });
+    }
+
+    #[test]
+    fn one_large_message_costs_no_memory_once_it_is_written() {
+        run(async {
+            let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+            let (mut socket, mut room) = (Socket::over(Box::new(ours)), vec![0; 1 << 20]);
+            socket.output.resize(64 << 20, 7);
+            let reading = async { while theirs.read(&mut room).await.unwrap() > 0 {} };
+            let writing = async {
+                while !socket.is_written() {
+                    socket.turn().await.unwrap();
+                }
+            };
+            tokio::select! {
+                () = writing => {}
+                () = reading => panic!("nobody writes"),
+            }
+            assert!(socket.output.capacity() <= KEPT_BYTES, "{} bytes", socket.output.capacity());
+        });
+    }
 }
