@@ -7,6 +7,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,9 @@ const KEPT_BYTES: usize = 4 << 20;
 
 /// So many bytes that are written are worth moving those that are not.
 const MOVED_BYTES: usize = 64 << 10;
+
+/// How long one of a name's addresses may take to be reached where there is another.
+const ADDRESS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Where a connection goes.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +74,8 @@ impl Socket {
     /// # Errors
     /// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
     pub async fn connect(peer: Peer<'_>) -> io::Result<Self> {
-        let socket = TcpStream::connect((peer.host, peer.port)).await?;
+        let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
+        let socket = reach(&addresses).await?;
         keep_alive(&socket, peer.unread_at_most)?;
         let socket = Self::over(Box::new(socket));
         match peer.tls {
@@ -169,6 +174,20 @@ fn forget_written(output: &mut Vec<u8>, written: &mut usize) {
     }
 }
 
+/// The first of a name's addresses that can be reached. One that does not answer is not waited for as long as the network would, while
+/// there is another.
+async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    };
+    for address in others {
+        if let Ok(Ok(socket)) = tokio::time::timeout(ADDRESS_WITHIN, TcpStream::connect(*address)).await {
+            return Ok(socket);
+        }
+    }
+    TcpStream::connect(*last).await
+}
+
 /// A peer that is gone without a word is noticed; one that hangs is not given up for it.
 fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Result<()> {
     use rustix::net::sockopt;
@@ -214,6 +233,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
@@ -257,6 +278,26 @@ mod tests {
                 () = reading => panic!("nobody writes"),
             }
             assert!(socket.output.capacity() <= KEPT_BYTES, "{} bytes", socket.output.capacity());
+        });
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_is_not_all_that_is_tried() {
+        run(async {
+            let live = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            // Its queue is full: it answers as a machine that is gone does, not at all.
+            let silent = TcpSocket::new_v4().unwrap();
+            silent.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            let silent = silent.listen(1).unwrap();
+            let silent_at = silent.local_addr().unwrap();
+            let mut waiting = Vec::new();
+            while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(silent_at)).await {
+                waiting.push(connected.unwrap());
+            }
+            let addresses = [silent_at, live.local_addr().unwrap()];
+            let reached =
+                timeout(ADDRESS_WITHIN * 3, reach(&addresses)).await.expect("the second address is tried").unwrap();
+            assert_eq!(reached.peer_addr().unwrap(), live.local_addr().unwrap());
         });
     }
 }
