@@ -45,7 +45,11 @@ impl LaneSink {
     {
         let (sender, receiver) = hand_over(max_in_flight as u64);
         let run = move || match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
-            Ok(runtime) => runtime.block_on(client(receiver)),
+            Ok(runtime) => {
+                runtime.block_on(client(receiver));
+                // Names that are being looked up, and programs that print secrets, are not waited for.
+                runtime.shutdown_background();
+            }
             Err(error) => receiver.fail(no_thread(&error)),
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| no_thread(&error))?;
@@ -63,7 +67,10 @@ impl LaneSink {
 /// The question's own, or the operating system's.
 pub(in crate::sink) fn block_on<T>(asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    runtime.map_err(|error| no_thread(&error))?.block_on(asking)
+    let runtime = runtime.map_err(|error| no_thread(&error))?;
+    let answer = runtime.block_on(asking);
+    runtime.shutdown_background();
+    answer
 }
 
 fn no_thread(error: &std::io::Error) -> Failure {
@@ -141,5 +148,33 @@ impl Drop for LaneSink {
             // A panic there aborts the process in a release; in a test it has been printed.
             drop(thread.join());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::lanes::Event;
+
+    #[test]
+    fn a_sink_ends_though_a_name_or_a_program_has_not_answered_yet() {
+        let (ends, until) = std::sync::mpsc::channel::<()>();
+        let sink = LaneSink::start(
+            "t",
+            1,
+            |_| Ok(()),
+            async move |mut receiver| {
+                let hangs = tokio::task::spawn_blocking(move || until.recv().is_ok());
+                while receiver.next().await != Event::Closed {}
+                drop(hangs);
+            },
+        );
+        let (ended, sees) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(sink);
+            ended.send(()).unwrap();
+        });
+        sees.recv_timeout(Duration::from_secs(30)).expect("the sink ends");
+        drop(ends);
     }
 }
