@@ -52,6 +52,7 @@ pub(super) const REASONS: [&str; 7] =
 const FULL: &[u8] = b"ERR max number of clients";
 
 fn fault(error: &[u8]) -> (Fault, &'static str) {
+    let error = behind_place(error);
     match code(error) {
         b"OOM" => (Fault::Later, MEMORY),
         b"MISCONF" | b"LOADING" | b"BUSY" | b"CLUSTERDOWN" | b"TRYAGAIN" | b"NOREPLICAS" => {
@@ -66,6 +67,14 @@ fn fault(error: &[u8]) -> (Fault, &'static str) {
         _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
         _ => (Fault::Row, REFUSED),
     }
+}
+
+/// Redis before 7.0 writes where in the script it was in front of an error that a command meets there: `@user_script: 24: -OOM …`.
+fn behind_place(error: &[u8]) -> &[u8] {
+    let Some(rest) = error.strip_prefix(b"@user_script: ") else { return error };
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = rest.get(digits..).and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(error);
+    rest.strip_prefix(b"-").unwrap_or(rest)
 }
 
 fn shown(error: &[u8]) -> String {
@@ -242,7 +251,7 @@ mod tests {
 
     /// `+` delivered, `?` unknown, or the class and reason.
     fn judged(form: Form, records: usize, replies: &str) -> (Judged, Vec<String>) {
-        let bytes = replies.replace(' ', "\r\n").replace('_', " ") + "\r\n";
+        let bytes = replies.replace(' ', "\r\n").replace('_', " ").replace("@user script", "@user_script") + "\r\n";
         let (mut tokens, mut outcomes) = (Tokens::of(bytes.as_bytes()), Vec::new());
         let streams = ["a", "b", "c"];
         let judged = judge(form, "h:1", streams.into_iter().take(records), &mut tokens, &mut outcomes);
@@ -277,6 +286,19 @@ mod tests {
         {
             assert_eq!(of_login(error).class, FailureClass::LogIn, "{error}");
         }
+    }
+
+    #[test]
+    fn an_error_within_a_script_is_the_same_where_its_place_stands_in_front() {
+        // As Redis 6.2 writes them.
+        let oom = "-@user_script:_24:_-OOM_command_not_allowed_when_used_memory_>_'maxmemory'.";
+        let (whole, each) = judged(Form::Script, 2, &format!("*2 :1 {oom}"));
+        assert!(matches!(&whole, Judged::Later(failure) if failure.reason == MEMORY), "{whole:?}");
+        assert_eq!(each, ["+", "?"]);
+        let read_only = "*1 -@user_script:_15:_-READONLY_You_can't_write_against_a_read_only_replica.";
+        assert!(matches!(judged(Form::Script, 1, read_only).0, Judged::Elsewhere(_)));
+        let other = "*1 -@user_script:_15:_The_user_executing_the_script_can't_run_this_command_or_subcommand";
+        assert!(judged(Form::Script, 1, other).1[0].starts_with("Row"));
     }
 
     #[test]
