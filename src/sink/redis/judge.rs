@@ -51,6 +51,9 @@ pub(super) const REASONS: [&str; 7] =
 /// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
 const FULL: &[u8] = b"ERR max number of clients";
 
+/// Behind it, an error repeats what was sent.
+const REPEATS: &[u8] = b", with args";
+
 fn fault(error: &[u8]) -> (Fault, &'static str) {
     let error = behind_place(error);
     match code(error) {
@@ -93,11 +96,16 @@ pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
 
 /// What a login failed for.
 pub(super) fn of_login(address: &str, error: &[u8]) -> Failure {
-    let failure = environment(address, error);
-    if error.starts_with(FULL) {
-        return failure;
+    // A server that does not know the command repeats its words, of which one is the password.
+    let end = error.windows(REPEATS.len()).position(|part| part == REPEATS).unwrap_or(error.len());
+    let failure = environment(address, error.get(..end).unwrap_or_default());
+    match fault(error) {
+        (Fault::Later, _) => failure,
+        (Fault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
+        (Fault::Row | Fault::Topic | Fault::Elsewhere, _) => {
+            Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
+        }
     }
-    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
 }
 
 /// What a command that reads a stream, or deletes of it, failed for.
@@ -286,6 +294,11 @@ mod tests {
         {
             assert_eq!(of_login(error).class, FailureClass::LogIn, "{error}");
         }
+        for error in ["BUSY Redis is busy running a script", "LOADING data", "MASTERDOWN Link with MASTER is down"] {
+            assert_eq!(of_login(error).class, FailureClass::Environment, "{error}");
+        }
+        let unknown = of_login("ERR unknown command 'AUTH', with args beginning with: 'app' 'hush' ");
+        assert_eq!(unknown.text, "Redis at h:1: ERR unknown command 'AUTH'");
     }
 
     #[test]
