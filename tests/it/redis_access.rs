@@ -253,3 +253,22 @@ fn a_server_that_has_clients_enough_is_waited_for() {
     lane.wait_confirmed();
     assert_eq!(client.call(&["XLEN", &lane.topic("order")]).unwrap().integer(), Some(1));
 }
+
+#[test]
+fn what_is_to_be_waited_for_and_may_not_be_asked_for_is_told_and_nothing_counts_until_then() {
+    let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    let mut administrator = broker.resp().unwrap();
+    let mut set = |rules: &[&str]| {
+        let words = [&["ACL", "SETUSER", "walrelay"], rules].concat();
+        assert_eq!(administrator.call(&words).unwrap(), Reply::Text("OK".to_owned()), "{words:?}");
+    };
+    set(&["on", ">SECRET", "~*", "+@all", "-info"]);
+    let to = broker.url().replace("://", "://walrelay:SECRET@");
+    let relay = elsewhere::start(&lane, &to, &["-X", "wait=0,1000"]);
+    wait_log(&relay, "no permissions to run the 'info' command");
+    assert_eq!(length(&broker, &lane), 0);
+    set(&["+info"]);
+    lane.wait_confirmed();
+    assert_eq!(ids(&broker, &lane), ["1"]);
+}

@@ -30,6 +30,9 @@ const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
 /// How often it is looked round where nothing is due.
 const IDLE: Duration = Duration::from_mins(1);
 
+/// How long the server may take to say how it keeps what it has.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
 /// How long nothing is sent after the server had no room, or could not write.
 const LATER: Duration = Duration::from_millis(500);
 
@@ -66,11 +69,11 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
     let mut reconnect = Reconnect::default();
     let mut alone = 0;
     loop {
-        let Some(opened) = receiver.while_listening(Link::open(&settings)).await else { return };
+        let Some(opened) = receiver.while_listening(open(&settings)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
-            Ok(link) => {
-                let mut worker = Worker::new(&settings, link, alone);
+            Ok((link, waiting)) => {
+                let mut worker = Worker::new(&settings, link, waiting, alone);
                 let end = worker.serve(&mut receiver).await;
                 worker.give_back(&mut receiver);
                 alone = worker.alone;
@@ -87,6 +90,21 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             return;
         }
     }
+}
+
+/// A connection, and how to ask on it for what is waited for.
+async fn open(settings: &Settings) -> Result<(Link, Option<Waiting>), Failure> {
+    let mut link = Link::open(settings).await?;
+    let Some(wait) = settings.wait else { return Ok((link, None)) };
+    let asked = tokio::time::timeout(ANSWERED_WITHIN, link.call(&[b"INFO"])).await;
+    let reply = asked.unwrap_or_else(|_late| {
+        Err(broken(link.address(), &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
+    })?;
+    // Without an answer, nothing might be waited for.
+    if let Some(Token::Error(error)) = Tokens::of(&reply).next() {
+        return Err(environment(link.address(), error));
+    }
+    Ok((link, Some(Waiting { wait, file: super::info::has_file_to_wait_for(&reply) })))
 }
 
 /// One connection's work.
@@ -108,11 +126,11 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(settings: &'a Settings, link: Link, alone: usize) -> Self {
+    fn new(settings: &'a Settings, link: Link, waiting: Option<Waiting>, alone: usize) -> Self {
         Self {
             settings,
             link,
-            waiting: None,
+            waiting,
             steps: VecDeque::new(),
             spare: Vec::new(),
             heard: Instant::now(),
@@ -123,9 +141,6 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self, receiver: &mut Receiver) -> End {
-        if let Err(failure) = self.ask_how_to_wait().await {
-            return End::Lost(failure);
-        }
         receiver.set_blocked(None);
         loop {
             self.fill(receiver);
@@ -154,14 +169,6 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-    }
-
-    /// Whether the server has an append-only file that can be waited for.
-    async fn ask_how_to_wait(&mut self) -> Result<(), Failure> {
-        let Some(wait) = self.settings.wait else { return Ok(()) };
-        let reply = self.link.call(&[b"INFO"]).await?;
-        self.waiting = Some(Waiting { wait, file: super::info::has_file_to_wait_for(&reply) });
-        Ok(())
     }
 
     fn wake(&self) -> Instant {
@@ -291,19 +298,13 @@ impl<'a> Worker<'a> {
                 self.steps.push_back(Step { form: Sent::Wait, ..step });
                 Ok(())
             }
-            (Ok(()), Ok(_)) => {
+            (concluded, missing) => {
+                if missing.is_err() || concluded.is_err() && missing != Ok(None) {
+                    // Whether it is safe is not known: what was added is sent again.
+                    step.outcomes.clear();
+                }
                 self.settle(step, receiver);
-                Ok(())
-            }
-            (Err(failure), _) => {
-                self.settle(step, receiver);
-                Err(failure)
-            }
-            (Ok(()), Err(failure)) => {
-                // Whether it is safe is not known: what was added is sent again.
-                step.outcomes.clear();
-                self.settle(step, receiver);
-                Err(failure)
+                concluded.and(missing.map(drop))
             }
         }
     }
