@@ -16,7 +16,7 @@ use super::proto::{Frame, Message, frame};
 use super::settings::Settings;
 use crate::sink::Failure;
 use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -26,6 +26,10 @@ const WINDOW: usize = 1024;
 /// The most messages in a batch, and the most batches under way: servers take 1,000 and 50.
 const BATCH: u32 = 200;
 const BATCHES: usize = 16;
+
+/// Numbers from the first that is not answered to the last, beyond which the first stands beside them: others that are answered meanwhile
+/// take no memory for its sake.
+const NUMBERS: usize = 4 * WINDOW;
 
 /// Nothing more is written while so many bytes wait to leave.
 const OUTPUT_BYTES: usize = 1 << 20;
@@ -56,8 +60,10 @@ struct Flight {
 struct Flights {
     /// `None`: what became of it is known, or of no interest any more.
     numbered: VecDeque<Option<Flight>>,
-    /// The number of the first.
+    /// The number of the first of those.
     first: u64,
+    /// Those with numbers below.
+    late: BTreeMap<u64, Flight>,
     /// Messages.
     under_way: usize,
     /// How many of them are batches.
@@ -414,54 +420,100 @@ impl Flights {
         self.under_way += flight.records;
         self.batches += usize::from(flight.records > 1);
         self.numbered.push_back(Some(flight));
-    }
-
-    fn place(&mut self, number: u64) -> Option<&mut Option<Flight>> {
-        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.numbered.get_mut(at)
+        if self.numbered.len() > NUMBERS
+            && let Some(Some(late)) = self.numbered.pop_front()
+        {
+            self.late.insert(self.first, late);
+            self.first += 1;
+            self.begin_with_one();
+        }
     }
 
     fn get(&mut self, number: u64) -> Option<&mut Flight> {
-        self.place(number)?.as_mut()
+        let Some(at) = number.checked_sub(self.first) else { return self.late.get_mut(&number) };
+        self.numbered.get_mut(usize::try_from(at).ok()?)?.as_mut()
     }
 
     fn take(&mut self, number: u64) -> Option<Flight> {
-        let flight = self.place(number)?.take()?;
+        let flight = match number.checked_sub(self.first) {
+            None => self.late.remove(&number)?,
+            Some(at) => self.numbered.get_mut(usize::try_from(at).ok()?)?.take()?,
+        };
         self.under_way -= flight.records;
         self.batches -= usize::from(flight.records > 1);
+        self.begin_with_one();
+        Some(flight)
+    }
+
+    /// The first number is one that is not answered, where there is any.
+    fn begin_with_one(&mut self) {
         while self.numbered.pop_front_if(|flight| flight.is_none()).is_some() {
             self.first += 1;
         }
-        Some(flight)
+    }
+
+    /// All that are not answered, in the order of their numbers.
+    fn iter(&self) -> impl Iterator<Item = (u64, &Flight)> {
+        let numbered = (self.first..).zip(&self.numbered);
+        let late = self.late.iter().map(|(number, flight)| (*number, flight));
+        late.chain(numbered.filter_map(|(number, flight)| Some((number, flight.as_ref()?))))
     }
 
     /// The first of those to a subject: of a forbidden subject the server refuses each, in order.
     fn take_first_to(&mut self, subject: &str, receiver: &Receiver) -> Option<Flight> {
-        let is_to = |flight: &Option<Flight>| {
-            let record = flight.as_ref().and_then(|flight| receiver.record(flight.taken.item));
-            record.is_some_and(|record| record.topic() == subject)
-        };
-        let at = self.numbered.iter().position(is_to)?;
-        self.take(self.first + at as u64)
+        let is_to =
+            |flight: &Flight| receiver.record(flight.taken.item).is_some_and(|record| record.topic() == subject);
+        let number = self.iter().find(|(_, flight)| is_to(flight))?.0;
+        self.take(number)
     }
 
     /// The first, if it has been under way for so long.
     fn take_older(&mut self, now: Instant, than: Duration) -> Option<Flight> {
-        let is_old = |flight: &Flight| now.duration_since(flight.sent) >= than;
-        let at = self.numbered.iter().position(Option::is_some)?;
-        let old = self.numbered.get(at).and_then(Option::as_ref).is_some_and(is_old);
-        old.then(|| self.take(self.first + at as u64)).flatten()
+        let (number, flight) = self.iter().next()?;
+        let is_old = now.duration_since(flight.sent) >= than;
+        is_old.then(|| self.take(number)).flatten()
     }
 
     fn take_last(&mut self) -> Option<Flight> {
-        let at = self.numbered.iter().rposition(Option::is_some)?;
-        self.take(self.first + at as u64)
+        let last = self.numbered.iter().rposition(Option::is_some);
+        let number = last.map_or_else(|| self.late.keys().next_back().copied(), |at| Some(self.first + at as u64));
+        self.take(number?)
     }
 
     /// Numbers go on: late answers are to none.
     fn forget(&mut self) {
         self.first += self.numbered.len() as u64;
         self.numbered.clear();
+        self.late.clear();
         (self.under_way, self.batches) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(number: u64) -> Flight {
+        Flight { taken: Taken::numbered(number), records: 1, sent: Instant::now() }
+    }
+
+    #[test]
+    fn one_that_is_not_answered_takes_no_memory_for_those_that_are() {
+        let mut flights = Flights::default();
+        flights.push(flight(0));
+        flights.push(flight(1));
+        for number in 2..100_000 {
+            assert_eq!(flights.next(), number);
+            flights.push(flight(number));
+            assert_eq!(flights.take(number).unwrap().taken.number, number);
+        }
+        assert!(flights.numbered.capacity() <= 2 * NUMBERS, "{}", flights.numbered.capacity());
+        assert_eq!((flights.under_way, flights.get(1).unwrap().taken.number), (2, 1));
+        assert!(flights.take(5).is_none() && flights.take_older(Instant::now(), Duration::from_mins(1)).is_none());
+        assert_eq!(flights.take_older(Instant::now(), Duration::ZERO).unwrap().taken.number, 0);
+        flights.push(flight(100_000));
+        assert_eq!(flights.take_last().unwrap().taken.number, 100_000);
+        assert_eq!(flights.take_last().unwrap().taken.number, 1);
+        assert!(flights.take_last().is_none() && flights.under_way == 0);
     }
 }
