@@ -2,10 +2,13 @@
 //!
 //! What is stored is read with a client of the test's own.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use walrelay_dev::brokers::{Broker, JetStream, Kind, Stored, shared};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::run_dir::free_port;
 
 use crate::elsewhere::{self, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_events, wait_log};
@@ -236,6 +239,47 @@ fn a_subject_that_no_stream_takes_waits_for_one_and_other_subjects_do_not() {
     lane.wait_confirmed();
     assert_eq!(ids(broker, &lane), ["1", "2"]);
     assert_eq!(client(broker).count(&others).unwrap(), 1);
+}
+
+/// Three servers of one cluster.
+fn cluster() -> Vec<Broker> {
+    let ports: Vec<u16> = (0..3).map(|_| free_port().unwrap()).collect();
+    let routes = ports.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect::<Vec<_>>().join(", ");
+    let start = |(number, port): (usize, &u16)| {
+        let name = format!("server_name: n{number}");
+        let cluster = format!("cluster {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{routes}] }}");
+        Broker::start(Kind::Nats, &[&name, &cluster]).unwrap()
+    };
+    ports.iter().enumerate().map(start).collect()
+}
+
+#[test]
+fn a_stream_whose_only_server_is_down_is_waited_for_and_no_row_is_bad_for_it() {
+    let (lane, mut servers) = (lane(), cluster());
+    let subjects = format!("{}.>", lane.name);
+    let created = || Ok(client(&servers[0]).create_stream(&lane.name, &[&subjects], &json!({})).is_ok());
+    wait_until(LONG, "the cluster to have a leader", created).unwrap();
+    let info = client(&servers[0]).api(&format!("STREAM.INFO.{}", lane.name), &Value::Null).unwrap();
+    let leader = info["cluster"]["leader"].as_str().unwrap();
+    let home: usize = leader.strip_prefix('n').unwrap().parse().unwrap();
+    let other = (home + 1) % 3;
+    // Without the right to ask, the server's word would count.
+    let relay = start(&lane, &servers[other], &["--on-bad-row=skip"]);
+    let mut writer = lane.connect();
+    insert(&mut writer, 1, 20);
+    lane.wait_confirmed();
+    servers[home].kill().unwrap();
+    insert(&mut writer, 21, 40);
+    wait_log(&relay, "it may be without a leader");
+    // Longer than a subject without a stream is waited for.
+    let until = Instant::now() + Duration::from_secs(40);
+    while Instant::now() < until {
+        assert!(!relay.log().contains("row not published"), "{}", relay.log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    servers[home].start_again().unwrap();
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&servers[other], &lane, 40), 0);
 }
 
 #[test]

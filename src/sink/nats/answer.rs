@@ -72,12 +72,13 @@ pub(super) struct ApiError<'a> {
     pub(super) description: Cow<'a, str>,
 }
 
-/// What the answer says of the message to `subject`, or of the `records` of its batch; `None`: it is no answer of JetStream's.
+/// Whether it is the server's own, where nobody listens.
+pub(super) fn is_from_nobody(answer: Message<'_>) -> bool {
+    status(answer.headers) == Some(NO_RESPONDERS)
+}
+
+/// What JetStream's answer says of the message to `subject`, or of the `records` of its batch; `None`: it is none.
 pub(super) fn judge(subject: &str, records: usize, answer: Message<'_>) -> Option<Outcome> {
-    if status(answer.headers) == Some(NO_RESPONDERS) {
-        let text = format!("no stream of NATS takes subject {subject}");
-        return Some(Outcome::Refused(Failure { class: FailureClass::Topic, reason: NO_STREAM, text }));
-    }
     let ack: PubAck<'_> = serde_json::from_slice(answer.data).ok()?;
     match ack.error {
         Some(error) => Some(of_error(subject, &error)),
@@ -115,6 +116,18 @@ pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
     let text =
         format!("a message to {subject} has {bytes} bytes with its headers; the server takes {most} (max_payload)");
     Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
+}
+
+/// No stream takes the subject.
+pub(super) fn no_stream(subject: &str) -> Failure {
+    let text = format!("no stream of NATS takes subject {subject}");
+    Failure { class: FailureClass::Topic, reason: NO_STREAM, text }
+}
+
+/// A stream may take the subject, and none does now.
+pub(super) fn no_leader(subject: &str) -> Failure {
+    let text = format!("no stream of NATS answers for subject {subject} now; it may be without a leader");
+    Failure { class: FailureClass::Environment, reason: UNAVAILABLE, text }
 }
 
 /// The user may not publish to the subject.
@@ -167,7 +180,9 @@ mod tests {
 
     #[test]
     fn errors_are_told_apart_by_their_codes() {
-        assert_eq!(judged(b"NATS/1.0 503\r\n\r\n", ""), "refused Topic no_stream");
+        let nobody = Message { subject: b"", headers: b"NATS/1.0 503\r\n\r\n", data: b"" };
+        assert!(is_from_nobody(nobody) && !is_from_nobody(Message { headers: b"", ..nobody }));
+        assert_eq!(judged(nobody.headers, ""), "none");
         for (code, err_code, expected) in [
             (400, 10054, "refused Row too_large"),
             (400, 10097, "refused Row too_large"),

@@ -12,6 +12,7 @@ mod dead_letters;
 mod destination;
 mod link;
 mod message;
+mod nobody;
 mod properties;
 mod proto;
 mod settings;

@@ -8,10 +8,11 @@
 //! With `atomic`, what waits of one lane goes as one batch that the stream stores as a whole or not at all. A batch that it does not
 //! store says of no record why: its records go one by one.
 
-use super::answer::{judge, no_ack, not_permitted, too_large};
+use super::answer::{is_from_nobody, judge, no_ack, not_permitted, too_large};
 use super::check::allows_atomic;
 use super::link::{Link, broken, forbidden_subject, not_nats, read_info, refusal};
 use super::message::{InBatch, Sending, headers, publish};
+use super::nobody::{Nobody, QUESTION};
 use super::proto::{Frame, Message, frame};
 use super::settings::Settings;
 use crate::sink::Failure;
@@ -124,6 +125,8 @@ struct Worker<'a> {
     unanswered: bool,
     /// JetStream has taken something.
     answered: bool,
+    /// Subjects that nobody answers for.
+    nobody: Nobody,
 }
 
 impl<'a> Worker<'a> {
@@ -144,6 +147,7 @@ impl<'a> Worker<'a> {
             look_at: now + LOOK_EVERY,
             unanswered: false,
             answered: false,
+            nobody: Nobody::default(),
         }
     }
 
@@ -296,10 +300,14 @@ impl<'a> Worker<'a> {
     }
 
     fn heed(&mut self, frame: Frame<'_>, receiver: &mut Receiver) -> Result<(), Failure> {
-        let Self { link, flights, alone, .. } = self;
+        let Self { link, flights, alone, nobody, .. } = self;
         match frame {
             Frame::Message(message) => {
-                let stored = answered(flights, alone, &link.inbox, message, receiver);
+                let Some(to) = message.subject.strip_prefix(link.inbox.as_bytes()) else { return Ok(()) };
+                if nobody.heed(to, message.headers, message.data) {
+                    return Ok(());
+                }
+                let stored = answered(flights, alone, link, nobody, message, receiver);
                 if stored {
                     self.acknowledged = Instant::now();
                     self.answered = true;
@@ -312,12 +320,16 @@ impl<'a> Worker<'a> {
             Frame::Ping => link.socket.output.extend_from_slice(b"PONG\r\n"),
             Frame::Error(text) => {
                 let text = String::from_utf8_lossy(text);
+                let subject = forbidden_subject(&text);
+                if subject.as_deref() == Some(QUESTION) {
+                    nobody.forbid();
+                    return Ok(());
+                }
                 // Which of a batch it is for is not said.
                 if flights.batches > 0 {
                     *alone = flights.under_way;
                     return Err(refusal(&link.address, &text));
                 }
-                let subject = forbidden_subject(&text);
                 let found = subject.as_deref().and_then(|subject| flights.take_first_to(subject, receiver));
                 let (Some(flight), Some(subject)) = (found, subject) else {
                     return Err(refusal(&link.address, &text));
@@ -374,16 +386,22 @@ impl<'a> Worker<'a> {
 fn answered(
     flights: &mut Flights,
     alone: &mut usize,
-    inbox: &str,
+    link: &mut Link,
+    nobody: &mut Nobody,
     answer: Message<'_>,
     receiver: &mut Receiver,
 ) -> bool {
-    let number = answer.subject.strip_prefix(inbox.as_bytes()).and_then(|number| std::str::from_utf8(number).ok());
+    let number = answer.subject.strip_prefix(link.inbox.as_bytes()).and_then(|number| std::str::from_utf8(number).ok());
     let Some(number) = number.and_then(|number| number.parse().ok()) else { return false };
     let Some(&mut Flight { taken, records, .. }) = flights.get(number) else { return false };
     let subject = receiver.record(taken.item).map_or("", |record| record.topic());
-    // Another than JetStream may answer too; its acknowledgement is waited for.
-    let Some(outcome) = judge(subject, records, answer) else { return false };
+    let outcome = if is_from_nobody(answer) {
+        nobody.judge(subject, &link.inbox, Instant::now(), &mut link.socket.output)
+    } else {
+        // Another than JetStream may answer too; its acknowledgement is waited for.
+        let Some(outcome) = judge(subject, records, answer) else { return false };
+        outcome
+    };
     flights.take(number);
     match outcome {
         Outcome::Delivered => {
