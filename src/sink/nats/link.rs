@@ -300,6 +300,10 @@ pub(super) fn refusal(address: &str, text: &str) -> Failure {
 
 fn is_log_in(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
+    // Then what was said was not looked at.
+    if text.ends_with(" timeout") {
+        return false;
+    }
     ["authorization ", "authentication ", "user authentication ", "account authentication "]
         .iter()
         .any(|start| text.starts_with(start))
@@ -326,9 +330,11 @@ mod tests {
 
     #[test]
     fn errors_of_the_protocol_say_what_they_concern() {
-        for text in ["Authorization Violation", "User Authentication Expired", "Authentication Timeout"] {
+        for text in ["Authorization Violation", "User Authentication Expired", "Account Authentication Expired"] {
             assert_eq!(refusal("h:1", text).class, FailureClass::LogIn, "{text}");
         }
+        // It was not heard in time: a server or a network that is slow.
+        assert_eq!(refusal("h:1", "Authentication Timeout").class, FailureClass::Environment);
         assert_eq!(refusal("h:1", "Stale Connection").reason, CONNECTION);
         let publish = "Permissions Violation for Publish to \"a.\\\"b\"";
         assert_eq!(refusal("h:1", publish).reason, NOT_PERMITTED);
