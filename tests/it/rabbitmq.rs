@@ -3,6 +3,8 @@
 //! What is stored is read with a client of the test's own.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use walrelay_dev::brokers::{AmqpMessage, Broker, Kind, shared};
 use walrelay_dev::process::wait_until;
@@ -357,6 +359,56 @@ fn a_password_that_changes_is_read_again() {
     lane.wait_confirmed();
     assert_eq!(assert_complete(&ids(broker(), &lane), 20), 0);
     assert!(!relay.log().contains("first"), "{}", relay.log());
+}
+
+/// Prints a token that is good for some seconds, and notes that it did.
+const ISSUER: &str = r#"
+cd "$1"
+echo >> issued
+b64() { openssl base64 -A | tr '+/' '-_' | tr -d '='; }
+head=$(printf '{"alg":"RS256","typ":"JWT","kid":"k"}' | b64)
+scope='rabbitmq.write:*/*/* rabbitmq.read:*/*/* rabbitmq.configure:*/*'
+body=$(printf '{"aud":"rabbitmq","sub":"relay","exp":%s,"scope":"%s"}' $(($(date +%s) + 8)) "$scope" | b64)
+printf '%s.%s.%s\n' "$head" "$body" "$(printf '%s.%s' "$head" "$body" | openssl dgst -sha256 -sign key.pem | b64)"
+"#;
+
+#[test]
+fn a_token_that_has_expired_is_replaced_though_the_broker_keeps_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let openssl = |arguments: &[&str]| {
+        let status = Command::new("openssl").args(arguments).current_dir(folder.path()).output().unwrap().status;
+        assert!(status.success(), "{arguments:?}");
+    };
+    openssl(&["genrsa", "-out", "key.pem", "2048"]);
+    openssl(&["rsa", "-in", "key.pem", "-pubout", "-out", "public.pem"]);
+    fs::write(folder.path().join("issuer.sh"), ISSUER).unwrap();
+    let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
+    broker.stop().unwrap();
+    let key = format!("auth_oauth2.signing_keys.k = {}", folder.path().join("public.pem").display());
+    let backends = ["auth_backends.1 = rabbit_auth_backend_oauth2", "auth_backends.2 = internal"];
+    let oauth = ["auth_oauth2.resource_server_id = rabbitmq", "auth_oauth2.default_key = k", &key];
+    broker.configure(&[&backends[..], &oauth].concat()).unwrap();
+    fs::write(broker.folder().join("enabled_plugins"), "[rabbitmq_auth_backend_oauth2].\n").unwrap();
+    // How long a channel remembers what it may do.
+    let remembers = "[{rabbit, [{channel_tick_interval, 1000}]}].\n";
+    fs::write(broker.folder().join("advanced.config"), remembers).unwrap();
+    broker.start_again().unwrap();
+    let lane = bound(&broker);
+    let issuer = folder.path().join("issuer.sh");
+    let command = format!("password-command=sh {} {}", issuer.display(), folder.path().display());
+    let url = format!("amqp://relay@127.0.0.1:{}", broker.port());
+    let relay = start_to(&lane, &url, &["-X", &command, "--on-bad-row=skip"]);
+    let mut client = lane.connect();
+    let issued = || fs::read_to_string(folder.path().join("issued")).map_or(0, |text| text.lines().count());
+    let mut last = 0;
+    while issued() < 4 {
+        insert(&mut client, last + 1, last + 1);
+        lane.wait_confirmed();
+        assert!(!relay.log().contains("row not published"), "{}", relay.log());
+        last += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_complete(&ids(&broker, &lane), last);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) const REASONS: [&str; 8] =
     [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED];
 
 const CONTENT_TOO_LARGE: u16 = 311;
-const ACCESS_REFUSED: u16 = 403;
+pub(super) const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
@@ -79,6 +79,12 @@ pub(super) fn closed(server: &str, closing: Closing<'_>) -> Failure {
     };
     let text = format!("RabbitMQ at {server} closes the connection: {}", shown(closing));
     Failure { class, reason, text }
+}
+
+/// The broker refuses us since our token is over, and keeps the connection.
+pub(super) fn expired(server: &str, closing: Closing<'_>) -> Failure {
+    let text = format!("RabbitMQ at {server} does not accept the token any more: {}", shown(closing));
+    Failure { class: FailureClass::Environment, reason: LOG_IN_LABEL, text }
 }
 
 /// Who we are cannot be proved.

@@ -15,6 +15,7 @@ mod method;
 mod properties;
 mod session;
 mod settings;
+mod token;
 mod window;
 mod wire;
 mod worker;

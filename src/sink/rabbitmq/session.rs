@@ -8,17 +8,21 @@
 use super::judge::{broken, closed, no_login, not_declared};
 use super::method::{self, Closing, Method};
 use super::settings::{Login, Settings};
+use super::token;
 use super::wire::{self, Garbled, PROTOCOL, Sort};
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
 use secrecy::{ExposeSecret as _, SecretString};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long reaching a broker and authenticating may take.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a broker may take to say goodbye.
 const LEFT_WITHIN: Duration = Duration::from_millis(500);
+
+/// A connection that has lasted for less is not replaced for its token's sake: another one would not be better.
+const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 /// The largest frame that is agreed on, in bytes.
 const LARGEST_FRAME: u32 = 128 << 10;
@@ -35,6 +39,9 @@ pub(super) struct Session {
     pub(super) frame_bytes: usize,
     pub(super) channels: u16,
     pub(super) heartbeat: Duration,
+    /// When the token that we logged in with ends, where it is one that says so.
+    token_ends: Option<SystemTime>,
+    opened: Instant,
     /// What it says of itself, such as `RabbitMQ` and `4.0.5`.
     pub(super) product: String,
     pub(super) version: String,
@@ -72,6 +79,8 @@ impl Session {
                 frame_bytes: LARGEST_FRAME as usize,
                 channels: u16::MAX,
                 heartbeat: settings.heartbeat,
+                token_ends: secret.as_ref().and_then(|secret| token::end(secret.expose_secret())),
+                opened: Instant::now(),
                 product: String::new(),
                 version: String::new(),
             };
@@ -183,6 +192,13 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Whether the broker may refuse us now because the token is over that we logged in with. It then keeps the connection and refuses
+    /// what is asked on it; another connection has another token.
+    pub(super) fn has_expired(&self) -> bool {
+        let is_over = |end| token::may_be_over(end, SystemTime::now());
+        self.token_ends.is_some_and(is_over) && self.opened.elapsed() >= RENEWED_AFTER
     }
 
     pub(super) fn garbled(&self, _garbled: Garbled) -> Failure {

@@ -395,6 +395,9 @@ impl<'a> Worker<'a> {
     /// The server closed a channel, mostly over one of the messages on it; which one is not said. What was published behind that one was
     /// dropped; what went before may be in.
     fn channel_closed(&mut self, at: usize, closing: Closing<'_>, receiver: &mut Receiver) -> Result<(), Failure> {
+        if closing.code == judge::ACCESS_REFUSED && self.session.has_expired() {
+            return Err(judge::expired(&self.session.server, closing));
+        }
         let output = &mut self.session.socket.output;
         let Some(channel) = self.channels.get_mut(at) else { return Ok(()) };
         let suspects = channel.window.suspects();
