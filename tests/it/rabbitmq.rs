@@ -412,6 +412,20 @@ fn a_token_that_has_expired_is_replaced_though_the_broker_keeps_the_connection()
 }
 
 #[test]
+fn a_vhost_that_has_connections_enough_is_waited_for() {
+    let broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
+    let lane = bound(&broker);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
+    broker.control(&["set_vhost_limits", r#"{"max-connections": 0}"#]).unwrap();
+    let mut relay = start(&lane, &broker, &[]);
+    wait_log(&relay, "connection limit");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
+    broker.control(&["clear_vhost_limits"]).unwrap();
+    lane.wait_confirmed();
+    assert_eq!(ids(&broker, &lane), ["1"]);
+}
+
+#[test]
 fn a_connection_is_encrypted_and_authenticated_by_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();

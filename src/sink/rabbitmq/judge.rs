@@ -74,11 +74,18 @@ pub(super) fn broken(server: &str, reason: &str) -> Failure {
 /// The server closes the connection.
 pub(super) fn closed(server: &str, closing: Closing<'_>) -> Failure {
     let (class, reason) = match closing.code {
+        NOT_ALLOWED if is_full(closing.text) => (FailureClass::Environment, CONNECTION),
         ACCESS_REFUSED | NOT_ALLOWED => (FailureClass::LogIn, LOG_IN_LABEL),
         _ => (FailureClass::Environment, CONNECTION),
     };
     let text = format!("RabbitMQ at {server} closes the connection: {}", shown(closing));
     Failure { class, reason, text }
+}
+
+/// A broker, a vhost or a user that has connections enough: the code is the one of a vhost that we may not use, the words are not.
+fn is_full(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    text.contains("connection limit (") && text.ends_with("is reached")
 }
 
 /// The broker refuses us since our token is over, and keeps the connection.
@@ -201,6 +208,15 @@ mod tests {
         assert_eq!(fault(311), Fault::Record(FailureClass::Row, REFUSED));
         assert_eq!(fault(506), Fault::Broker);
         assert_eq!(closed("h:1", closing(530)).class, FailureClass::LogIn);
+        // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
+        for text in [
+            "NOT_ALLOWED - access to vhost '/' refused for user 'relay': connection limit (1) is reached",
+            "NOT_ALLOWED - connection refused for user 'relay': user connection limit (1) is reached",
+            "NOT_ALLOWED - connection refused: node connection limit (1) is reached",
+        ] {
+            let full = closed("h:1", Closing { code: 530, text: text.as_bytes() });
+            assert_eq!((full.class, full.reason), (FailureClass::Environment, CONNECTION), "{text}");
+        }
         assert_eq!(closed("h:1", closing(320)).reason, CONNECTION);
         assert_eq!(closed("h:1", closing(320)).text, "RabbitMQ at h:1 closes the connection: why (320)");
     }
