@@ -33,8 +33,11 @@ const APP_ID: u16 = 1 << 3;
 /// Kept on disk.
 const PERSISTENT: u8 = 2;
 
+/// The header that has the record's key.
+const KEY: &str = "key";
+
 /// Names of headers that say something else here, or would be obeyed by the server.
-const RESERVED: [&str; 5] = ["key", "id", "type", "CC", "BCC"];
+const RESERVED: [&str; 5] = [KEY, "id", "type", "CC", "BCC"];
 
 /// The header that carries a row's own exchange to where it is written. Messages do not have it; dead-letter records do.
 pub(super) const EXCHANGE: &str = "walrelay-exchange";
@@ -53,9 +56,10 @@ pub(super) const LONGEST_NAME: usize = SHORT;
 pub(super) struct Print(u64);
 
 impl Print {
-    fn of(key: &[u8], id: Option<&[u8]>, body_bytes: u64) -> Self {
+    /// `row_key`: the record's own, of which at most one message with this routing key is under way.
+    fn of(key: &[u8], row_key: Option<&[u8]>, id: Option<&[u8]>, body_bytes: u64) -> Self {
         let mut hasher = DefaultHasher::new();
-        (key, id, body_bytes).hash(&mut hasher);
+        (key, row_key, id, body_bytes).hash(&mut hasher);
         Self(hasher.finish())
     }
 
@@ -125,7 +129,7 @@ pub(super) fn publish(
     for part in body.chunks(frame_bytes.saturating_sub(FRAME_OVERHEAD).max(1)) {
         Writing::begin(out, Sort::Body, channel).raw(part).end();
     }
-    Ok(Print::of(record.topic().as_bytes(), parts.id.filter(fits), body.len() as u64))
+    Ok(Print::of(record.topic().as_bytes(), record.key(), parts.id.filter(fits), body.len() as u64))
 }
 
 /// Appends the frame that precedes a body: its length in bytes.
@@ -153,7 +157,7 @@ fn header(out: &mut Vec<u8>, channel: u16, record: Stored<'_>, parts: &Parts<'_>
 
 fn entries<'a>(mut table: Writing<'a>, record: Stored<'_>, parts: &Parts<'_>) -> Writing<'a> {
     let too_long = |text: &&[u8]| !fits(text);
-    let whole = [("key", record.key()), ("id", parts.id.filter(too_long)), ("type", parts.kind.filter(too_long))];
+    let whole = [(KEY, record.key()), ("id", parts.id.filter(too_long)), ("type", parts.kind.filter(too_long))];
     for (name, value) in whole {
         if value.is_some() {
             table = table.entry(name.as_bytes(), value);
@@ -188,8 +192,13 @@ pub(super) fn returned(key: &[u8], header: &[u8]) -> Result<(Print, u64), Garble
             values.short()?;
         }
     }
+    let mut row_key = None;
     if flags & HEADERS != 0 {
-        values.table(&mut |_, _| {})?;
+        values.table(&mut |name, value| {
+            if name == KEY.as_bytes() {
+                row_key = row_key.or(Some(value));
+            }
+        })?;
     }
     for number in [DELIVERY_MODE, PRIORITY] {
         if flags & number != 0 {
@@ -202,7 +211,7 @@ pub(super) fn returned(key: &[u8], header: &[u8]) -> Result<(Print, u64), Garble
         }
     }
     let id = if flags & MESSAGE_ID == 0 { None } else { Some(values.short()?) };
-    Ok((Print::of(key, id, body_bytes), body_bytes))
+    Ok((Print::of(key, row_key, id, body_bytes), body_bytes))
 }
 
 #[cfg(test)]
@@ -312,6 +321,17 @@ mod tests {
         let refused = publish(&mut out, 1, "outbox", chunk.get(0).unwrap(), ROOM);
         assert!(refused.is_err_and(|error| error.bytes > ROOM));
         assert_eq!(out, [1, 2]);
+    }
+
+    #[test]
+    fn messages_that_differ_by_their_key_alone_are_told_apart_when_they_come_back() {
+        let print = |key: Option<&[u8]>| {
+            let (print, frames) = frames(&Record { key, headers: &[], ..RECORD }, ROOM);
+            assert_eq!(returned(b"orders", &frames[1].1), Ok((print, 2)));
+            print
+        };
+        assert_ne!(print(Some(b"k")), print(Some(b"l")));
+        assert_ne!(print(Some(b"")), print(None));
     }
 
     proptest! {
