@@ -232,7 +232,7 @@ impl<'a> Worker<'a> {
             self.alone = self.alone.saturating_sub(batch.len());
             let none = batch.is_empty();
             for taken in batch.drain(..) {
-                self.publish(at, taken, receiver);
+                self.publish(at, taken, now, receiver);
             }
             self.batch = batch;
             if none {
@@ -253,14 +253,14 @@ impl<'a> Worker<'a> {
         Some((at, room.min(BATCH)))
     }
 
-    fn publish(&mut self, at: usize, taken: Taken<Place>, receiver: &mut Receiver) {
+    fn publish(&mut self, at: usize, taken: Taken<Place>, now: Instant, receiver: &mut Receiver) {
         let Self { settings, session, channels, .. } = self;
         let (Some(channel), Some(record)) = (channels.get_mut(at), receiver.record(taken.item)) else { return };
         let output = &mut session.socket.output;
         let usual = settings.exchange.as_str();
         let exchange = if settings.exchange_column.is_some() { message::exchange_of(usual, record) } else { usual };
         match message::publish(output, channel.number, exchange, record, session.frame_bytes) {
-            Ok(print) => channel.window.publish(print, Instant::now(), taken),
+            Ok(print) => channel.window.publish(print, now, taken),
             Err(TooManyHeaders { bytes }) => {
                 let text = format!("properties of {bytes} bytes; the broker's frame_max is {}", session.frame_bytes);
                 self.settle(taken, &Outcome::Refused(judge::bad_headers(text)), receiver);
