@@ -50,13 +50,15 @@ pub(super) struct Refusal {
 
 /// What is done about an error with this code; `status`: of the answer. Where nobody knows the code, `by_sender` decides.
 pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'static str) {
+    if let Some(of_key) = of_kms(code) {
+        let is_later = of_key.starts_with("Throttl");
+        return if is_later { (Fault::Later, THROTTLED) } else { (Fault::Topic, NOT_PERMITTED) };
+    }
     match plain(code) {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" | "NotFound" => {
             (Fault::Topic, QUEUE)
         }
-        "AccessDenied" | "AuthorizationError" | "KmsAccessDenied" | "KMSAccessDenied" | "KMSDisabled"
-        | "KMSInvalidState" | "KMSNotFound" | "KMSOptInRequired" | "KmsDisabled" | "KmsInvalidKeyUsage"
-        | "KmsInvalidState" | "KmsNotFound" | "KmsOptInRequired" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
+        "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
         "RequestThrottled"
         | "Throttling"
         | "ThrottledException"
@@ -64,7 +66,6 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
         | "TooManyRequests"
         | "SlowDown"
         | "OverLimit"
-        | "KmsThrottled"
         | "RequestLimitExceeded"
         | "BandwidthLimitExceeded" => (Fault::Later, THROTTLED),
         "ServiceUnavailable" | "InternalError" | "InternalFailure" | "InternalServerError" | "RequestTimeout" => {
@@ -89,6 +90,14 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
         _ if status >= 500 || (status == 200 && !by_sender) => (Fault::Later, SERVICE),
         _ => (Fault::Row, REFUSED),
     }
+}
+
+/// What a code says of the key that encrypts the queue; `None`: nothing. They are written as `com.amazonaws.sqs#KmsDisabled`,
+/// `KMS.DisabledException` and `KMSDisabled`: all of them are about the key, none is about a message.
+fn of_kms(code: &str) -> Option<&str> {
+    let code = code.rsplit('#').next().unwrap_or_default();
+    let (start, rest) = code.split_at_checked("KMS".len())?;
+    start.eq_ignore_ascii_case("KMS").then(|| rest.trim_start_matches('.'))
 }
 
 /// Codes are written as `com.amazonaws.sqs#QueueDoesNotExist`, `AWS.SimpleQueueService.NonExistentQueue`, `KMS.DisabledException`.
@@ -183,6 +192,16 @@ mod tests {
             ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (Fault::Topic, QUEUE)),
             ("com.amazon.coral.service#AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
             ("KMS.AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.DisabledException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.InvalidStateException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.InvalidKeyUsageException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.NotFoundException", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMS.OptInRequired", 403, true, (Fault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#KmsDisabled", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("KMSInvalidState", 400, true, (Fault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#KmsThrottled", 400, true, (Fault::Later, THROTTLED)),
+            ("KMS.ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
+            ("KMSThrottling", 400, true, (Fault::Later, THROTTLED)),
             ("com.amazonaws.sqs#RequestThrottled", 403, true, (Fault::Later, THROTTLED)),
             ("ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
             ("UnrecognizedClientException", 400, true, (Fault::LogIn, LOG_IN_LABEL)),
