@@ -23,6 +23,14 @@ pub(crate) struct Keys {
     pub(crate) expires_at: Option<SystemTime>,
 }
 
+#[cfg(feature = "sqs")]
+impl Keys {
+    /// Whether they have not ended.
+    pub(crate) fn are_good(&self, now: SystemTime) -> bool {
+        self.expires_at.is_none_or(|end| now < end)
+    }
+}
+
 /// A GET of `/` that is to be signed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Presigned<'a> {

@@ -9,7 +9,7 @@ use super::http::{Answer, Link};
 use super::judge::{CONNECTION, Fault, Refusal, broken, passing};
 use super::settings::{GivenKeys, Service, Settings};
 use crate::sink::Failure;
-use crate::sink::aws::{AwsError, Keys, Signed, Surroundings};
+use crate::sink::aws::{Keys, Signed, Surroundings};
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::socket::Peer;
 use secrecy::ExposeSecret as _;
@@ -132,20 +132,35 @@ impl Caller {
         [head.as_bytes(), body].concat()
     }
 
-    /// Keys that are good now. Those who ask meanwhile wait for the same answer.
+    /// Keys that are good now.
     async fn keys(&self) -> Result<Arc<Keys>, Failure> {
+        let (now, given) = (SystemTime::now(), self.settings.keys.clone());
+        self.keys_at(now, move || given.map_or_else(|| of_chain(now), |given| of_settings(&given))).await
+    }
+
+    /// The same; `ask` says which they are. Those who ask meanwhile wait for the same answer.
+    async fn keys_at(
+        &self,
+        now: SystemTime,
+        ask: impl FnOnce() -> Result<Keys, (Fault, String)> + Send + 'static,
+    ) -> Result<Arc<Keys>, Failure> {
         let mut held = self.keys.lock().await;
-        let now = SystemTime::now();
         if let Some(Held { keys, until }) = &*held
             && now < *until
         {
             return Ok(Arc::clone(keys));
         }
-        let given = self.settings.keys.clone();
-        let asked =
-            tokio::task::spawn_blocking(move || given.map_or_else(|| of_chain(now), |given| of_settings(&given)));
-        let keys = asked.await.unwrap_or_else(|ended| Err((Fault::Later, ended.to_string())));
-        let keys = Arc::new(keys.map_err(|(fault, text)| self.no_keys(fault, &text))?);
+        let asked = tokio::task::spawn_blocking(ask).await;
+        let keys = match asked.unwrap_or_else(|ended| Err((Fault::Later, ended.to_string()))) {
+            Ok(keys) => Arc::new(keys),
+            Err((fault, text)) => {
+                // They were asked for before the ones at hand end.
+                let good = held.as_mut().filter(|held| fault == Fault::Later && held.keys.are_good(now));
+                let Some(good) = good else { return Err(self.no_keys(fault, &text)) };
+                good.until = now + ASKED_AT_MOST;
+                return Ok(Arc::clone(&good.keys));
+            }
+        };
         let end = keys.expires_at.and_then(|end| end.checked_sub(RENEWED_BEFORE)).unwrap_or(now + KEPT);
         *held = Some(Held { keys: Arc::clone(&keys), until: end.max(now + ASKED_AT_MOST) });
         Ok(keys)
@@ -160,7 +175,7 @@ impl Caller {
 /// A service for keys that does not answer may do so later; all else waits for somebody.
 fn of_chain(now: SystemTime) -> Result<Keys, (Fault, String)> {
     Surroundings::of_process().keys(now).map_err(|error| {
-        let fault = if matches!(error, AwsError::Silent { .. }) { Fault::Later } else { Fault::LogIn };
+        let fault = if error.passes() { Fault::Later } else { Fault::LogIn };
         (fault, error.to_string())
     })
 }
@@ -168,4 +183,37 @@ fn of_chain(now: SystemTime) -> Result<Keys, (Fault, String)> {
 fn of_settings(given: &GivenKeys) -> Result<Keys, (Fault, String)> {
     let secret = given.secret.read().map_err(|error| (Fault::LogIn, error.to_string()))?;
     Ok(Keys { id: given.id.clone(), secret, token: None, expires_at: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::given::testing::given;
+    use crate::sink::lanes::block_on;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn keys_that_are_good_still_are_used_while_nobody_gives_new_ones() {
+        let caller = Caller::new(Settings::read("sqs", &given("r-1"), |_| None, 1).unwrap());
+        let start = SystemTime::now();
+        let keys = move |id: &str| Keys {
+            id: id.to_owned(),
+            secret: "s".into(),
+            token: None,
+            expires_at: Some(start + 10 * MINUTE),
+        };
+        let asked = |at: SystemTime, said: Result<Keys, Fault>| {
+            let said = said.map_err(|fault| (fault, "no".to_owned()));
+            let keys = block_on(caller.keys_at(at, move || said));
+            keys.map(|keys| keys.id.clone()).map_err(|failure| failure.reason)
+        };
+        assert_eq!(asked(start, Ok(keys("first"))), Ok("first".to_owned()));
+        assert_eq!(asked(start + 4 * MINUTE, Ok(keys("second"))), Ok("first".to_owned()));
+        assert_eq!(asked(start + 6 * MINUTE, Err(Fault::Later)), Ok("first".to_owned()), "they have four minutes left");
+        assert_eq!(asked(start + 6 * MINUTE, Ok(keys("second"))), Ok("first".to_owned()), "it was asked a moment ago");
+        assert_eq!(asked(start + 7 * MINUTE, Err(Fault::LogIn)), Err(LOG_IN_LABEL));
+        assert_eq!(asked(start + 8 * MINUTE, Ok(keys("third"))), Ok("third".to_owned()));
+        assert_eq!(asked(start + 11 * MINUTE, Err(Fault::Later)), Err(CONNECTION));
+    }
 }

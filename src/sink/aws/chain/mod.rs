@@ -30,6 +30,10 @@ const PLAIN_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "fd00:ec2::23
 /// Where EC2 answers.
 const INSTANCE: &str = "http://169.254.169.254";
 
+/// Codes with which AWS's token service refuses what it may take a moment later.
+#[cfg(feature = "sqs")]
+const PASSING: [&str; 3] = ["Throttling", "ThrottlingException", "IDPCommunicationError"];
+
 /// How many roles may be behind each other.
 const MOST_ROLES: u32 = 5;
 
@@ -90,12 +94,33 @@ pub enum AwsError {
         service: String,
         /// HTTP's status.
         status: u16,
+        /// Its code; empty: none.
+        code: String,
         /// Its code and message, behind a colon; empty: none.
         words: String,
     },
     /// What came is none.
     #[error("{0}: the answer has no access keys")]
     NoKeys(String),
+}
+
+#[cfg(feature = "sqs")]
+impl AwsError {
+    /// Whether it passes by itself.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Silent { .. } => true,
+            Self::Refused { status, code, .. } => *status >= 500 || *status == 429 || PASSING.contains(&code.as_str()),
+            Self::Nowhere(_)
+            | Self::Missing { .. }
+            | Self::NoProfile(_)
+            | Self::Sso(_)
+            | Self::Circle(_)
+            | Self::File { .. }
+            | Self::Program(_)
+            | Self::NoKeys(_) => false,
+        }
+    }
 }
 
 /// What the chain looks at.
@@ -366,7 +391,8 @@ fn succeeded(answer: Answer, service: &str) -> Result<Answer, AwsError> {
     }
     let words = [element(&answer.body, "Code"), element(&answer.body, "Message").map(super::words)];
     let words = words.into_iter().flatten().fold(String::new(), |words, word| words + ": " + word);
-    Err(AwsError::Refused { service: service.to_owned(), status: answer.status, words })
+    let code = element(&answer.body, "Code").unwrap_or_default().to_owned();
+    Err(AwsError::Refused { service: service.to_owned(), status: answer.status, code, words })
 }
 
 fn of_token_service(answer: &Answer, service: &str) -> Result<Keys, AwsError> {

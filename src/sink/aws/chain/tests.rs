@@ -184,3 +184,23 @@ fn an_instance_is_asked_by_version_two_of_its_service() {
     let nobody = [("AWS_EC2_METADATA_DISABLED", "false"), ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")];
     assert!(refused(&nobody).contains("from a container or an instance"));
 }
+
+#[test]
+fn a_service_that_is_busy_or_ill_is_not_one_that_refuses() {
+    let busy = r#"<E><Error><Code>Throttling</Code><Message>Rate exceeded</Message></Error></E>"#;
+    let denied = r#"<E><Error><Code>AccessDenied</Code><Message>no</Message></Error></E>"#;
+    for (status, body, passes) in [
+        (500, "", true),
+        (503, "", true),
+        (429, "", true),
+        (400, busy, true),
+        (400, busy.replace("Throttling", "IDPCommunicationError").leak(), true),
+        (403, denied, false),
+        (404, "", false),
+    ] {
+        let answer = Answer { status, body: body.to_owned() };
+        let error = succeeded(answer, "sts").map(drop).unwrap_err();
+        assert_eq!(error.passes(), passes, "{status} {body}");
+    }
+    assert!(!AwsError::NoProfile("p".to_owned()).passes());
+}
