@@ -107,7 +107,10 @@ impl Registry {
             error_code: Option<i64>,
             message: Option<String>,
         }
-        let words = match serde_json::from_str::<Refusal>(&answer.body) {
+        let refusal = serde_json::from_str::<Refusal>(&answer.body);
+        // What has no code is of somebody who stands before it.
+        let is_registrys = refusal.as_ref().is_ok_and(|refusal| refusal.error_code.is_some());
+        let words = match refusal {
             Ok(Refusal { error_code, message: Some(message) }) => {
                 let code = error_code.map_or_else(String::new, |code| format!(" ({code})"));
                 format!("{}{code}", shortened(&message))
@@ -120,7 +123,8 @@ impl Registry {
                 .and_then(|version| u32::try_from(version.id).ok())
                 .ok_or_else(|| self.unavailable(&"its answer has no id")),
             401 | 403 => Err(self.unavailable(&format!("it refuses our credentials: {words}"))),
-            400..=499 => {
+            408 | 429 => Err(self.unavailable(&words)),
+            400..=499 if is_registrys => {
                 let text = format!("schema registry, subject \"{subject}\": {words}");
                 Err(Failure { class: FailureClass::Topic, reason: super::UNKNOWN_SUBJECT, text })
             }
@@ -336,10 +340,21 @@ mod tests {
         let unknown = r#"{"error_code":40401,"message":"Subject 'orders-value' not found."}"#;
         let text = "schema registry, subject \"orders-value\": Subject 'orders-value' not found. (40401)";
         assert_eq!(judged(404, unknown), Err((FailureClass::Topic, text.to_owned())));
-        assert_eq!(judged(422, "").unwrap_err().0, FailureClass::Topic);
-        for (status, body) in
-            [(401, ""), (403, ""), (500, "{"), (503, ""), (200, "{}"), (200, r#"{"id":-1}"#), (302, "")]
-        {
+        assert_eq!(judged(422, r#"{"error_code":42201,"message":"no"}"#).unwrap_err().0, FailureClass::Topic);
+        // What is no registry's answer says nothing about a subject: somebody stands before it, or it takes fewer requests.
+        let limited = r#"{"error_code":429,"message":"Too many requests"}"#;
+        for (status, body) in [
+            (401, ""),
+            (403, ""),
+            (404, "default backend - 404"),
+            (408, ""),
+            (429, limited),
+            (500, "{"),
+            (503, ""),
+            (200, "{}"),
+            (200, r#"{"id":-1}"#),
+            (302, ""),
+        ] {
             let (class, text) = judged(status, body).unwrap_err();
             assert_eq!(class, FailureClass::Environment, "{status}");
             assert!(text.starts_with("schema registry http://registry:8081: "), "{text}");
