@@ -8,6 +8,7 @@
 #[cfg(feature = "lanes")]
 mod elsewhere;
 mod lane;
+mod leaderless;
 mod load;
 mod own;
 

@@ -4,9 +4,10 @@
 //!  Ends ──► Decided ──► partitions where something is still open ──► one record to each, in a transaction that ends as it did
 //! ```
 //!
-//! The end of a transaction is decided by its coordinator, which then has a marker written to each partition. A single broker that is
-//! killed in between calls it ended when it is back, and writes none of the markers that are missing; likewise where the time of an
-//! open transaction ran out meanwhile, which it calls aborted (seen with Kafka 4.3.1). The next transaction of the same name that ends
+//! The end of a transaction is decided by its coordinator, which then has a marker written to each partition. A partition that has no
+//! leader at that moment gets none, ever: Kafka 4.3.1 takes it for deleted (`KRaftMetadataCache.getPartitionLeaderEndpoint`). So it is
+//! where all replicas of a partition are down: a single broker was killed, or one of several, and the partition has no other replica.
+//! The next transaction of the same name that ends
 //! in such a partition has its marker cover the old records as well: committed, it shows aborted ones beside their repeats; aborted, it
 //! hides committed ones. Until then consumers of what is committed wait. So a transaction that ends as the old one did comes first.
 //!
@@ -23,7 +24,7 @@ use super::progress::{LONG_SLICE, OPEN_FOR, SLICE, is_young, passes};
 use super::retire::retire;
 use super::settings::Settings;
 use super::transactions::{PROGRESS, broken, client, is_passing};
-use super::written::Ends;
+use super::written::{Ends, Stands};
 use crate::sink::Failure;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -32,13 +33,18 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::{Duration, Instant};
 
 /// A partition.
 pub(super) type Place = (String, i32);
 
-/// A record that is not taken within this time does without: its partition's marker may be there all the same.
+/// Where a record is not taken within this time, taking over begins again.
 const SENT_WITHIN: Duration = Duration::from_secs(30);
+
+/// A stranger's transaction that is open before ours may be keeps it from being seen whether ours is. Those whose program works end within
+/// this time as a rule.
+const STRANGER_FOR: Duration = Duration::from_mins(1);
 
 /// What became of a transaction whose partitions are not marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,24 +68,46 @@ impl Outcome {
 pub(super) enum Found {
     /// Nothing yet; whether somebody has answered.
     Nothing { answered: bool },
-    /// These partitions, and what became of what is open there.
-    Open(Vec<(Place, Outcome)>),
+    /// Where something is open.
+    Open(Open),
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    /// Where something is open, and what became of it.
+    pub(super) places: Vec<(Place, Outcome)>,
+    /// These have no leader, so nobody can say.
+    pub(super) leaderless: BTreeSet<Place>,
 }
 
 /// What became of what is open in the topics, as far as that is known before it is looked for.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// A transaction was committed that wrote up to there: what is open before that is its.
+    /// A transaction was committed that wrote there.
     pub(super) committed: Option<Ends>,
+    /// What is open there was to be ended so since then.
+    pub(super) aborted: BTreeSet<Place>,
     /// And this became of everything else.
     pub(super) otherwise: Outcome,
+    /// The cluster has one broker, for all that is known.
+    pub(super) is_alone: bool,
 }
 
 impl Known {
-    /// The record at this offset is the first that is open.
-    fn outcome(&self, place: &Place, offset: i64) -> Outcome {
-        let is_before = self.committed.as_ref().is_some_and(|ends| ends.have(place, offset));
-        if is_before { Outcome::Committed } else { self.otherwise }
+    /// The record at this offset is the first that is open, in a partition that ends at `end`: what became of ours, and how long nothing
+    /// may change until that counts.
+    fn judge(&self, place: &Place, offset: i64, end: i64) -> (Outcome, Duration) {
+        let ends = self.committed.as_ref().filter(|_| !self.aborted.contains(place));
+        match ends.map_or(Stands::Elsewhere, |ends| ends.stands(place, offset, end)) {
+            Stands::First => (Outcome::Committed, Duration::ZERO),
+            Stands::Before if self.is_alone => (Outcome::Committed, STRANGER_FOR),
+            // Of several brokers another one writes the markers, as a rule.
+            Stands::Before | Stands::Elsewhere => match self.otherwise {
+                Outcome::Committed if !self.aborted.contains(place) => (Outcome::Committed, OPEN_FOR),
+                Outcome::Committed | Outcome::Aborted => (Outcome::Aborted, Duration::ZERO),
+            },
+        }
     }
 }
 
@@ -89,12 +117,22 @@ pub(super) struct Look {
     topics: BTreeSet<String>,
     step: Step,
     known: Known,
-    /// What was open at first.
-    first: Option<(Instant, Undecided)>,
+    /// When it looked last, and what was open.
+    seen: Option<(Instant, BTreeMap<Place, Seen>)>,
+    /// These have no leader.
+    leaderless: BTreeSet<Place>,
 }
 
-/// From which offset on something is open.
-type Undecided = BTreeMap<Place, i64>;
+/// Something is open in a partition.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Its first record.
+    offset: i64,
+    /// Since when that was seen.
+    since: Instant,
+    /// Where the partition ended when it was first looked at: what is ours is before that.
+    end: i64,
+}
 
 enum Step {
     /// Where they end, with what is open.
@@ -105,18 +143,19 @@ enum Step {
 
 impl Look {
     pub(super) fn new(settings: &Settings, topics: BTreeSet<String>, known: Known) -> Self {
-        Self { settings: settings.clone(), topics, step: Step::Ends(None), known, first: None }
+        let (settings, step, leaderless) = (settings.clone(), Step::Ends(None), BTreeSet::new());
+        Self { settings, topics, step, known, seen: None, leaderless }
     }
 
     /// One step.
     pub(super) fn look(&mut self) -> Result<Found, Failure> {
-        if self.first.as_ref().is_some_and(|(at, _)| at.elapsed() < OPEN_FOR) {
+        if self.seen.as_ref().is_some_and(|(at, _)| at.elapsed() < OPEN_FOR) {
             return Ok(Found::Nothing { answered: true });
         }
         let outcome = match &mut self.step {
             Step::Ends(reader) => {
                 let reader = ready(reader, &self.settings, "read_uncommitted")?;
-                ends(reader, &self.topics)
+                ends(reader, &self.topics, &mut self.leaderless)
             }
             Step::Decided(ends, reader) => {
                 let reader = ready(reader, &self.settings, "read_committed")?;
@@ -130,43 +169,61 @@ impl Look {
             }
             Err(error) => return Err(broken("see what is open in its topics", &error)),
         };
-        if found.count() == 0 {
-            return Ok(Found::Open(Vec::new()));
-        }
-        match std::mem::replace(&mut self.step, Step::Ends(None)) {
+        match mem::replace(&mut self.step, Step::Ends(None)) {
             Step::Ends(reader) => {
                 retire(reader);
+                if found.count() == 0 {
+                    return Ok(self.see(&Undecided::new(), Instant::now()));
+                }
                 self.step = Step::Decided(found, None);
                 Ok(Found::Nothing { answered: true })
             }
             Step::Decided(ends, reader) => {
                 retire(reader);
-                Ok(self.see(undecided(&ends, &found)))
+                Ok(self.see(&undecided(&ends, &found), Instant::now()))
             }
         }
     }
 
-    /// What is committed is seen, the record of a cover as well: a stranger's transaction that is open for moments gets none.
-    fn see(&mut self, mut open: Undecided) -> Found {
-        match self.first.take() {
-            Some((_, first)) => open.retain(|place, offset| first.get(place) == Some(offset)),
-            None if open.iter().any(|(place, at)| self.known.outcome(place, *at) == Outcome::Committed) => {
-                self.first = Some((Instant::now(), open));
-                return Found::Nothing { answered: true };
+    /// The record of a cover that is committed is seen: a stranger's transaction that is open for moments gets none. And such a one must
+    /// not be taken for ours, or keep ours from being seen.
+    fn see(&mut self, open: &Undecided, now: Instant) -> Found {
+        let before = self.seen.take().map(|(_, before)| before);
+        let seen = |(place, (offset, end)): (&Place, &(i64, i64))| {
+            let (mut since, mut end) = (now, *end);
+            if let Some(before) = &before {
+                // What comes later is not ours.
+                let first = before.get(place).filter(|first| *offset < first.end)?;
+                end = first.end;
+                since = if first.offset == *offset { first.since } else { now };
             }
-            None => {}
-        }
-        let known = |(place, at)| {
-            let outcome = self.known.outcome(&place, at);
-            (place, outcome)
+            Some((place.clone(), Seen { offset: *offset, since, end }))
         };
-        Found::Open(open.into_iter().map(known).collect())
+        let open: BTreeMap<Place, Seen> = open.iter().filter_map(seen).collect();
+        let judge = |(place, seen): (&Place, &Seen)| self.known.judge(place, seen.offset, seen.end);
+        let waits = |(place, seen): (&Place, &Seen)| now.saturating_duration_since(seen.since) < judge((place, seen)).1;
+        if open.iter().any(waits) {
+            self.seen = Some((now, open));
+            return Found::Nothing { answered: true };
+        }
+        let places = open.iter().map(|(place, seen)| (place.clone(), judge((place, seen)).0)).collect();
+        Found::Open(Open { places, leaderless: mem::take(&mut self.leaderless) })
+    }
+
+    /// The partition of which a stranger's transaction, as it seems, is waited for.
+    pub(super) fn waits_for(&self) -> Option<&Place> {
+        let (_, seen) = self.seen.as_ref()?;
+        let waits = |(place, seen): &(&Place, &Seen)| self.known.judge(place, seen.offset, seen.end).1 == STRANGER_FOR;
+        seen.iter().find(waits).map(|(place, _)| place)
     }
 }
 
+/// From which offset on something is open in a partition, and where that ends.
+type Undecided = BTreeMap<Place, (i64, i64)>;
+
 impl Drop for Look {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.step, Step::Ends(None)) {
+        match mem::replace(&mut self.step, Step::Ends(None)) {
             Step::Ends(Some(reader)) | Step::Decided(_, Some(reader)) => retire(reader),
             Step::Ends(None) | Step::Decided(_, None) => {}
         }
@@ -185,12 +242,21 @@ fn ready<'a>(
 }
 
 /// Where the partitions of `topics` end, those that have a leader.
-fn ends(reader: &BaseConsumer<Context>, topics: &BTreeSet<String>) -> Result<TopicPartitionList, KafkaError> {
+fn ends(
+    reader: &BaseConsumer<Context>,
+    topics: &BTreeSet<String>,
+    leaderless: &mut BTreeSet<Place>,
+) -> Result<TopicPartitionList, KafkaError> {
     let mut wanted = TopicPartitionList::new();
     let metadata = reader.fetch_metadata(None, LONG_SLICE)?;
+    leaderless.clear();
     for topic in metadata.topics().iter().filter(|topic| topics.contains(topic.name())) {
-        for partition in topic.partitions().iter().filter(|partition| partition.leader() >= 0) {
-            wanted.add_partition(topic.name(), partition.id());
+        for partition in topic.partitions() {
+            if partition.leader() >= 0 {
+                wanted.add_partition(topic.name(), partition.id());
+            } else {
+                leaderless.insert((topic.name().to_owned(), partition.id()));
+            }
         }
     }
     positions(reader, wanted)
@@ -221,7 +287,7 @@ fn undecided(ends: &TopicPartitionList, decided: &TopicPartitionList) -> Undecid
     let open = |found: &TopicPartitionListElem<'_>| {
         let place = (found.topic().to_owned(), found.partition());
         let (end, decided) = (offset(ends, &place)?, offset(decided, &place)?);
-        (decided < end).then_some((place, decided))
+        (decided < end).then_some((place, (decided, end)))
     };
     ends.elements().iter().filter_map(open).collect()
 }
@@ -243,13 +309,15 @@ impl Cover {
         Self { partitions, began: None, sent: 0, outcome }
     }
 
-    /// One for each outcome.
+    /// One for what was aborted, and for what was committed one for each topic: a topic that takes no record would have it aborted.
     pub(super) fn all(open: Vec<(Place, Outcome)>) -> Vec<Self> {
-        let (committed, aborted): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|(_, outcome)| *outcome == Outcome::Committed);
-        let all = [(committed, Outcome::Committed), (aborted, Outcome::Aborted)];
-        let all = all.into_iter().filter(|(its, _)| !its.is_empty());
-        all.map(|(its, outcome)| Self::new(its.into_iter().map(|(place, _)| place).collect(), outcome)).collect()
+        let mut all: BTreeMap<Option<String>, Vec<Place>> = BTreeMap::new();
+        for (place, outcome) in open {
+            let topic = (outcome == Outcome::Committed).then(|| place.0.clone());
+            all.entry(topic).or_default().push(place);
+        }
+        let outcome = |topic: Option<String>| if topic.is_some() { Outcome::Committed } else { Outcome::Aborted };
+        all.into_iter().map(|(topic, its)| Self::new(its, outcome(topic))).collect()
     }
 
     /// One step; whether it is done. `name`: of our transactions.
@@ -267,8 +335,12 @@ impl Cover {
             *self.began.insert(Instant::now())
         };
         self.send(producer, name)?;
-        if producer.flush(SLICE).is_err() && began.elapsed() < SENT_WITHIN {
-            return Ok(false);
+        if producer.flush(SLICE).is_err() {
+            // Without its record a partition gets no marker. What was committed is never given up: it would be aborted with this.
+            return match self.outcome {
+                Outcome::Aborted if began.elapsed() >= SENT_WITHIN => Err(self.not_taken()),
+                Outcome::Committed | Outcome::Aborted => Ok(false),
+            };
         }
         let ended = match self.outcome {
             Outcome::Committed => producer.commit_transaction(SLICE),
@@ -279,6 +351,14 @@ impl Cover {
             Err(error) if is_passing(&error) => Ok(false),
             Err(error) => Err(broken("end a transaction", &error)),
         }
+    }
+
+    fn not_taken(&self) -> Failure {
+        let (topic, partition) = self.partitions.first().map_or(("", 0), |(topic, partition)| (topic, *partition));
+        let count = self.partitions.len();
+        client(format!(
+            "no record is taken that ends what is open in {count} partitions, one is {partition} of topic {topic}"
+        ))
     }
 
     /// Reports of these records come as those of progress do: the end of the transaction says all.
@@ -308,15 +388,99 @@ mod tests {
         list
     }
 
+    fn place(partition: i32) -> Place {
+        ("orders".to_owned(), partition)
+    }
+
+    fn known(committed: Option<&str>, otherwise: Outcome) -> Known {
+        let committed = committed.and_then(|header| Ends::read(header.as_bytes()));
+        Known { committed, aborted: BTreeSet::new(), otherwise, is_alone: true }
+    }
+
+    fn look(known: Known) -> Look {
+        let settings = Settings::new("127.0.0.1:1", "walrelay", &[], 1 << 20).unwrap();
+        Look::new(&settings, BTreeSet::new(), known)
+    }
+
+    fn undecided_at(places: &[(i32, i64, i64)]) -> Undecided {
+        places.iter().map(|(partition, offset, end)| (place(*partition), (*offset, *end))).collect()
+    }
+
+    #[track_caller]
+    fn expect(found: &Found, expected: Option<&[(i32, Outcome)]>) {
+        let places = match found {
+            Found::Nothing { .. } => None,
+            Found::Open(open) => Some(open.places.clone()),
+        };
+        let expected =
+            expected.map(|all| all.iter().map(|(partition, outcome)| (place(*partition), *outcome)).collect());
+        assert_eq!(places, expected);
+    }
+
     #[test]
-    fn what_is_open_before_the_end_of_what_was_committed_was_committed() {
-        let place = ("orders".to_owned(), 1);
-        let committed = Ends::read(br#"{"orders":{"1":7}}"#);
-        let known = Known { committed, otherwise: Outcome::Aborted };
-        assert_eq!([6, 7, 8].map(|at| known.outcome(&place, at) == Outcome::Committed), [true, true, false]);
-        assert_eq!(known.outcome(&("orders".to_owned(), 0), 0), Outcome::Aborted);
-        let known = Known { committed: None, otherwise: Outcome::Committed };
-        assert_eq!(known.outcome(&place, 8), Outcome::Committed);
+    fn what_is_open_from_the_first_record_of_what_was_committed_was_committed() {
+        let known = known(Some(r#"{"orders":{"1":[7,9]}}"#), Outcome::Aborted);
+        let outcome = |partition, offset, end| known.judge(&place(partition), offset, end).0;
+        assert_eq!(outcome(1, 7, 10), Outcome::Committed);
+        assert_eq!(outcome(1, 8, 12), Outcome::Aborted, "what was committed is marked");
+        assert_eq!(outcome(0, 7, 10), Outcome::Aborted);
+        assert_eq!(outcome(1, 7, 9), Outcome::Aborted, "it was recreated");
+        let several = Known { is_alone: false, ..known.clone() };
+        assert_eq!(several.judge(&place(1), 7, 10), (Outcome::Committed, Duration::ZERO));
+        assert_eq!(several.judge(&place(1), 6, 10), (Outcome::Aborted, Duration::ZERO));
+        let aborted = [place(1)].into();
+        assert_eq!(Known { aborted, ..known }.judge(&place(1), 7, 10).0, Outcome::Aborted);
+    }
+
+    #[test]
+    fn what_was_to_be_aborted_since_the_last_commit_is_aborted_again() {
+        let known = Known { aborted: [place(1)].into(), ..known(None, Outcome::Committed) };
+        assert_eq!(
+            [0, 1].map(|partition| known.judge(&place(partition), 5, 9).0),
+            [Outcome::Committed, Outcome::Aborted]
+        );
+    }
+
+    #[test]
+    fn ours_is_found_although_a_strangers_transaction_before_it_has_ended_meanwhile() {
+        let (mut look, start) = (look(known(None, Outcome::Committed)), Instant::now());
+        expect(&look.see(&undecided_at(&[(0, 100, 160), (1, 5, 9)]), start), None);
+        expect(&look.see(&undecided_at(&[(0, 150, 170), (1, 5, 9), (2, 0, 1)]), start + OPEN_FOR), None);
+        let both = [(0, Outcome::Committed), (1, Outcome::Committed)];
+        expect(&look.see(&undecided_at(&[(0, 150, 180), (1, 5, 9)]), start + OPEN_FOR * 2), Some(&both));
+    }
+
+    #[test]
+    fn strangers_transactions_that_come_and_go_are_none_of_ours() {
+        let (mut look, start) = (look(known(None, Outcome::Committed)), Instant::now());
+        expect(&look.see(&undecided_at(&[(0, 100, 160)]), start), None);
+        expect(&look.see(&undecided_at(&[(0, 159, 170)]), start + OPEN_FOR), None);
+        expect(&look.see(&undecided_at(&[(0, 160, 180)]), start + OPEN_FOR * 2), Some(&[]));
+        let mut look = self::look(known(None, Outcome::Aborted));
+        expect(&look.see(&undecided_at(&[(0, 100, 160)]), start), Some(&[(0, Outcome::Aborted)]));
+    }
+
+    #[test]
+    fn a_strangers_transaction_that_hides_whether_ours_is_open_is_waited_for_but_not_for_ever() {
+        let known = known(Some(r#"{"orders":{"0":[110,120]}}"#), Outcome::Aborted);
+        let (mut ended, mut stays, start) = (look(known.clone()), look(known), Instant::now());
+        for look in [&mut ended, &mut stays] {
+            expect(&look.see(&undecided_at(&[(0, 100, 160)]), start), None);
+            assert_eq!(look.waits_for(), Some(&place(0)));
+        }
+        expect(&ended.see(&undecided_at(&[(0, 150, 160)]), start + OPEN_FOR), Some(&[(0, Outcome::Aborted)]));
+        expect(&stays.see(&undecided_at(&[(0, 100, 160)]), start + STRANGER_FOR / 2), None);
+        expect(&stays.see(&undecided_at(&[(0, 100, 160)]), start + STRANGER_FOR), Some(&[(0, Outcome::Committed)]));
+    }
+
+    #[test]
+    fn what_was_committed_ends_in_a_transaction_of_its_own_for_each_topic() {
+        let open = [("a", 0, Outcome::Committed), ("b", 0, Outcome::Aborted), ("b", 1, Outcome::Committed)];
+        let open = open.map(|(topic, partition, outcome)| ((topic.to_owned(), partition), outcome)).into();
+        let all: Vec<_> = Cover::all(open).into_iter().map(|cover| (cover.partitions, cover.outcome)).collect();
+        let expected = [("b", 0, Outcome::Aborted), ("a", 0, Outcome::Committed), ("b", 1, Outcome::Committed)];
+        let expected = expected.map(|(topic, partition, outcome)| (vec![(topic.to_owned(), partition)], outcome));
+        assert_eq!(all, expected);
     }
 
     #[test]
@@ -325,6 +489,6 @@ mod tests {
             list(&[(0, Offset::Offset(7)), (1, Offset::Offset(7)), (2, Offset::Offset(0)), (3, Offset::Invalid)]);
         let decided =
             list(&[(0, Offset::Offset(7)), (1, Offset::Offset(6)), (2, Offset::Offset(0)), (3, Offset::Offset(1))]);
-        assert_eq!(undecided(&ends, &decided), [(("orders".to_owned(), 1), 6)].into());
+        assert_eq!(undecided(&ends, &decided), undecided_at(&[(1, 6, 7)]));
     }
 }

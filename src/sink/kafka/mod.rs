@@ -218,6 +218,9 @@ impl Sink for KafkaSink {
             Ok(at) => at,
             Err(outcome) => return outcome,
         };
+        if let Err(failure) = self.may_write(at) {
+            return Enqueue::Blocked(failure);
+        }
         if self.partitions.in_flight().records == 0 {
             self.now = Instant::now();
             self.hear();

@@ -12,7 +12,7 @@
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
 use super::context::Context;
-use super::cover::{Cover, Found, Known, Look, Outcome};
+use super::cover::{Cover, Found, Known, Look, Open, Outcome, Place};
 use super::listed::Listed;
 use super::progress::{self, First, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
@@ -22,6 +22,7 @@ use crate::sink::{Failure, FailureClass, Own, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often Kafka is asked for a sign of life while its coordinator gives none.
@@ -52,6 +53,11 @@ pub(super) struct Transactions {
     written: Written,
     /// The cluster has one broker, for all that is known.
     is_alone: bool,
+    /// What was open there was to be aborted, and nothing was committed since.
+    aborted: BTreeSet<Place>,
+    /// These had no leader when it was looked for what is open, and whether they have one again: nothing is written there before it was
+    /// looked once more.
+    leaderless: BTreeMap<Place, bool>,
 }
 
 #[derive(Default)]
@@ -133,12 +139,24 @@ impl Transactions {
         }
     }
 
+    /// It was looked for what is open: what is to be ended now.
+    fn found(&mut self, open: Open) -> Vec<Cover> {
+        let Open { places, leaderless } = open;
+        let aborted = places.iter().filter(|(_, outcome)| *outcome == Outcome::Aborted).map(|(place, _)| place.clone());
+        self.aborted.extend(aborted);
+        self.leaderless = leaderless.into_iter().map(|place| (place, false)).collect();
+        Cover::all(places)
+    }
+
     /// A producer for the name that was taken over last, and what has to be done with it again.
     pub(super) fn restart(&mut self, settings: &Settings) -> Result<Option<BaseProducer<Context>>, Failure> {
         self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
         let producer = settings.transactional(name).map_err(|error| client(error.to_string()))?;
         self.phase = Phase::Initializing;
+        // All of that is looked at again.
+        self.aborted.clear();
+        self.leaderless.clear();
         Ok(Some(producer))
     }
 }
@@ -226,7 +244,11 @@ impl KafkaSink {
                     let reason = reading.wait_for(first.key);
                     return Ok(self.goes_on(Phase::Reading(reading, outcome), &reason, true));
                 };
-                let cover = Cover::new(vec![(TOPIC.to_owned(), PARTITION)], its);
+                let place = (TOPIC.to_owned(), PARTITION);
+                if let Some(transactions) = self.transactions.as_mut().filter(|_| its == Outcome::Aborted) {
+                    transactions.aborted.insert(place.clone());
+                }
+                let cover = Cover::new(vec![place], its);
                 let next = Box::new(Next::Reading(reading, its));
                 Ok(self.goes_on(Phase::Covering(vec![cover], next), COVERING, true))
             }
@@ -237,12 +259,11 @@ impl KafkaSink {
                 if topics.is_empty() {
                     return Ok(self.is_ours(kept, owner));
                 }
-                // Of several brokers another one writes the markers: what is open there, even before that, is a stranger's.
-                let own = kept.get(&owner.key).filter(|_| transactions.is_alone);
-                let committed = own.and_then(|value| value.written.clone());
+                let committed = kept.get(&owner.key).and_then(|value| value.written.clone());
                 // What is behind that has no progress of its own. Who does not say how far it wrote wrote all of it.
                 let otherwise = if committed.is_some() { Outcome::Aborted } else { outcome };
-                let look = Look::new(&self.settings, topics.clone(), Known { committed, otherwise });
+                let known = Known { committed, aborted: BTreeSet::new(), otherwise, is_alone: transactions.is_alone };
+                let look = Look::new(&self.settings, topics.clone(), known);
                 Ok(self.goes_on(Phase::Looking(Box::new(look), kept), LOOKING, true))
             }
         }
@@ -250,9 +271,17 @@ impl KafkaSink {
 
     fn look(&mut self, mut look: Box<Look>, kept: Kept) -> Result<Own, Failure> {
         match look.look()? {
-            Found::Nothing { answered } => Ok(self.goes_on(Phase::Looking(look, kept), LOOKING, answered)),
-            Found::Open(partitions) => {
-                Ok(self.goes_on(Phase::Covering(Cover::all(partitions), Box::new(Next::Idle(kept))), COVERING, true))
+            Found::Nothing { answered } => {
+                let stranger = |(topic, partition): &Place| {
+                    format!("waiting for another's transaction in partition {partition} of topic {topic} to end")
+                };
+                let reason = look.waits_for().map_or_else(|| LOOKING.to_owned(), stranger);
+                Ok(self.goes_on(Phase::Looking(look, kept), &reason, answered))
+            }
+            Found::Open(open) => {
+                let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
+                let covers = transactions.found(open);
+                Ok(self.goes_on(Phase::Covering(covers, Box::new(Next::Idle(kept))), COVERING, true))
             }
         }
     }
@@ -306,7 +335,8 @@ impl KafkaSink {
         let Some(transactions) = &mut self.transactions else { return };
         let mut topics = transactions.listed.topics().clone();
         topics.insert(TOPIC.to_owned());
-        let known = Known { committed: None, otherwise: Outcome::Committed };
+        let (aborted, is_alone) = (transactions.aborted.clone(), transactions.is_alone);
+        let known = Known { committed: None, aborted, otherwise: Outcome::Committed, is_alone };
         let look = Look::new(&self.settings, topics, known);
         (transactions.phase, transactions.asked) = (Phase::Marking(Marking::Look(Box::new(look))), None);
     }
@@ -324,7 +354,7 @@ impl KafkaSink {
                     transactions.asked = (!answered).then(Instant::now);
                     return Ok(());
                 }
-                Found::Open(partitions) => Phase::Marking(Marking::Cover(Cover::all(partitions))),
+                Found::Open(open) => Phase::Marking(Marking::Cover(transactions.found(open))),
             },
             Phase::Marking(Marking::Cover(covers)) => {
                 if let Some(cover) = covers.last_mut() {
@@ -359,6 +389,50 @@ impl KafkaSink {
         );
         let (class, reason) = (FailureClass::Environment, failure::reason(self.producer.context().trouble_code()));
         is_marking.then_some(Failure { class, reason, text })
+    }
+
+    /// Whether a record may go to the partition of this number: one that had no leader when it was looked for what is open may have
+    /// something that nothing must end but a cover. It is looked again from the beginning, since a transaction may be open here.
+    #[inline]
+    pub(super) fn may_write(&mut self, at: u32) -> Result<(), Failure> {
+        if self.transactions.as_ref().is_none_or(|transactions| transactions.leaderless.is_empty()) {
+            return Ok(());
+        }
+        self.was_looked_at(at)
+    }
+
+    #[cold]
+    fn was_looked_at(&mut self, at: u32) -> Result<(), Failure> {
+        let Some(place) = self.partitions.place(at) else { return Ok(()) };
+        let (topic, partition) = (self.topics.name(place.topic).to_owned(), place.partition);
+        let place = (topic.clone(), partition);
+        let is_due = |transactions: &mut Transactions| {
+            let has_leader = transactions.leaderless.get(&place).copied()?;
+            let is_due = !has_leader && transactions.asked.is_none_or(|at| at.elapsed() >= ALIVE_EVERY);
+            transactions.asked = if is_due { Some(Instant::now()) } else { transactions.asked };
+            Some((has_leader, is_due))
+        };
+        let Some((mut has_leader, is_due)) = self.transactions.as_mut().and_then(is_due) else { return Ok(()) };
+        if is_due {
+            has_leader = self.has_leader(&topic, partition);
+            if let Some(transactions) = &mut self.transactions {
+                transactions.leaderless.insert(place, has_leader);
+            }
+        }
+        let (text, reason) = (format!("partition {partition} of topic {topic}"), failure::reason(None));
+        Err(if has_leader {
+            client(format!("{text} has a leader again: looking for what is still open in it"))
+        } else {
+            Failure { class: FailureClass::Environment, reason, text: format!("{text} has no leader") }
+        })
+    }
+
+    fn has_leader(&self, topic: &str, partition: i32) -> bool {
+        let metadata = self.producer.client().fetch_metadata(Some(topic), SLICE);
+        metadata.is_ok_and(|metadata| {
+            let partitions = metadata.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions);
+            partitions.into_iter().any(|it| it.id() == partition && it.leader() >= 0)
+        })
     }
 
     /// Everything is taken over.
@@ -410,6 +484,8 @@ impl KafkaSink {
             Ok(()) => {
                 if let Some(transactions) = &mut self.transactions {
                     transactions.phase = Phase::Idle;
+                    // It could begin only because what was before it is marked, or has been looked for.
+                    transactions.aborted.clear();
                 }
                 self.producer.context().recovered();
                 Ok(true)
