@@ -452,7 +452,7 @@ impl KafkaSink {
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
                 let (partitions, topics) = (&self.partitions, &self.topics);
                 let named = |at| partitions.place(at).map(|place| (topics.name(place.topic), place.partition));
-                let written = transactions.written.header(named);
+                let written = transactions.written.header(self.settings.request_bytes(), named);
                 let header = Header { key: written::HEADER, value: written.as_deref() };
                 let headers = OwnedHeaders::new().insert(header);
                 let record = record.key(key).payload(value).partition(PARTITION).headers(headers);

@@ -65,8 +65,9 @@ impl Written {
         }
     }
 
-    /// The header's value; `None`: there is too much to say. `name`: of a partition's topic, and its number there.
-    pub(super) fn header<'a>(&self, name: impl Fn(u32) -> Option<(&'a str, i32)>) -> Option<String> {
+    /// The header's value; `None`: there is too much to say, also for a record of `most` bytes. `name`: of a partition's topic, and its
+    /// number there.
+    pub(super) fn header<'a>(&self, most: u64, name: impl Fn(u32) -> Option<(&'a str, i32)>) -> Option<String> {
         let mut topics: BTreeMap<&str, BTreeMap<i32, (i64, i64)>> = BTreeMap::new();
         for at in &self.touched {
             let ((topic, partition), span) = (name(*at)?, self.spans.get(*at as usize)?);
@@ -74,7 +75,8 @@ impl Written {
                 topics.entry(topic).or_default().insert(partition, (span.first, span.last));
             }
         }
-        serde_json::to_string(&topics).ok().filter(|text| text.len() <= MOST_BYTES)
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(MOST_BYTES);
+        serde_json::to_string(&topics).ok().filter(|text| text.len() <= most)
     }
 }
 
@@ -116,6 +118,8 @@ impl Ends {
 mod tests {
     use super::*;
 
+    const ROOM: u64 = 500_000;
+
     #[test]
     fn a_header_says_between_which_offsets_each_partition_was_written() {
         let names = |at: u32| [("orders", 0), ("orders", 3), ("payments", 1)].get(at as usize).copied();
@@ -123,8 +127,9 @@ mod tests {
         for (at, to) in [(2, 12), (0, 1040), (0, 1041), (1, 977), (0, 1039)] {
             written.arrived(at, to);
         }
-        let header = written.header(names).unwrap();
+        let header = written.header(ROOM, names).unwrap();
         assert_eq!(header, r#"{"orders":{"0":[1039,1041],"3":[977,977]},"payments":{"1":[12,12]}}"#);
+        assert_eq!(written.header(20, names), None, "a client that sends short records sends this one");
         let ends = Ends::read(header.as_bytes()).unwrap();
         let stands = |topic: &str, partition, offset| ends.stands(&(topic.to_owned(), partition), offset, 2000);
         assert_eq!(
@@ -135,9 +140,9 @@ mod tests {
         let recreated = |end| ends.stands(&("orders".to_owned(), 0), 1039, end);
         assert_eq!((recreated(1041), recreated(1042)), (Stands::Elsewhere, Stands::First));
         written.clear();
-        assert_eq!(written.header(names).unwrap(), "{}");
+        assert_eq!(written.header(ROOM, names).unwrap(), "{}");
         written.arrived(1, 1000);
-        assert_eq!(written.header(names).unwrap(), r#"{"orders":{"3":[1000,1000]}}"#);
+        assert_eq!(written.header(ROOM, names).unwrap(), r#"{"orders":{"3":[1000,1000]}}"#);
     }
 
     #[test]
@@ -145,15 +150,15 @@ mod tests {
         let mut written = Written::default();
         written.arrived(0, -1001);
         let orders = |_| Some(("orders", 0));
-        assert_eq!(written.header(orders).unwrap(), "{}");
+        assert_eq!(written.header(ROOM, orders).unwrap(), "{}");
         written.arrived(0, 7);
-        let header = written.header(orders).unwrap();
+        let header = written.header(ROOM, orders).unwrap();
         assert_eq!(header, r#"{"orders":{"0":[-1,7]}}"#);
         let ends = Ends::read(header.as_bytes()).unwrap();
         let stands = [6, 7, 8].map(|at| ends.stands(&("orders".to_owned(), 0), at, 100));
         assert_eq!(stands, [Stands::Before, Stands::Before, Stands::Elsewhere]);
         (0..10_000).for_each(|at| written.arrived(at, 1_000_000));
-        assert_eq!(written.header(|at| Some(("orders", i32::try_from(at).unwrap()))), None);
+        assert_eq!(written.header(ROOM, |at| Some(("orders", i32::try_from(at).unwrap()))), None);
         assert_eq!(Ends::read(b"no"), None);
     }
 }
