@@ -188,6 +188,20 @@ pub enum CommandError {
         /// What would happen.
         reasons: Vec<String>,
     },
+    /// Rows that were deleted would not have been inserted again.
+    #[error(
+        "rows of {table} are not moved: {lacks} of {rows} rows were deleted and not inserted again, so this chunk was rolled back"
+    )]
+    NotPutBack {
+        /// `schema.table`.
+        table: String,
+        /// Rows that were deleted.
+        rows: u64,
+        /// Those that did not come back.
+        lacks: u64,
+        /// Triggers on its rows.
+        triggers: Vec<String>,
+    },
     /// The partitions are none that can be pruned as a whole.
     #[error("{table} cannot be pruned by partitions: {why}")]
     NoPartitions {
@@ -335,6 +349,7 @@ impl CommandError {
             | Self::OtherBackfill { .. }
             | Self::BadRow(_)
             | Self::Fires { .. }
+            | Self::NotPutBack { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::DeadLetters(_)
             | Self::Interrupted
@@ -407,6 +422,10 @@ impl CommandError {
             Self::ArchiveLacks { archive, column, .. } => {
                 format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
             }
+            Self::NotPutBack { triggers, .. } => format!(
+                "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Leave the rows out with --where, or disable it meanwhile",
+                triggers.join(", ")
+            ),
             Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
             Self::CheckFailed { .. } => "each line above says what fixes it".to_owned(),
             Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),

@@ -8,6 +8,7 @@
 //! In: a table, which rows, in what order. Out: what would be done, or with `apply` what was. The rows keep every value, their ids
 //! too; generated columns compute themselves. They are listed once, before the first is moved: a condition that moved rows meet again
 //! cannot make it go round. A row that changed after it was listed stays as it is.
+//! Invariant: a chunk of which not every row that was deleted was inserted again is rolled back.
 
 use super::error::CommandError;
 use super::output::{number, shell_quoted, typed as sql_typed};
@@ -221,12 +222,25 @@ fn move_all(
         let sql = format!(
             "{}, moved AS ({} RETURNING t.*),
              put AS (INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM moved AS t ORDER BY {order} RETURNING 1)
-             SELECT count(*) FROM put",
+             SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM put)",
             listed::locked(&from, &target.id, &places, false, None),
             listed::delete(&from)
         );
-        let rows = connection.query_within(&sql, listed::PATIENCE)?;
-        moved += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
+        let rows = connection.query_within(&format!("BEGIN; {sql}"), listed::PATIENCE)?;
+        let count = |at| rows.first().and_then(|row| row.parse::<u64>(at)).unwrap_or_default();
+        let (deleted, put) = (count(0), count(1));
+        if put != deleted {
+            connection.query("ROLLBACK")?;
+            let (table, triggers) = (target.name.to_string(), target.shape.triggers.clone());
+            return Err(CommandError::NotPutBack {
+                table,
+                rows: deleted,
+                lacks: deleted.saturating_sub(put),
+                triggers,
+            });
+        }
+        connection.query("COMMIT")?;
+        moved += put;
         seen += places.len() as u64;
         progress.at(seen);
     }

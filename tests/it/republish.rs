@@ -84,6 +84,25 @@ fn triggers_foreign_keys_and_partitions_need_force_and_are_named_before() {
     assert_eq!(lane.connect().query("SELECT FROM fired", &[]).unwrap().len(), 1);
 }
 
+/// Moved, it would be gone.
+#[test]
+fn a_row_that_a_trigger_does_not_let_in_again_stays_with_its_chunk() {
+    let lane = with_old_rows(
+        OUTBOX,
+        "INSERT INTO outbox SELECT n::text, 'order', 'k', 't', '{}' FROM generate_series(1, 6) AS n",
+    );
+    lane.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN IF NEW.id = '4' THEN RETURN NULL; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER guard BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let _relay = lane.streaming(&[]);
+    let (code, text) = republished(&lane, &["--table", "outbox", "--chunk", "2", "--apply", "--force"]);
+    assert_eq!(lane.connect().query("SELECT FROM outbox", &[]).unwrap().len(), 6, "{text}");
+    assert!(code == 2 && text.contains("1 of 2 rows") && text.contains("guard on outbox"), "{text}");
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+}
+
 #[test]
 fn without_a_slot_or_a_publication_that_carries_them_no_row_is_touched() {
     let lane = with_old_rows(OUTBOX, "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
