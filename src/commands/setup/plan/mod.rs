@@ -517,8 +517,9 @@ fn more_flags(request: &Request) -> String {
     flags
 }
 
+/// As comments for `psql`, which ends one at a carriage return as well.
 pub(super) fn comment_lines(text: &str) -> String {
-    text.lines().flat_map(|line| ["-- ", line, "\n"]).collect()
+    text.trim_end_matches(['\r', '\n']).split(['\r', '\n']).flat_map(|line| ["-- ", line, "\n"]).collect()
 }
 
 #[cfg(test)]

@@ -308,6 +308,16 @@ fn a_script_is_sql_and_comments_and_says_what_comes_next() {
     assert!(sql.starts_with("ALTER SYSTEM") && sql.contains("walrelay slot: orders"));
 }
 
+/// `psql` ends a comment at either, and runs what follows: SQL, and commands of its own.
+#[test]
+fn a_name_with_a_carriage_return_does_not_leave_its_comment() {
+    let request = request(&["\"out\r\\! echo box\""]);
+    let facts = complete(&request);
+    let plan = plan(&request, &facts).unwrap();
+    let text = script(&request, &facts, &plan, &["public.a\r\nDROP TABLE b; holds 2 rows\r\r\n".to_owned()]);
+    assert!(text.split(['\r', '\n']).all(|line| line.is_empty() || line.starts_with("--")), "{text:?}");
+}
+
 #[test]
 fn an_empty_plan_is_a_script_of_comments() {
     let request = request(&[]);
