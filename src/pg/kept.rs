@@ -76,7 +76,12 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>),
 /// # Errors
 /// The connection broke, or the server takes no writes.
 pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
-    connection.query(&format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"))?;
+    // It has to survive a crash of the server, whatever the role's default is: the slot's position does.
+    connection.query(&format!(
+        "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
+          WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+         SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
+    ))?;
     let (place, mut kept) = match notes(connection, slot, Of::Own)?.into_iter().next() {
         Some((place, kept)) => (Some(place), kept.unwrap_or_default()),
         None => (None, Kept::default()),

@@ -6,7 +6,7 @@ use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane, binary, ended, hint};
+use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
 
 /// With a column that says how old a row is.
 const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
@@ -359,6 +359,24 @@ fn rows_that_were_skipped_or_whose_payload_is_in_no_topic_stay() {
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--timeout", "1ms"]);
     assert!(code == 1 && text.contains("has not confirmed"), "{text}");
     lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+/// The slot's position does, which the server writes down by itself.
+#[test]
+fn what_is_recorded_of_a_skipped_row_survives_a_crash_of_the_server() {
+    let settings = [("wal_writer_delay", "10s"), ("synchronous_commit", "off")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let mut server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(AGED, "outbox");
+    let mut relay = lane.streaming(&["--on-bad-row=skip"]);
+    let skipped = old(&["skipped"]).replace("'order'", "'no topic'");
+    lane.sql(&format!("SET synchronous_commit = on; {skipped}"));
+    wait_log(&relay, "row not published");
+    relay.kill9().unwrap();
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let notes = lane.connect().query("SELECT FROM pg_largeobject_metadata", &[]).unwrap();
+    assert_eq!(notes.len(), 1);
 }
 
 #[test]
