@@ -379,6 +379,18 @@ fn what_is_recorded_of_a_skipped_row_survives_a_crash_of_the_server() {
     assert_eq!(notes.len(), 1);
 }
 
+/// A cast to text would take them off, and the slot does not.
+#[test]
+fn a_row_that_was_skipped_stays_though_its_id_ends_with_blanks() {
+    let lane = proven(Lane::with(&AGED.replace("id text", "id char(9)"), "outbox"));
+    let _relay = lane.streaming(&["--on-bad-row=skip"]);
+    lane.sql(&old(&["1", "skipped"]).replace("'skipped', 'order'", "'skipped', 'no topic'"));
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows that the relay skipped"), "{text}");
+    assert_eq!(left(&lane), ["skipped  "]);
+}
+
 #[test]
 fn children_by_inheritance_that_are_not_published_stay() {
     let lane = proven(Lane::with(AGED, "outbox"));

@@ -81,7 +81,12 @@ impl Proof {
         const BYTEA: u32 = 17;
         let column = format!("{row}{}", identifier(&target.id));
         let is_bytea = target.shape.columns.iter().any(|column| column.name == target.id && column.type_id == BYTEA);
-        let text = if is_bytea { format!("pg_catalog.encode({column}, 'escape')") } else { format!("{column}::text") };
+        // As the slot has it: a cast to text would take the blanks off a char(n).
+        let text = if is_bytea {
+            format!("pg_catalog.encode({column}, 'escape')")
+        } else {
+            format!("pg_catalog.concat({column})")
+        };
         let ids: Vec<String> = self.kept.iter().map(|id| literal(id)).collect();
         (!ids.is_empty()).then(|| format!("pg_catalog.left({text}, {}) IN ({})", kept::COMPARED, ids.join(", ")))
     }
