@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::{self, Postgres, default_major};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
@@ -461,6 +461,64 @@ fn partitions_that_are_not_published_stay() {
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--table", "outbox_a"]);
     assert!(code == 0 && text.contains("1 rows deleted"), "{text}");
     assert_eq!(left(&lane), ["b"]);
+}
+
+/// Nobody has received these: the publication had only the tables that they were not in.
+#[test]
+fn rows_that_a_partition_had_when_it_was_attached_stay() {
+    for via_root in ["true", "false"] {
+        let lane = Lane::empty();
+        lane.sql(&format!("{} PARTITION BY LIST (id)", AGED.replace("text PRIMARY KEY", "text")));
+        lane.publish("outbox");
+        lane.sql(&format!("ALTER PUBLICATION {} SET (publish_via_partition_root = {via_root})", lane.name));
+        lane.make_slot();
+        let lane = proven(lane);
+        lane.sql("CREATE TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a'); CREATE TABLE outbox_b (LIKE outbox INCLUDING DEFAULTS)");
+        lane.sql(&old(&["b0"]).replace("INTO outbox", "INTO outbox_b"));
+        lane.sql("ALTER TABLE outbox ATTACH PARTITION outbox_b FOR VALUES IN ('b0', 'b1')");
+        lane.sql(&old(&["a", "b1"]));
+        let _relay = lane.streaming(&["--table", "outbox"]);
+        assert_eq!(lane.ids("order"), ["a", "b1"]);
+        let (_, text) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
+        assert!(text.contains("public.outbox: 2 rows are older"), "{text}");
+        let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+        assert!(code == 0 && text.contains("2 rows deleted"), "{text}");
+        assert_eq!(left(&lane), ["b0"], "{text}");
+        assert!(text.contains("1 rows stay that outbox_b had before") && text.contains("republish"), "{text}");
+        // What is printed publishes them, and they may go.
+        let clause = text.split("--where ").nth(1).and_then(|rest| rest.split(" --apply").next()).unwrap();
+        let clause = clause.trim_matches('\'').replace("'\\''", "'");
+        let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+        let more = ["--table", "public.outbox", "--where", &clause, "--apply", "--force"];
+        let output = Command::new(binary()).arg("republish").args(place).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(lane.ids("order"), ["a", "b1", "b0"]);
+        let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+        assert!(code == 0 && text.contains("1 rows deleted") && !text.contains("stay"), "{text}");
+    }
+}
+
+#[test]
+fn rows_that_a_table_had_when_it_came_into_a_published_schema_stay() {
+    if default_major() < 15 {
+        return;
+    }
+    let lane = Lane::empty();
+    lane.sql(&format!(
+        "CREATE SCHEMA events; {}; CREATE PUBLICATION {} FOR TABLES IN SCHEMA events WITH (publish = 'insert')",
+        AGED.replace("outbox", "events.other"),
+        lane.name
+    ));
+    lane.make_slot();
+    let lane = proven(lane);
+    lane.sql(&format!("{AGED}; {}; ALTER TABLE outbox SET SCHEMA events", old(&["before"])));
+    lane.sql(&old(&["after"]).replace("INTO outbox", "INTO events.outbox"));
+    let _relay = lane.streaming(&[]);
+    assert_eq!(lane.ids("order"), ["after"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("events.outbox: 1 rows deleted"), "{text}");
+    let left = lane.connect().query("SELECT id FROM events.outbox", &[]).unwrap();
+    assert_eq!(left.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["before"]);
 }
 
 #[test]

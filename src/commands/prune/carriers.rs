@@ -6,6 +6,7 @@
 //! shards changes the publications in the transaction from which on their slots carry no new row ([`crate::commands::setup`]): whoever
 //! finds them unchanged has listed no row that another slot carries.
 
+use super::joined::Joined;
 use super::proof::{self, Proof};
 use crate::commands::error::CommandError;
 use crate::commands::target::{self, OutboxPlace, Target};
@@ -69,6 +70,11 @@ impl Carriers {
             });
         }
         all.ok_or_else(|| proof::missing(&self.whole, "there is no slot"))
+    }
+
+    /// What came to a table later than `proof` tells of.
+    pub(super) fn joined(&self, connection: &mut Connection, table: u32, proof: &Proof) -> Result<Joined, pg::Error> {
+        Joined::look(connection, self.places().map(|place| place.publication.as_str()), table, proof.since())
     }
 
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.

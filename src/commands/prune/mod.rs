@@ -17,6 +17,7 @@
 
 mod age;
 mod carriers;
+mod joined;
 mod partitions;
 mod proof;
 
@@ -29,10 +30,11 @@ use super::{TypedFlags, listed};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
 use crate::supervise::RunError;
 use age::Age;
 use carriers::Carriers;
+use joined::Joined;
 use proof::Proof;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -142,8 +144,13 @@ fn once(
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
     let carriers = Carriers::look(&mut connection, &request.place)?;
-    let tables = tables(&mut connection, request, &carriers)?;
+    let mut tables = tables(&mut connection, request, &carriers)?;
     let proof = if request.force { None } else { Some(carriers.proof(&mut connection)?) };
+    if let Some(proof) = &proof {
+        for table in &mut tables {
+            table.joined = carriers.joined(&mut connection, table.target.shape.oid, proof)?;
+        }
+    }
     connection.query(LOCK_PATIENCE)?;
     let mut round = Round { connection, request, carriers, proof, typed, notes, stop };
     for table in &tables {
@@ -163,6 +170,8 @@ struct Table {
     age: Age,
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
     shared: Option<String>,
+    /// What came to it later, with rows of its own.
+    joined: Joined,
 }
 
 fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -> Result<Vec<Table>, CommandError> {
@@ -194,7 +203,7 @@ fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -
                 why: "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
             });
         }
-        Ok(Table { target, age, shared })
+        Ok(Table { target, age, shared, joined: Joined::default() })
     };
     targets.into_iter().map(table).collect()
 }
@@ -224,6 +233,7 @@ impl Round<'_> {
         let total = listed::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
         let mut deleted = 0;
         if total > 0 {
+            self.nothing_joined(table)?;
             self.confirmed()?;
             deleted = self.delete(table, archive.as_deref(), total)?;
         }
@@ -252,8 +262,9 @@ impl Round<'_> {
     /// As SQL, which rows are to stay; `None`: none.
     fn keeps(&self, table: &Table) -> Option<String> {
         let keeps = self.proof.as_ref()?.keeps(&table.target, &table.age);
-        let of_none = table.shared.as_ref().map(|shared| format!(" OR ({shared}) IS NOT TRUE"));
-        Some(format!("{keeps}{}", of_none.unwrap_or_default()))
+        let of_none = table.shared.as_ref().map(|shared| format!("({shared}) IS NOT TRUE"));
+        let more: Vec<String> = [keeps].into_iter().chain(of_none).chain(table.joined.before()).collect();
+        Some(more.join(" OR "))
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -285,21 +296,49 @@ impl Round<'_> {
         }
         let clause = proof.lacks(&table.age);
         let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.rows());
-        if self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
-            return Ok(());
+        if !self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
+            writeln!(
+                out,
+                "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
+                table.target.name,
+                self.republish(table, &clause)
+            )?;
         }
-        let publish = format!(
-            "walrelay republish --table {} --where {} --apply",
-            shell_quoted(&sql_typed(&table.target.name)),
-            shell_quoted(&clause)
+        self.unproven_of_joined(table, &older, out)
+    }
+
+    /// Says what stays because it may be from before its partition was attached.
+    fn unproven_of_joined(&mut self, table: &Table, older: &str, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(before) = table.joined.before() else { return Ok(()) };
+        let sql = format!(
+            "SELECT tableoid, tableoid::regclass::text, count(*) FROM {} WHERE {older} AND {before} GROUP BY 1 ORDER BY 2",
+            table.target.rows()
         );
-        writeln!(
-            out,
-            "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
-            table.target.name,
-            self.typed.complete(&publish)
-        )?;
+        for row in self.connection.query_within(&sql, listed::PATIENCE)? {
+            let name = row.text(1).unwrap_or_default();
+            let rows: u64 = row.parse(2).unwrap_or_default();
+            let before = row.parse(0).and_then(|oid| table.joined.before_of(oid)).unwrap_or_default();
+            let clause = format!("tableoid = {}::regclass AND {before}", literal(name));
+            writeln!(
+                out,
+                "{}: {} rows stay that {name} had before it was attached, or moved into a published schema. To publish those that never were: {}; to delete those that were: --force",
+                table.target.name,
+                number(rows),
+                self.republish(table, &clause)
+            )?;
+        }
         Ok(())
+    }
+
+    /// What publishes these rows of a table.
+    fn republish(&self, table: &Table, clause: &str) -> String {
+        let force = if table.target.shape.partitioned { " --force" } else { "" };
+        let publish = format!(
+            "walrelay republish --table {} --where {} --apply{force}",
+            shell_quoted(&sql_typed(&table.target.name)),
+            shell_quoted(clause)
+        );
+        self.typed.complete(&publish)
     }
 
     /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was passed over.
@@ -344,6 +383,16 @@ impl Round<'_> {
             Some(proof) => proof.look_again(&mut self.connection, self.carriers.places()),
             None => Ok(()),
         }
+    }
+
+    /// Sees that nothing came to the table between the look at it and the list, which may have its rows.
+    fn nothing_joined(&mut self, table: &Table) -> Result<(), CommandError> {
+        let Some(proof) = &self.proof else { return Ok(()) };
+        let now = self.carriers.joined(&mut self.connection, table.target.shape.oid, proof)?;
+        if table.joined.has_all_of(&now) {
+            return Ok(());
+        }
+        Err(CommandError::Changed { publication: self.carriers.first().publication.clone() })
     }
 
     /// As SQL, which rows of `row` the relay has passed over; `None`: it has passed over none.

@@ -27,6 +27,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     let key = key(round, table)?;
     let age = duration(round.request.older_than);
     let old = old(round, table)?;
+    round.nothing_joined(table)?;
     if round.request.dry_run {
         for name in &old {
             writeln!(out, "{}: partition {name} is older than {age} by {key}", table.target.name)?;

@@ -75,6 +75,11 @@ impl Proof {
         Self { seconds: self.seconds.max(other.seconds), xid: self.xid.max(other.xid), ..self }
     }
 
+    /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
+    pub(super) const fn since(&self) -> Option<u64> {
+        self.xid
+    }
+
     /// As SQL, whether the relay has passed a row over; `None`: it has passed over none. `row`: what the row is called there, and a dot, or
     /// nothing.
     pub(super) fn passed_over(&self, target: &Target, row: &str) -> Option<String> {

@@ -1,0 +1,155 @@
+//! Rows that a table had before the publication had the table: those of a partition that was attached later, and of a table that was moved
+//! into a published schema later.
+//!
+//! In: a table that is pruned, its publication. Out: which of its partitions came in that way since the mark, and as SQL, which rows may be
+//! from before. Neither changes the publication, so that its mark does not tell.
+//!
+//! | came in by | what tells since when | what tells that it was so from the beginning |
+//! |---|---|---|
+//! | `ATTACH PARTITION` | the row in `pg_inherits` | a column whose row in `pg_attribute` is as old as those of the system columns: attaching rewrites that of each column |
+//! | `SET SCHEMA` | the row in `pg_depend` that ties it to its schema | that row is as old as those of the system columns |
+//!
+//! "As old" is the same transaction and the same command. A partition of which nothing tells that it was one from the beginning counts as
+//! attached when `pg_inherits` says so: then the rows of older transactions stay for nothing.
+//!
+//! Invariant: with such a transaction known, only rows of younger transactions are proven. Those of the transaction itself are not, nor those of
+//! an older one that inserted them after it.
+//!
+//! # Limit
+//!
+//! A transaction has its number from its first write. One that attaches a table long after that may be older than rows that others have
+//! inserted into the table meanwhile, before it was attached. These look as if they had come later.
+//!
+//! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
+
+use crate::pg::{self, Connection, Row, catalog, literal};
+use std::collections::BTreeMap;
+
+/// The first version that publishes whole schemas.
+const SCHEMAS: u32 = 150_000;
+
+/// Whether a catalogue's row (`of`) of the table `oid` is as old as the table itself, as SQL.
+fn is_as_old(of: &str, oid: &str) -> String {
+    format!(
+        "EXISTS (SELECT FROM pg_catalog.pg_attribute AS s
+                  WHERE s.attrelid = {oid} AND s.attnum = -1 AND s.xmin = {of}.xmin AND s.cmin = {of}.cmin)"
+    )
+}
+
+/// The tables with rows that came in later, by `pg_class.oid`, and the transaction (the lower 32 bits) that each came in by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Joined(BTreeMap<u32, String>);
+
+impl Joined {
+    /// Those of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago to be told.
+    /// `publications`: those whose slots carry the rows.
+    pub(super) fn look<'a>(
+        connection: &mut Connection,
+        publications: impl Iterator<Item = &'a str>,
+        table: u32,
+        since: Option<u64>,
+    ) -> Result<Self, pg::Error> {
+        let schemas = catalog::server(connection)?.version >= SCHEMAS;
+        let names: Vec<String> = publications.map(literal).collect();
+        let rows = connection.query(&sql(&names.join(", "), table, since, schemas))?;
+        let one = |row: &Row| Some((row.parse(0)?, row.text(1)?.to_owned()));
+        // The youngest comes last, and counts.
+        Ok(Self(rows.iter().filter_map(one).collect()))
+    }
+
+    /// As SQL, whether a row may be from before; `None`: there is none of that kind.
+    pub(super) fn before(&self) -> Option<String> {
+        let entries: Vec<String> = self.0.iter().map(|(oid, xid)| format!("\"{oid}\":\"{xid}\"")).collect();
+        let map = format!("'{{{}}}'::jsonb", entries.join(","));
+        (!entries.is_empty()).then(|| {
+            format!(
+                "(({map} ? tableoid::oid::text) AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
+            )
+        })
+    }
+
+    /// Whether everything that came later is known here.
+    pub(super) fn has_all_of(&self, later: &Self) -> bool {
+        later.0.iter().all(|(oid, xid)| self.0.get(oid) == Some(xid))
+    }
+
+    /// The same as [`Joined::before`], of one table alone.
+    pub(super) fn before_of(&self, oid: u32) -> Option<String> {
+        let xid = self.0.get(&oid)?;
+        Some(format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"))
+    }
+}
+
+/// Walks from each leaf up to where it is clear that the publication has its rows: behind `table` itself, and a member of the publication.
+fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> String {
+    let in_schema = if schemas {
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace AS n JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.pnnspid
+                  WHERE n.pnpubid = p.oid AND c.oid = up.node)"
+    } else {
+        "false"
+    };
+    let named =
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_rel AS m WHERE m.prpubid = p.oid AND m.prrelid = up.node)";
+    let came_later =
+        since.map_or_else(|| "age(xmin) >= 0".to_owned(), |xid| format!("NOT {}", catalog::older_than(xid)));
+    format!(
+        "WITH RECURSIVE up (leaf, node, passed) AS (
+             SELECT l.oid, l.oid, l.oid = {table}::oid
+               FROM (SELECT {table}::oid UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree({table}) WHERE isleaf) AS l (oid)
+              UNION ALL
+             SELECT up.leaf, i.inhparent, up.passed OR i.inhparent = {table}::oid
+               FROM up JOIN pg_catalog.pg_inherits AS i ON i.inhrelid = up.node
+               JOIN pg_catalog.pg_class AS c ON c.oid = up.node AND c.relispartition
+               JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
+              WHERE NOT (up.passed AND (p.puballtables OR {named} OR {in_schema}))),
+              joined (leaf, xmin) AS (
+             SELECT up.leaf, i.xmin
+               FROM up JOIN pg_catalog.pg_inherits AS i ON i.inhrelid = up.node
+               JOIN pg_catalog.pg_class AS c ON c.oid = up.node AND c.relispartition
+               JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
+              WHERE NOT (up.passed AND (p.puballtables OR {named} OR {in_schema}))
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
+                                 WHERE a.attrelid = up.node AND a.attnum > 0 AND {as_column})
+              UNION ALL
+             SELECT up.leaf, d.xmin
+               FROM up JOIN pg_catalog.pg_depend AS d
+                 ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = up.node AND d.objsubid = 0
+                    AND d.refclassid = 'pg_catalog.pg_namespace'::regclass
+               JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
+              WHERE NOT p.puballtables AND NOT {named} AND {in_schema} AND NOT {as_schema})
+         SELECT leaf, xmin FROM joined WHERE {came_later} ORDER BY age(xmin) DESC",
+        as_column = is_as_old("a", "up.node"),
+        as_schema = is_as_old("d", "up.node"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(of: &[(u32, &str)]) -> Joined {
+        Joined(of.iter().map(|(oid, xid)| (*oid, (*xid).to_owned())).collect())
+    }
+
+    #[test]
+    fn rows_of_what_came_later_are_those_of_its_transaction_and_of_older_ones() {
+        assert_eq!(Joined::default().before(), None);
+        let two = joined(&[(16400, "751"), (16410, "760")]);
+        let map = r#"'{"16400":"751","16410":"760"}'::jsonb"#;
+        assert_eq!(
+            two.before().unwrap(),
+            format!(
+                "(({map} ? tableoid::oid::text) AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
+            )
+        );
+        assert_eq!(two.before_of(16410).unwrap(), "(age(xmin) >= age('760'::xid) OR age(xmin) < 0)");
+        assert_eq!(two.before_of(1), None);
+    }
+
+    #[test]
+    fn what_is_gone_is_no_news_and_what_came_again_is() {
+        let before = joined(&[(16400, "751"), (16410, "760")]);
+        assert!(before.has_all_of(&joined(&[(16410, "760")])));
+        assert!(!before.has_all_of(&joined(&[(16410, "770")])) && !before.has_all_of(&joined(&[(16420, "751")])));
+    }
+}
