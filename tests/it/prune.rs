@@ -628,6 +628,27 @@ fn partitions_are_made_ahead_and_old_ones_dropped_once_delivered() {
     assert!(again.contains("no partition is older") && !again.contains("created partition"), "{again}");
 }
 
+/// They may be the ones that nobody has received.
+#[test]
+fn a_partition_with_rows_that_the_role_does_not_see_is_not_dropped() {
+    let lane = in_partitions();
+    lane.sql(&old(&["before"]));
+    let lane = proven(lane);
+    let role = format!("{}_owner", lane.name);
+    lane.sql(&format!(
+        "CREATE ROLE {role} LOGIN; GRANT ALL ON SCHEMA public TO {role}; ALTER TABLE outbox OWNER TO {role};
+         ALTER TABLE outbox_old OWNER TO {role}; ALTER TABLE outbox_old ENABLE ROW LEVEL SECURITY;
+         ALTER TABLE outbox_old FORCE ROW LEVEL SECURITY; CREATE POLICY shown ON outbox_old USING (id <> 'before')"
+    ));
+    lane.sql(&old(&["after"]));
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    let source = lane.source.replace("postgres@", &format!("{role}@"));
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions", "--source", &source]);
+    assert_eq!(left(&lane), ["after", "before"], "{text}");
+    assert!(code == 64 && text.contains("row security hides rows of partition public.outbox_old"), "{text}");
+    lane.sql(&format!("REASSIGN OWNED BY {role} TO postgres; DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
 #[test]
 fn a_day_that_other_partitions_cover_in_part_begins_where_they_end() {
     let lane = Lane::empty();

@@ -103,10 +103,11 @@ fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
-/// Partitions whose last moment is old enough, without those with rows that may be from before the slot.
+/// Partitions whose last moment is old enough, without those with rows that may be from before the slot. Rows that the role does not see
+/// could be such rows.
 fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError> {
     let rows = round.connection.query(&format!(
-        "SELECT format('%I.%I', n.nspname, c.relname)
+        "SELECT format('%I.%I', n.nspname, c.relname), pg_catalog.row_security_active(c.oid)
            FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE i.inhparent = {} AND c.relkind = 'r' AND NOT i.inhdetachpending
@@ -116,6 +117,10 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
         table.target.shape.oid,
         round.request.older_than.as_millis()
     ))?;
+    if let Some(hidden) = rows.iter().find(|row| row.is_true(1)).and_then(|row| row.text(0)) {
+        let why = format!("row security hides rows of partition {hidden} from this role");
+        return Err(CommandError::NoPartitions { table: table.target.name.to_string(), why });
+    }
     let (keeps, mut proven) = (round.keeps(table), Vec::new());
     for name in rows.iter().filter_map(|row| row.text(0)) {
         if !has_rows(round, name, keeps.as_deref())? {
