@@ -158,7 +158,7 @@ pub(crate) fn membership_sql(publication: &str) -> String {
 /// The oids of a publication's tables and of their partitions, as a subquery.
 fn published_oids(publication: &str) -> String {
     format!(
-        "SELECT unnest(ARRAY[c.oid] || ARRAY(SELECT t.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) AS t))
+        "SELECT pg_catalog.unnest(ARRAY[c.oid] || ARRAY(SELECT t.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) AS t))
            FROM pg_catalog.pg_publication_tables AS p
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename

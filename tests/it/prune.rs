@@ -649,6 +649,31 @@ fn a_partition_with_rows_that_the_role_does_not_see_is_not_dropped() {
     lane.sql(&format!("REASSIGN OWNED BY {role} TO postgres; DROP OWNED BY {role}; DROP ROLE {role}"));
 }
 
+/// Functions that fit better than the server's own, in a schema where others may create some.
+#[test]
+fn functions_of_other_roles_are_not_called_by_a_name_of_the_servers_own() {
+    let lane = Lane::empty();
+    let aged = AGED.replace("text PRIMARY KEY", "text").replace("interval '1 day'", "interval '3 days'");
+    lane.sql(&format!("{aged} PARTITION BY RANGE (created_at)"));
+    lane.sql("CREATE TABLE outbox_old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')");
+    for (signature, result) in [
+        ("format(text, text, text)", "text"),
+        ("format(text, name, name)", "text"),
+        ("to_char(date, text)", "text"),
+        ("unnest(oid[])", "SETOF oid"),
+    ] {
+        let body = "BEGIN RAISE EXCEPTION 'called by another role'; END";
+        lane.sql(&format!(
+            "CREATE FUNCTION public.{signature} RETURNS {result} LANGUAGE plpgsql AS '{}'",
+            body.replace('\'', "\'\'")
+        ));
+    }
+    set_up(&lane, &["--table", "outbox"]);
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions"]);
+    assert!(code == 0 && text.contains("dropped partition public.outbox_old"), "{text}");
+}
+
 #[test]
 fn a_day_that_other_partitions_cover_in_part_begins_where_they_end() {
     let lane = Lane::empty();

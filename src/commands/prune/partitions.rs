@@ -75,7 +75,7 @@ fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
 fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
     // A day that partitions of other bounds cover in part begins where they end.
     let days = round.connection.query(&format!(
-        "SELECT to_char(day, 'YYYYMMDD'), greatest(day::timestamptz, max(upto) FILTER (WHERE upto < day + 1))::text, (day + 1)::text
+        "SELECT pg_catalog.to_char(day, 'YYYYMMDD'), greatest(day::timestamptz, max(upto) FILTER (WHERE upto < day + 1))::text, (day + 1)::text
            FROM (SELECT current_date + n FROM generate_series(0, {DAYS_AHEAD}) AS n) AS days (day)
            LEFT JOIN (SELECT {FROM}, {UPTO} FROM pg_catalog.pg_inherits AS i
                         JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
@@ -107,7 +107,7 @@ fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(),
 /// could be such rows.
 fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError> {
     let rows = round.connection.query(&format!(
-        "SELECT format('%I.%I', n.nspname, c.relname), pg_catalog.row_security_active(c.oid)
+        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.row_security_active(c.oid)
            FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE i.inhparent = {} AND c.relkind = 'r' AND NOT i.inhdetachpending

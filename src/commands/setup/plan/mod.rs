@@ -337,7 +337,7 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
     IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {slot} AND database = current_database()
                       AND confirmed_flush_lsn IS NOT NULL)
     THEN RAISE EXCEPTION 'there is no slot % in this database: it is not marked', {slot}; END IF; EXECUTE (
-    SELECT format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || format({since}, xid, seconds, members, system, timeline, written))
+    SELECT pg_catalog.format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || pg_catalog.format({since}, xid, seconds, members, system, timeline, written))
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS xid, ceil(extract(epoch FROM clock_timestamp()))::bigint AS seconds,
                    ({members}) AS members, (SELECT system_identifier FROM pg_control_system()) AS system,
                    {timeline} AS timeline, pg_current_wal_insert_lsn() AS written) AS now); END",
