@@ -29,7 +29,7 @@ to = $(if $(TO),--to $(TO))
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
-demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads, kill -9 in the middle, and the truth in the end
+demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads, kill -9 in the middle, then rows and records are compared
 	@dev/prerequisites demo
 	@started=$$(date +%s); $(CARGO) build --locked --workspace --bins \
 		&& exec $(target)/debug/walrelay-dev demo $(to) --built-in $$(($$(date +%s) - started)) $(ARGS)
@@ -60,26 +60,26 @@ slim: ## Lints of the program with one destination each, and with none
 		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
 	done
 
-provision: ## Bring Postgres and Kafka, and nothing else
+provision: ## Download Postgres and Kafka, and nothing else
 	@dev/prerequisites test
 	$(CARGO) run --locked -p walrelay-dev -- provision $(ARGS)
 
-conformance: ## Hold the relay against the cases of tests/conformance, on Postgres 15 and 18
+conformance: ## Compare the relay's records with the cases of tests/conformance, on Postgres 15 and 18
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance $(ARGS)
 
-conformance-debezium: ## Hold it against a real Debezium Server (700 MB, JDK 21)
+conformance-debezium: ## The same next to a real Debezium Server (700 MB, JDK 21)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-debezium $(ARGS)
 
-conformance-connect: ## The same cases by Debezium in a Kafka Connect worker
+conformance-connect: ## The same next to Debezium in a Kafka Connect worker
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev conformance-connect $(ARGS)
 
-migrations: ## Ten set-ups from Debezium to the relay and back: shadow run, switch, return
+migrations: ## Ten migrations from Debezium to the relay and back: shadow run, switch, return
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev migrations $(ARGS)
@@ -105,7 +105,7 @@ screenshots: ## Pictures of the status page in each state, light, dark and on a 
 	$(target)/debug/walrelay-dev screenshots --into $(target)/screenshots $(ARGS)
 
 outage: ROUNDS = 3
-outage: ## ROUNDS=3 of what takes minutes: a broker gone in half a transaction, or under load, or the relay stopped
+outage: ## ROUNDS=3 of what takes minutes: a broker that fails in the middle of a transaction or under load, a relay that is stopped
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos --rounds $(ROUNDS) --brokers 1 --only half-transaction,broker-gone,backlog $(ARGS)
@@ -116,7 +116,7 @@ big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoint
 	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
 
 backfill: ROWS = 10000000
-backfill: ## ROWS=10000000 existing rows beside a relay and 500 writes a second, either program killed 30 times
+backfill: ## ROWS=10000000 existing rows next to a relay and 500 writes a second, either program killed 30 times
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev backfill --rows $(ROWS) $(ARGS)
@@ -133,7 +133,7 @@ soak: ## HOURS=2 of 10,000 rows of 1 kB a second with a fault every few minutes:
 	$(target)/release/walrelay-dev soak --hours $(HOURS) $(ARGS)
 
 # One program each for what belongs side by side: backlogs and steady streams on loopback, then the same across a network.
-bench: ## Measure beside pg_recvlogical and Debezium, on loopback and across a network, RUNS=5 each, into benches/results (QUICK=1: less)
+bench: ## Measure next to pg_recvlogical and Debezium, on loopback and across a network, RUNS=5 each, into benches/results (QUICK=1: less)
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(call measure,core) --rows $(if $(QUICK),300000,$(ROWS)) $(ARGS)
@@ -161,12 +161,12 @@ lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and
 	$(CARGO) build --locked --workspace --bins
 	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy
 
-lint-charts: ## Render the Helm chart and the kustomizations, hold them against packaging/golden and schemas (needs Go)
+lint-charts: ## Render the Helm chart and the kustomizations, compare them with packaging/golden and schemas (needs Go)
 	$(CARGO) build --locked --workspace --bins
 	dev/lint-deploy schemas
 	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy-charts
 
-golden: ## Write packaging/golden anew, after a change of the chart, the kustomizations or the alerts (needs Go)
+golden: ## Write packaging/golden again, after a change of the chart, the kustomizations or the alerts (needs Go)
 	WALRELAY_BIN=$(target)/debug/walrelay dev/lint-deploy-charts --write
 
 image: ## Build the image without a container engine, into $(target)/image (needs buildah, umoci; Debian 12)
@@ -181,13 +181,13 @@ dist: ## Build what is released into dist/: program for glibc 2.28 and newer, ar
 	@dev/prerequisites build
 	dev/dist
 
-book: ## Make the manual as a searchable book, into target/book, and check its links (brings mdbook through cargo)
+book: ## Build the manual as a searchable book, into target/book, and check its links (installs mdbook by cargo)
 	@dev/book
 
 fuzz: ## Run each fuzz target (frame, pgoutput, source, debezium, topic) for FUZZ_SECONDS=30
 	@dev/prerequisites build
 	@dev/fuzz $(FUZZ_SECONDS)
 
-clean: ## Remove what was built and brought
+clean: ## Remove what was built and downloaded
 	$(CARGO) clean
 	rm -rf .dev
