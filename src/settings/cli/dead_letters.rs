@@ -30,7 +30,7 @@ pub struct DeadLettersArgs {
     #[arg(long, conflicts_with = "show")]
     pub replay: bool,
 
-    /// Show each whole: key, headers and payload, too
+    /// Show each record whole: key, headers and payload, too
     #[arg(long)]
     pub show: bool,
 
@@ -42,7 +42,7 @@ pub struct DeadLettersArgs {
     #[arg(long)]
     pub again: bool,
 
-    /// With --replay: where records go whose own topic is not known, or no topic name [default: they stay]
+    /// Topic for records whose own topic is unknown or no valid name, with --replay [default: they stay]
     #[arg(long, value_name = "TOPIC", requires = "replay")]
     pub default_topic: Option<String>,
 

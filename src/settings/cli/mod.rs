@@ -42,6 +42,12 @@ const AFTER_HELP: &str = "\
 Every setting of `run` is a flag, a variable WALRELAY_<FLAG> (--max-row: WALRELAY_MAX_ROW; lists with commas) \
 and a key of the TOML file given by --config. A flag beats a variable, a variable beats the file.";
 
+const FIRST_STEPS: &str = "\
+First steps:
+  walrelay setup --apply --create-table --table outbox  create table, publication and slot
+  walrelay run --brokers HOST:PORT                      publish; for another broker --to URL
+  walrelay check                                        if anything does not work";
+
 const CHECK_HELP: &str = "\
 Takes the flags of `run`, checks everything that run needs and what would fail later, and changes nothing. Each line is ok, warn or \
 fail, with why it matters and how to fix it. If one side is unavailable, the other is checked. With --from-debezium it contacts \
@@ -83,7 +89,7 @@ fn help(text: &str, codes: &[(u8, &str)]) -> String {
 
 /// Publish rows of a Postgres outbox table to a message broker: from the WAL, in order, at least once.
 #[derive(Parser)]
-#[command(name = "walrelay", version, propagate_version = true, after_help = help(AFTER_HELP, &RUN_CODES), max_term_width = 100)]
+#[command(name = "walrelay", version, propagate_version = true, after_help = help(&format!("{FIRST_STEPS}\n\n{AFTER_HELP}"), &RUN_CODES), max_term_width = 100)]
 #[command(args_override_self = true, subcommand_required = true)]
 struct Cli {
     #[command(subcommand)]
@@ -101,11 +107,11 @@ pub enum Typed {
     /// Check Postgres and the destination; print what is wrong and how to fix it.
     #[command(after_help = help(CHECK_HELP, &[(0, "nothing fails (warnings are no failure)"), (2, "something fails"), (64, "")]))]
     Check(CheckArgs),
-    /// Show the slot: who reads it, what it has confirmed, what it holds back.
+    /// Show the slot: who reads it, what it has confirmed, which WAL it keeps.
     Status(StatusArgs),
     /// Drop the slot; asks first.
     Teardown(TeardownArgs),
-    /// Publish rows once more, or rows older than the slot, by deleting and inserting them; shows, unless --apply.
+    /// Publish rows once more, or rows older than the slot, by deleting and inserting them; without --apply, show them.
     #[command(after_help = help(REPUBLISH_HELP, &[(0, "done or shown"), (1, ""), (2, ""), (64, "")]))]
     Republish(RepublishArgs),
     /// List the records of rows that could not be published, and publish them again to the topics that they were meant for.

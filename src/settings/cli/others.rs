@@ -35,8 +35,8 @@ pub struct SetupArgs {
     #[arg(long)]
     pub create_table: bool,
 
-    /// With --apply: then publish the rows that are there already, by the settings of `run` in the environment and the file; with
-    /// flags of `run`: walrelay backfill --setup
+    /// After --apply, publish the rows that are there already, by the settings of `run` in the environment and the file; with flags
+    /// of `run`, use walrelay backfill --setup
     #[arg(long, requires = "apply")]
     pub backfill: bool,
 

@@ -30,8 +30,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "LSN", help_heading = "Postgres")]
     pub accept_slot_at: Option<String>,
 
-    /// Print new rows as JSON lines on stdout, from a temporary slot: no Kafka, nothing confirmed; for backfill: only count
-    /// the rows [default: false]
+    /// Publish and confirm nothing, only show what would be published: new rows as JSON lines on stdout, from a temporary slot,
+    /// without a broker; for backfill, their number [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]
     pub dry_run: Option<String>,
@@ -96,8 +96,8 @@ pub struct DebeziumArgs {
 #[derive(Args, Default)]
 #[command(next_help_heading = "Destination")]
 pub struct DestinationArgs {
-    /// Where records are published: kafka://HOST:PORT,HOST:PORT, or another destination: nats://, amqp://, redis://, sqs://, sns://,
-    /// or stdout:// for JSON lines [default: --brokers]
+    /// Where records are published, such as kafka://HOST:PORT, nats://, amqp://, redis://, sqs://, sns:// or stdout://; several hosts
+    /// with commas between them; stdout:// prints JSON lines [default: --brokers]
     #[arg(long, value_name = "URL")]
     pub to: Option<String>,
 
@@ -127,7 +127,7 @@ pub struct RoutingArgs {
     #[arg(long, value_name = "TEMPLATE")]
     pub topic: Option<String>,
 
-    /// Instead of --topic: what the routed-by value must match as a whole to become --topic-replacement
+    /// Instead of --topic: what the route column's value must match as a whole to become --topic-replacement
     #[arg(long, value_name = "REGEX")]
     pub topic_regex: Option<String>,
 
