@@ -376,7 +376,7 @@ impl CommandError {
                 "leave --failover out; after a promotion the slot has to be created again on the new primary".to_owned()
             }
             Self::NotMarkable { sql, .. } => {
-                format!("as the publication's owner: walrelay setup --apply, or once the slot is there: {sql}")
+                format!("run as the publication's owner: walrelay setup --apply; or once the slot is there: {sql}")
             }
             Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
@@ -386,14 +386,14 @@ impl CommandError {
             Self::NotReady { .. } | Self::Output(_) => return None,
             Self::NotProven { .. } | Self::Fires { .. } => "if that is what you want, add --force".to_owned(),
             Self::PassedOver { forget, .. } => {
-                format!("look at them; when they are published or not needed, as the relay's role: {forget} or --force")
+                format!("look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force")
             }
-            Self::Changed { .. } => "the same command again, which looks at what it has now".to_owned(),
+            Self::Changed { .. } => "run the same command again: it reads the publication as it is now".to_owned(),
             Self::NoProof { is_shard: true, .. } => {
                 "publications of shards have to stay as they were created; to delete rows without that proof: --force".to_owned()
             }
             Self::NoProof { .. } => {
-                "walrelay setup --apply, as the publication's owner, records it from then on; for rows from before: --force".to_owned()
+                "run as the publication's owner: walrelay setup --apply, which records it from then on; for rows from before: --force".to_owned()
             }
             Self::NoSnapshot { slot, .. } => format!(
                 "for single rows, through the slot that is there: walrelay republish --table SCHEMA.TABLE --where SQL; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
@@ -401,23 +401,23 @@ impl CommandError {
             Self::Updated { table, .. } => format!(
                 "find out which ones; publish the others with --leave-updated, and then those through the slot: walrelay republish --table {table} --where SQL"
             ),
-            Self::Rewritten { .. } => "--again publishes all of its rows once more; a primary key spares that".to_owned(),
+            Self::Rewritten { .. } => "to publish all of its rows once more: --again; a primary key avoids this".to_owned(),
             Self::RowsHidden { .. } => {
-                "as a role with BYPASSRLS, or as the table's owner where row security is not forced".to_owned()
+                "run it as a role with BYPASSRLS, or as the table's owner where row security is not forced".to_owned()
             }
             Self::NoOrder { has_key: false, .. } => {
                 "add a primary key or a unique index on NOT NULL columns, or leave out --order-by".to_owned()
             }
             Self::NoOrder { .. } => "--order-by takes the name of a column, without direction".to_owned(),
             Self::BackfillRuns { .. } => {
-                "wait for its end; if it is gone and the server has not noticed yet, try again in a minute".to_owned()
+                "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again".to_owned()
             }
             Self::OtherBackfill { .. } => {
-                "the same flags resume it; --again publishes rows whether or not they were published before".to_owned()
+                "to resume it, use the same flags; to publish rows whether or not they were published before: --again".to_owned()
             }
             Self::BadRow(row) => existing_row_hint(row),
-            Self::NotConfirmed { run, .. } => format!("is its relay running? {run}; or a longer --timeout"),
-            Self::ArchivePublished { .. } => "an archive that the publication does not have".to_owned(),
+            Self::NotConfirmed { run, .. } => format!("if its relay is stopped, start it: {run}; or set a longer --timeout"),
+            Self::ArchivePublished { .. } => "name a table with --archive-to that the publication does not have".to_owned(),
             Self::NoArchive { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
             Self::ArchiveLacks { archive, column, .. } => {
                 format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
@@ -427,8 +427,8 @@ impl CommandError {
                 triggers.join(", ")
             ),
             Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
-            Self::CheckFailed { .. } => "each line above says what fixes it".to_owned(),
-            Self::NoRelay { .. } => "is it running, and is its --http this address?".to_owned(),
+            Self::CheckFailed { .. } => "each fail line above says how to fix it".to_owned(),
+            Self::NoRelay { .. } => "check that the relay runs, and that its --http is this address".to_owned(),
         })
     }
 }

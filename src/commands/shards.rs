@@ -165,10 +165,10 @@ impl ShardError {
                 )
             }
             Self::OnePart { whole: Some((publication, slot)), .. } => format!(
-                "the names without the shard, for all shards at once: --publication {} --slot {slot}",
+                "use the names without the shard, for all shards at once: --publication {} --slot {slot}",
                 shell_quoted(publication)
             ),
-            Self::OnePart { whole: None, .. } => "the names without the shard, for all shards at once".to_owned(),
+            Self::OnePart { whole: None, .. } => "use the names without the shard, for all shards at once".to_owned(),
             Self::Moves { resume, .. } => format!(
                 "walrelay status --all shows how far it is; then the same command again. If nobody moves them any more: {resume}"
             ),

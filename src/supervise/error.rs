@@ -383,7 +383,7 @@ impl RunError {
                 "two servers of the cluster may be taking writes: keep clients away from the old primary; if you want to read it, restart walrelay. Exactly once remembers the newer timeline: then use another --slot".to_owned()
             }
             Self::OnStandby => {
-                "--source with the primary's address, or with all hosts and target_session_attrs=read-write; or --delivery at-least-once".to_owned()
+                "set --source to the primary's address, or to all hosts with target_session_attrs=read-write; or use --delivery at-least-once".to_owned()
             }
             Self::BadRow { row } => bad_row_hint(row),
             Self::DeadLetter { row, topic, .. } => format!(
@@ -394,7 +394,7 @@ impl RunError {
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
                 "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
             }
-            Self::StrangeProgress { .. } => "another --slot, or another Kafka".to_owned(),
+            Self::StrangeProgress { .. } => "use another --slot, or another Kafka cluster".to_owned(),
             Self::TransactionTooLong { .. } => {
                 "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, then return to exactly-once".to_owned()
             }

@@ -122,7 +122,7 @@ impl Error {
                 "each line above says why; fix the causes, then walrelay dead-letters --replay publishes what is left".to_owned()
             }
             Self::NotRemembered { .. } => {
-                "the user needs the right to write the dead-letter topic, and room in it; a further --replay may repeat the latest records".to_owned()
+                "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records".to_owned()
             }
         })
     }

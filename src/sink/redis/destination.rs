@@ -67,7 +67,7 @@ fn hint(failure: &Failure) -> Option<String> {
                 .to_owned(),
         ),
         judge::WRONG_TYPE => {
-            Some("RENAME or DEL the key that stands in the stream's place, or give another --topic".to_owned())
+            Some("RENAME or DEL the key that has the stream's name, or give another --topic".to_owned())
         }
         _ => None,
     }
