@@ -24,7 +24,7 @@ pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
     }
     let found = look(config, shard);
     findings.extend(found.map_or_else(
-        |error| vec![Side::Postgres.warn(CHECK, format!("the other shards cannot be looked at: {error}"))],
+        |error| vec![Side::Postgres.warn(CHECK, format!("the other shards cannot be checked: {error}"))],
         |set| judge(shard, set.as_ref(), &set_up),
     ));
 }

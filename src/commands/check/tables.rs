@@ -300,7 +300,7 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
     let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
     match &table.rows {
         Err(refusal) => found.push(
-            SIDE.ok("rows_seen", format!("its rows were not looked at: {refusal}"))
+            SIDE.ok("rows_seen", format!("its rows were not checked: {refusal}"))
                 .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
                 .fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),

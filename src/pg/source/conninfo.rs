@@ -24,7 +24,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
         let value = cursor.value()?;
         // As .NET writes them: the password would be a piece of a name, which messages show.
         if !is_quoted && keyword != "password" && has_another(&value) {
-            return Err(cursor.malformed("another keyword stands behind a semicolon: they are separated by spaces"));
+            return Err(cursor.malformed("another keyword follows a semicolon: separate keywords by spaces"));
         }
         let after_password = pairs.iter().any(|pair| pair.keyword == "password");
         pairs.push(Pair { keyword, value, quotable: !after_password });

@@ -52,7 +52,7 @@ use Standing::{Ignored, Only, Refused, Used};
 
 const NO_GSS: &str = "GSSAPI encryption is not supported: use sslmode";
 const NO_OAUTH: &str = "there is no OAuth flow here: --source-password-command COMMAND prints the token";
-const NO_CRL: &str = "revocation lists are not looked at";
+const NO_CRL: &str = "revocation lists are not checked";
 const NO_KEYS: &str = "SCRAM keys are not taken: give the password";
 
 /// Every keyword of libpq 18 and of releases before it, in the manual's order; an empty variable: there is none.
@@ -106,7 +106,7 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("sslcrl", "PGSSLCRL", Refused(NO_CRL)),
     keyword("sslcrldir", "PGSSLCRLDIR", Refused(NO_CRL)),
     keyword("sslsni", "PGSSLSNI", Only(&["1"], "the host's name is always sent in the TLS handshake")),
-    keyword("requirepeer", "PGREQUIREPEER", Refused("the owner of the server's process is not looked at")),
+    keyword("requirepeer", "PGREQUIREPEER", Refused("the owner of the server's process is not checked")),
     keyword(
         "ssl_min_protocol_version",
         "PGSSLMINPROTOCOLVERSION",

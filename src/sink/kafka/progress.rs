@@ -335,7 +335,7 @@ fn see_that_it_is_compacted(
         class: FailureClass::Environment,
         reason: failure::PROGRESS_TOPIC,
         text: format!(
-            "topic {TOPIC} has cleanup.policy={policy}, and would forget how far the relay has come: \
+            "topic {TOPIC} has cleanup.policy={policy}, and would lose the relay's progress: \
              kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
         ),
     })

@@ -144,7 +144,7 @@ fn unreachable(failure: &Failure) -> Finding {
     match (failure.class, (KIND.hint)(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
         (_, _) => found
-            .why("nothing else could be looked at here")
+            .why("nothing else could be checked here")
             .fix("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),
     }
 }
@@ -154,7 +154,7 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
     if let Some(reason) = &facts.jetstream {
         found.push(
             SIDE.fail("jetstream", format!("JetStream is not there: {reason}"))
-                .why("messages would be kept by nobody, and acknowledged by nobody")
+                .why("no stream would store or acknowledge the messages")
                 .fix("jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1"),
         );
         return found;
@@ -162,7 +162,7 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
     if facts.forbidden {
         found.push(
             SIDE.warn("jetstream", "the user may not ask JetStream's API")
-                .why("whether streams take the subjects, and how they keep messages, could not be looked at")
+                .why("whether streams take the subjects, and how they keep messages, could not be checked")
                 .fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
         );
         return found;

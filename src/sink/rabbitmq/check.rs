@@ -133,7 +133,7 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
     match ((KIND.hint)(failure), failure.class) {
         (Some(hint), FailureClass::LogIn) => found.why("the broker refuses the authentication").fix(hint),
         (_, _) if alone => found
-            .why("nothing else could be looked at here")
+            .why("nothing else could be checked here")
             .fix("--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS"),
         (_, _) => found.why("another host of --to answers").fix("start it, or remove it from --to"),
     }
@@ -201,7 +201,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding
                 "rabbitmqadmin declare queue name={queue} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'"
             ))
         }
-        (_, _) => SIDE.ok("queue", "which queues take the messages was not looked at").why(unknown),
+        (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),
     }
 }
 
@@ -212,7 +212,7 @@ fn of_probe(probe: &Probe) -> Finding {
             .why("nothing is published until the alarm is over; no data is lost")
             .fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
-            SIDE.ok("confirms", format!("whether an alarm blocks publishers was not looked at: {} ({})", refusal.text, refusal.code))
+            SIDE.ok("confirms", format!("whether an alarm blocks publishers was not checked: {} ({})", refusal.text, refusal.code))
         }
         Probe::Nothing => SIDE.fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")

@@ -86,7 +86,7 @@ fn unreachable(failure: &Failure) -> Finding {
     match (failure.class, (KIND.hint)(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
         (_, _) => found
-            .why("nothing else could be looked at here")
+            .why("nothing else could be checked here")
             .fix("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),
     }
 }
@@ -125,7 +125,7 @@ fn connection(facts: &Facts) -> Finding {
         (None, Some(version)) => SIDE.ok("connection", format!("Redis {version} answers")),
         (None, None) => SIDE
             .warn("connection", "the server answers, and does not say how it is configured")
-            .why("whether it keeps what it acknowledges could not be looked at")
+            .why("whether it keeps what it acknowledges could not be checked")
             .fix("ACL SETUSER USER +info +config|get"),
     }
 }
@@ -145,7 +145,7 @@ fn durability(settings: &Settings, facts: &Facts) -> Option<Finding> {
             .warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
             .why(why)
             .fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
-        None => SIDE.ok("appendonly", "appendonly is yes").why("what appendfsync is could not be looked at"),
+        None => SIDE.ok("appendonly", "appendonly is yes").why("appendfsync could not be checked"),
     })
 }
 
@@ -159,7 +159,7 @@ fn eviction(settings: &Settings, facts: &Facts) -> Option<Finding> {
     }
     let fix = "CONFIG SET maxmemory-policy noeviction";
     if policy.starts_with("allkeys") {
-        return Some(SIDE.fail("eviction", text).why("a full server throws whole streams away, read or not").fix(fix));
+        return Some(SIDE.fail("eviction", text).why("a full server deletes whole streams, read or not").fix(fix));
     }
     let remembers = settings.adding.dedupe.is_some();
     Some(if remembers {

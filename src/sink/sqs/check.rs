@@ -138,7 +138,7 @@ fn unreachable(side: Side, failure: &Failure) -> Finding {
     match (failure.class, judge::hint(failure)) {
         (FailureClass::LogIn, Some(hint)) => found.why("the service refuses the authentication").fix(hint),
         (_, _) => found
-            .why("nothing else could be looked at here")
+            .why("nothing else could be checked here")
             .fix("--to with the region of the queues or topics, or -X endpoint-url=https://HOST for an endpoint of one's own"),
     }
 }
@@ -174,7 +174,7 @@ impl Queue {
             found.push(
                 self.side()
                     .warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
-                    .why("limits could not be looked at")
+                    .why("limits could not be checked")
                     .fix(format!("allow {right} on it")),
             );
         }

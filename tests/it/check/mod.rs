@@ -349,7 +349,7 @@ fn a_role_without_rights_gets_the_one_it_needs_and_the_rest_is_still_looked_at()
     assert_eq!(found.code, 2);
     assert_eq!(found.level("replication", "fail", &["42501"]), format!("ALTER ROLE \"{role}\" REPLICATION;"));
     fixed_by_superuser(&lane, &more, "replication");
-    let grant = check(&lane, &more).level("rows_seen", "ok", &["permission denied", "not looked at"]);
+    let grant = check(&lane, &more).level("rows_seen", "ok", &["permission denied", "not checked"]);
     lane.sql(&grant);
     assert!(check(&lane, &more).of("rows_seen").is_empty());
     lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));

@@ -44,7 +44,7 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
             .fix(pooler.fix());
     }
     let hint = RunError::Postgres(error).hint();
-    found.why("nothing else could be looked at here").fix(
+    found.why("nothing else could be checked here").fix(
         hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".to_owned()),
     )
 }
@@ -98,7 +98,7 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
         SIDE.fail("standby", "this server is a standby")
             .why("slots and publications are created on the primary, and rows are written there")
-            .fix("--source with the primary's address, or with all hosts and target_session_attrs=read-write")
+            .fix("set --source to the primary's address, or to all hosts with target_session_attrs=read-write")
     })
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked.
 pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id: Option<&str>) -> Vec<Finding> {
     let Some(id) = id else {
-        return vec![SIDE.warn("transactional_id", "not looked at: the name of the transactions comes from Postgres")];
+        return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
     let found = exactly_once(settings, cluster, id);
     let mut findings = vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, &found.progress)];
@@ -28,7 +28,7 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
     match found {
         Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
         None => SIDE
-            .ok("transactional_id", format!("whether transactions are allowed as {id} is not looked at"))
+            .ok("transactional_id", format!("whether transactions are allowed as {id} is not checked"))
             .why(format!("{TRANSACTION_MAX_TIMEOUT} has no limit here, and asking would end those of a relay")),
         Some(Err(refusal)) => {
             let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
@@ -78,7 +78,7 @@ fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
         SIDE.ok("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
     } else {
         SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
-            .why("the topic would forget how far the relay has come, and rows would repeat: the relay does not start")
+            .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
             .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
     })
 }

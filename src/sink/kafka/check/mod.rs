@@ -73,7 +73,7 @@ fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     match failure.class {
         FailureClass::LogIn => found.why("the brokers refuse the credentials").fix(LOGIN_HINT),
         FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => {
-            found.why("nothing else could be looked at here").fix(match speaks {
+            found.why("nothing else could be checked here").fix(match speaks {
                 Speaks::Tls => CERTIFICATES.to_owned(),
                 Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
                     format!("--brokers with the brokers' address; security.protocol is {protocol}")
@@ -134,7 +134,7 @@ fn protocol(settings: &Settings) -> Finding {
     let verified = settings.property("enable.ssl.certificate.verification").is_none_or(|value| value != "false");
     if encrypted && !verified {
         return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
-            .why("whoever stands between can read and change records")
+            .why("anybody on the network path can read and change records")
             .fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
     }
     if encrypted {
@@ -167,7 +167,7 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
     match &cluster.idempotence {
         Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
         Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
-            SIDE.warn("write", "not looked at: no broker can be reached at its advertised address")
+            SIDE.warn("write", "not checked: no broker can be reached at its advertised address")
         }
         Err(error) => SIDE
             .fail("write", format!("no identity for an idempotent producer: {error}"))
@@ -195,7 +195,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
     if missing.is_empty() {
         let count = wanted.topics.len();
         return vec![if count == 0 {
-            SIDE.ok("topics", "no row is there to tell which topics are needed")
+            SIDE.ok("topics", "there is no row that says which topics are needed")
         } else {
             SIDE.ok("topics", format!("the latest rows' topics are there: {count}"))
         }];
@@ -336,7 +336,7 @@ fn replicas(
     if topic.replicas == 1 && cluster.brokers.len() > 1 {
         return Some(
             SIDE.warn("replicas", text)
-                .why("with its one broker away the relay waits, and with its disk the records are gone")
+                .why("if its only broker is down, the relay waits; if that broker's disk is lost, so are the records")
                 .fix("kafka-reassign-partitions.sh, with three replicas for each partition"),
         );
     }
