@@ -120,7 +120,7 @@ impl Step {
                 "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
                 literal(&request.slot)
             ),
-            comment: "From here on rows are published. By itself, not inside a transaction; it waits until transactions that are open\nnow have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk can bear.".to_owned(),
+            comment: "Rows committed from here on are published. Run this by itself, not inside a transaction. It waits until the transactions that are\nopen now have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk allows.".to_owned(),
             fix: format!(
                 "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
                 identifier(user)
@@ -215,7 +215,7 @@ fn wal_level(facts: &Facts) -> Option<Step> {
         kind: Kind::WalLevel,
         what: "wal_level".to_owned(),
         sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
-        comment: format!("It is {found}. Then restart Postgres; the rest has to wait for that. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
+        comment: format!("It is {found}. Then restart Postgres, before you run the rest. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
         fix: String::new(),
     })
 }
@@ -290,7 +290,7 @@ fn role(request: &Request, facts: &Facts) -> Option<Step> {
         kind: Kind::Role,
         what: format!("role \"{name}\""),
         sql: statements.join(";\n"),
-        comment: "Whom walrelay connects as. Its password: \\password in psql. It needs no right on the tables; whoever has\nREPLICATION can read every slot's stream.".to_owned(),
+        comment: "The role that walrelay connects as. Set its password by \\password in psql. It needs no right on the tables. A role with\nREPLICATION can read every slot's stream.".to_owned(),
         fix: "run it as a superuser; on managed services as the administrator that they give".to_owned(),
     })
 }
@@ -369,7 +369,7 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&Taken>) -> O
         kind: Kind::Mark,
         what: format!("publication \"{publication}\": {what}"),
         sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
-        comment: "Remembers that the slot was created: should it be lost, walrelay run --setup says so instead of creating a new one.\nAnd since when it carries every row: walrelay prune deletes none from before.".to_owned(),
+        comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records since when the slot carries every row: walrelay prune deletes none from before.".to_owned(),
         fix: "run it as the owner of the publication".to_owned(),
     })
 }
