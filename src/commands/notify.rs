@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(fed.sign(&metrics, start), "STATUS=Streaming.\nWATCHDOG=1");
         let hung = fed.sign(&metrics, start + Duration::from_secs(11));
         assert!(
-            hung.starts_with("STATUS=Streaming. the last status update left") && !hung.contains("WATCHDOG"),
+            hung.starts_with("STATUS=Streaming. the last status update was sent") && !hung.contains("WATCHDOG"),
             "{hung}"
         );
         for none in [&[][..], &[("WATCHDOG_USEC", "30000000"), ("WATCHDOG_PID", "8")], &[("WATCHDOG_USEC", "x")]] {

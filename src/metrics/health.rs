@@ -33,7 +33,7 @@ impl Metrics {
         };
         let silent = self.age(&self.turned, now).unwrap_or_else(|| self.since_start(now));
         if silent > within {
-            return Err(format!("the main loop has not turned for {} s", silent.as_secs()));
+            return Err(format!("the main loop has not run for {} s", silent.as_secs()));
         }
         Ok(())
     }
@@ -64,9 +64,9 @@ impl Metrics {
 
     fn heard(&self, now: Instant) -> Result<(), String> {
         match self.age(&self.status_sent, now) {
-            None => Err("no status update has left for Postgres yet".to_owned()),
+            None => Err("no status update was sent to Postgres yet".to_owned()),
             Some(age) if age > STATUS_WITHIN => {
-                Err(format!("the last status update left for Postgres {} s ago", age.as_secs()))
+                Err(format!("the last status update was sent to Postgres {} s ago", age.as_secs()))
             }
             Some(_) => Ok(()),
         }
@@ -83,7 +83,7 @@ impl Metrics {
         }
         let waited = oldest.unwrap_or_default().as_secs();
         Err(format!(
-            "{records} records in flight, none acknowledged in the last {} s, the oldest handed over {waited} s ago",
+            "{records} records in flight, none acknowledged in the last {} s, the oldest enqueued {waited} s ago",
             patience.as_secs()
         ))
     }
@@ -151,11 +151,11 @@ mod tests {
     fn a_missing_status_update_is_not_ready() {
         let (metrics, now) = streaming();
         metrics.status_sent.clear();
-        assert_eq!(metrics.ready(now), Err("no status update has left for Postgres yet".to_owned()));
+        assert_eq!(metrics.ready(now), Err("no status update was sent to Postgres yet".to_owned()));
         metrics.status_sent(now);
         assert_eq!(metrics.ready(now + STATUS_WITHIN), Ok(()));
         let late = now + Duration::from_secs(4);
-        assert_eq!(metrics.ready(late), Err("the last status update left for Postgres 4 s ago".to_owned()));
+        assert_eq!(metrics.ready(late), Err("the last status update was sent to Postgres 4 s ago".to_owned()));
     }
 
     #[test]

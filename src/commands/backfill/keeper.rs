@@ -120,7 +120,7 @@ impl Keeper {
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::warn!(
                         error = chain(&error),
-                        "the progress could not be written down; retrying; rows since the last note repeat after a kill"
+                        "backfill progress not recorded; retrying; after a kill, rows since the last note repeat"
                     );
                 }
             }

@@ -425,7 +425,7 @@ impl Control {
             }
             match setup::once(source, publication, slot, tables, &stop) {
                 Err(CommandError::Run(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
-                    tracing::warn!(%error, "Postgres unavailable; waiting with the setup");
+                    tracing::warn!(%error, "Postgres unavailable; retrying the setup");
                     thread::sleep(SETUP_RETRY);
                 }
                 Err(CommandError::Interrupted) => {}

@@ -315,7 +315,7 @@ fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &Shared) {
         (Ok(number), _) => tracing::info!(subject, id = number, "schema looked up"),
         (Err(failure), Some(Asked::Not(before))) if before.text == failure.text => {}
         (Err(failure), Some(Asked::Number(id))) => {
-            tracing::debug!(subject, id, reason = %failure, "schema lookup failed; its last id stays");
+            tracing::debug!(subject, id, reason = %failure, "schema lookup failed; keeping its last id");
         }
         (Err(failure), _) => tracing::warn!(subject, reason = %failure, "schema lookup failed; retrying, rows wait"),
     }
