@@ -300,7 +300,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
     match server.number("max_slot_wal_keep_size") {
         Some(-1) | None => SIDE
             .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
-            .why("while the relay or Kafka is unavailable, WAL fills the server's disk")
+            .why("while the relay or the destination is unavailable, WAL fills the server's disk")
             .fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
