@@ -12,6 +12,7 @@ use walrelay::commands::{
 use walrelay::pg::source::Environment;
 use walrelay::settings::cli;
 use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
+use walrelay::supervise::chain;
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -147,14 +148,7 @@ fn leave(exit: &Exit) -> u8 {
 
 /// One line with the chain of causes, one with what fixes it.
 fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> u8 {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    eprintln!("error: {text}");
+    eprintln!("error: {}", chain(error));
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");
     }
