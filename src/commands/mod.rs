@@ -10,8 +10,6 @@ pub mod check;
 pub mod dead_letters;
 mod error;
 mod exit;
-#[cfg(test)]
-mod hints;
 mod listed;
 mod notify;
 mod output;
@@ -40,3 +38,6 @@ const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurre
 
 /// The settings are wrong; nothing was contacted, or nothing was changed.
 pub const EXIT_SETTINGS: u8 = 64;
+
+#[cfg(test)]
+mod tests;

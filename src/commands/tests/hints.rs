@@ -3,9 +3,9 @@
 //! In: one of each error. Out: `tests/golden/hints.txt`, which `WALRELAY_BLESS=1` writes. A new case of an error does not compile before it
 //! has its place in `run_case` or `command_case`, and fails before there is one of it.
 
-use super::dead_letters;
-use super::error::CommandError;
-use super::shards::ShardError;
+use crate::commands::dead_letters;
+use crate::commands::error::CommandError;
+use crate::commands::shards::ShardError;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName};
 use crate::pg::frame::FrameError;

@@ -1,0 +1,3 @@
+//! What holds of all commands.
+
+mod hints;
