@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Becomes true with the first SIGINT, SIGTERM or SIGHUP.
 ///
@@ -19,7 +19,7 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     let flag = Arc::clone(&stop);
-    let listen = move || runtime.block_on(listen(&flag));
+    let listen = move || runtime.block_on(stop_on_first(&flag));
     thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
     Ok(stop)
 }
@@ -33,18 +33,39 @@ pub fn end(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-async fn listen(stop: &AtomicBool) {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds else { return };
+async fn stop_on_first(stop: &AtomicBool) {
+    let Ok(mut signals) = Signals::listen() else { return };
     loop {
-        let number = tokio::select! {
-            _ = interrupt.recv() => 2,
-            _ = terminate.recv() => 15,
-            _ = hangup.recv() => 15,
-        };
+        let number = signals.next().await;
         if stop.swap(true, Ordering::Relaxed) {
-            end(128 + number);
+            end(128 + i32::from(number));
         }
         tracing::info!(signal = number, "stopping; a second signal stops at once");
+    }
+}
+
+/// SIGTERM, SIGINT and SIGHUP stop; SIGPIPE is ignored by Rust's runtime.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The number of the next one.
+    pub(super) async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.terminate.recv() => 15,
+            _ = self.interrupt.recv() => 2,
+            _ = self.hangup.recv() => 15,
+        }
     }
 }

@@ -15,6 +15,7 @@ mod request;
 pub use request::{Limits, OnStop, Request};
 
 use super::notify::Notifier;
+use super::signals::Signals;
 use super::{CommandError, TypedFlags, setup};
 use crate::finding::CHECK;
 use crate::given::SettingError;
@@ -39,7 +40,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// How long the destination's address is tried before Postgres' turn comes.
@@ -447,32 +447,6 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
         .to_socket_addrs()
         .map_err(|source| Error::Address { address: address.to_string(), source })?;
     Ok(http::Address::These(addresses.collect()))
-}
-
-/// SIGTERM, SIGINT and SIGHUP stop; SIGPIPE is ignored by Rust's runtime.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.terminate.recv() => 15,
-            _ = self.interrupt.recv() => 2,
-            _ = self.hangup.recv() => 15,
-        }
-    }
 }
 
 /// Looks at the slot from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
