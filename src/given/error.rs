@@ -96,6 +96,11 @@ pub enum SettingError {
 }
 
 impl SettingError {
+    /// The arguments are wrong. `hint`: what to type instead.
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: hint.into() }
+    }
+
     /// What to type instead; `None` when the error says it all.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -40,6 +40,16 @@ impl Given {
             nearest,
         }
     }
+
+    /// The error that it needs another setting.
+    pub fn needs(&self, other: &'static str) -> SettingError {
+        SettingError::Needs { origin: self.origin.clone(), other }
+    }
+
+    /// The error that it and another exclude each other.
+    pub fn excludes(&self, other: &Self) -> SettingError {
+        SettingError::Exclusive { first: self.origin.clone(), second: other.origin.clone() }
+    }
 }
 
 /// Whether a property's value may be a secret, or have one in it.
