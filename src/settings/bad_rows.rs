@@ -3,7 +3,6 @@
 //! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Action`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
-use super::cli::BadRowArgs;
 use super::error::ConfigError;
 use super::read::Reader;
 use crate::given::{Given, SettingError, nearest};
@@ -19,23 +18,18 @@ const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names 
 
 impl Reader<'_> {
     /// Reads them; `slot` names the default dead-letter topic, `addresses` is the rule for another.
-    pub(super) fn bad_rows(&self, args: &BadRowArgs, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
-        let at = self.layers.many("bad-row-at", &args.bad_row_at).iter().map(row_at).collect::<Result<_, _>>()?;
+    pub(super) fn bad_rows(&self, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
+        let at = self.layers.many("bad-row-at").iter().map(row_at).collect::<Result<_, _>>()?;
         Ok(BadRows {
-            action: self.one_of("on-bad-row", args.on_bad_row.as_deref(), &ACTIONS)?.unwrap_or_default(),
+            action: self.one_of("on-bad-row", &ACTIONS)?.unwrap_or_default(),
             at,
-            dead_letter_topic: self.dead_letter_topic(args.dead_letter_topic.as_deref(), slot, addresses)?,
+            dead_letter_topic: self.dead_letter_topic(slot, addresses)?,
         })
     }
 
     /// Where dead-letter records of the relay of `slot` go.
-    pub(super) fn dead_letter_topic(
-        &self,
-        typed: Option<&str>,
-        slot: &str,
-        addresses: &Rule,
-    ) -> Result<String, ConfigError> {
-        match self.layers.one("dead-letter-topic", typed)? {
+    pub(super) fn dead_letter_topic(&self, slot: &str, addresses: &Rule) -> Result<String, ConfigError> {
+        match self.layers.one("dead-letter-topic")? {
             None => Ok(default_topic(slot, addresses)),
             Some(given) if addresses.check(&given.text).is_ok() => Ok(given.text),
             Some(given) => Err(given.invalid(addresses.expected, None).into()),

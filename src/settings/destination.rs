@@ -1,13 +1,12 @@
 //! Where records go: `--to`, its short form `--brokers`, and the properties of what stands there.
 //!
-//! In: flags, `WALRELAY_<NAME>_*`, the file's table `[<name>]`. Out: a [`Destination`], which its [`Kind`] understood. What a
+//! In: the layers, `WALRELAY_<NAME>_*`, the file's table `[<name>]`. Out: a [`Destination`], which its [`Kind`] understood. What a
 //! kind cannot do is refused here. Invariant: no message shows an address or a property that may hold a secret.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::cli::{DestinationArgs, RunArgs};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::read::Reader;
@@ -30,21 +29,17 @@ struct To {
 
 impl Reader<'_> {
     /// Reads the destination. `max_in_flight` in bytes.
-    pub(super) fn destination(
-        &mut self,
-        args: &DestinationArgs,
-        max_in_flight: usize,
-    ) -> Result<Arc<dyn Destination>, ConfigError> {
-        let to = self.to(args)?;
-        let properties = self.properties(to.kind, &args.property)?;
+    pub(super) fn destination(&mut self, max_in_flight: usize) -> Result<Arc<dyn Destination>, ConfigError> {
+        let to = self.to()?;
+        let properties = self.properties(to.kind)?;
         let (scheme, addresses, warnings) = (to.scheme.as_str(), to.addresses, &mut self.warnings);
         let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
         Ok((to.kind.read)(&mut asked)?)
     }
 
-    fn to(&mut self, args: &DestinationArgs) -> Result<To, ConfigError> {
-        let brokers = self.layers.many("brokers", &args.brokers);
-        let Some(url) = self.layers.one("to", args.to.as_deref())? else {
+    fn to(&mut self) -> Result<To, ConfigError> {
+        let brokers = self.layers.many("brokers");
+        let Some(url) = self.layers.one("to")? else {
             let known =
                 kinds::of_scheme(DEFAULT).map(|kind| To { kind, scheme: DEFAULT.to_owned(), addresses: brokers });
             return known.ok_or_else(|| without_default().into());
@@ -52,16 +47,16 @@ impl Reader<'_> {
         // A Debezium configuration's servers count only where nothing else is said.
         let here = brokers.into_iter().find(|given| !matches!(given.origin, Origin::Translated(_)));
         if let Some(brokers) = here {
-            return Err(SettingError::Exclusive { first: url.origin, second: brokers.origin }.into());
+            return Err(url.excludes(&brokers).into());
         }
         self.warnings.extend(visible_password(&url));
         Ok(split(&url)?)
     }
 
     /// The kind's properties, as it names them.
-    fn properties(&mut self, kind: &'static Kind, flags: &[String]) -> Result<Vec<(String, Given)>, SettingError> {
+    fn properties(&mut self, kind: &'static Kind) -> Result<Vec<(String, Given)>, SettingError> {
         let mut given = self.layers.properties(kind);
-        for flag in flags {
+        for flag in self.layers.flags.all("property") {
             let property = typed(flag)?;
             self.warnings.extend(visible_secret(kind, flag, &property));
             given.push(property);
@@ -75,14 +70,8 @@ impl Reader<'_> {
     }
 
     /// Sees that the kind can do what the other settings ask of it.
-    pub(super) fn asks_what_it_can(
-        &self,
-        kind: &'static Kind,
-        args: &RunArgs,
-        delivery: Delivery,
-    ) -> Result<(), ConfigError> {
-        let is_on = |name, flag: &Option<String>| self.layers.is_on(name, flag.as_deref());
-        let tombstones = is_on("tombstone-on-empty-payload", &args.records.tombstone_on_empty_payload)?;
+    pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), ConfigError> {
+        let tombstones = self.layers.is_on("tombstone-on-empty-payload")?;
         let exactly_once = delivery == Delivery::ExactlyOnce;
         let asked = [
             (!kind.can.exactly_once && exactly_once, "delivery", "it has no transactions of records"),
@@ -90,14 +79,8 @@ impl Reader<'_> {
             (!kind.can.null_values && tombstones, "tombstone-on-empty-payload", "it has no records without a value"),
             (!kind.can.debezium, "from-debezium", "Debezium's records are Kafka's"),
         ];
-        let flags = [
-            args.destination.delivery.as_deref(),
-            args.rows.partition_column.as_deref(),
-            args.records.tombstone_on_empty_payload.as_deref(),
-            args.debezium.from_debezium.first().map(String::as_str),
-        ];
-        for ((refused, name, reason), flag) in asked.into_iter().zip(flags) {
-            if let Some(given) = self.layers.many_or_one(name, flag).filter(|_| refused) {
+        for (refused, name, reason) in asked {
+            if let Some(given) = self.layers.many_or_one(name).filter(|_| refused) {
                 let setting = format!("--{name} with {}", kind.title);
                 return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
             }
@@ -128,10 +111,10 @@ fn split(url: &Given) -> Result<To, SettingError> {
 }
 
 fn without_default() -> SettingError {
-    SettingError::Usage {
-        message: "--to is missing: this build has no Kafka".to_owned(),
-        hint: KINDS.iter().map(|kind| format!("--to {}", kind.example)).collect::<Vec<_>>().join(", "),
-    }
+    SettingError::usage(
+        "--to is missing: this build has no Kafka",
+        KINDS.iter().map(|kind| format!("--to {}", kind.example)).collect::<Vec<_>>().join(", "),
+    )
 }
 
 /// A property's name as its kind writes it.
@@ -153,10 +136,8 @@ fn known(kind: &'static Kind, property: String, origin: &Origin) -> Result<Strin
 
 /// `KEY=VALUE`.
 fn typed(flag: &str) -> Result<(String, Given), SettingError> {
-    let malformed = || SettingError::Usage {
-        message: "-X: expected KEY=VALUE".to_owned(),
-        hint: "-X compression.type=lz4, or -X sasl.password=@FILE".to_owned(),
-    };
+    let malformed =
+        || SettingError::usage("-X: expected KEY=VALUE", "-X compression.type=lz4, or -X sasl.password=@FILE");
     let (property, value) = flag.split_once('=').ok_or_else(malformed)?;
     let property = property.trim();
     if property.is_empty() {
@@ -210,6 +191,7 @@ fn visible_password(url: &Given) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cli::FlagValues;
     use super::*;
     use crate::pg::source::Environment;
 
@@ -218,11 +200,11 @@ mod tests {
     fn read(to: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> Read {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let environment = Environment { variables, ..Environment::default() };
-        let layers = Layers::open(None, &environment).unwrap();
-        let mut reader = Reader { layers: &layers, environment: &environment, warnings: Vec::new() };
-        let property = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let args = DestinationArgs { to: to.map(str::to_owned), brokers: Vec::new(), property, delivery: None };
-        (reader.destination(&args, 16 << 20), reader.warnings)
+        let flags = to.map(|to| ("to", to)).into_iter().chain(flags.iter().map(|flag| ("property", *flag)));
+        let flags = flags.fold(FlagValues::default(), |flags, (name, value)| flags.with(name, value));
+        let layers = Layers::open(flags, &environment).unwrap();
+        let mut reader = Reader { layers, warnings: Vec::new() };
+        (reader.destination(16 << 20), reader.warnings)
     }
 
     #[track_caller]

@@ -6,10 +6,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::cli;
 use crate::debezium::DebeziumError;
 use crate::given::{Origin, SettingError};
 use crate::pg::source::{Place, SourceError};
+use crate::supervise::chain;
 
 /// Settings that are wrong. Nothing was contacted.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,11 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// As [`SettingError::usage`].
+    pub(super) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        SettingError::usage(message, hint).into()
+    }
+
     /// An error about the source, whose connection string was given at `text`.
     pub(super) fn source(source: SourceError, text: Option<&Origin>) -> Self {
         let origin = match (&source.place, text) {
@@ -131,13 +136,7 @@ impl fmt::Display for Exit {
         match self {
             Self::Asked(text) => f.write_str(text),
             Self::Wrong(error) => {
-                write!(f, "error: {error}")?;
-                let mut cause = std::error::Error::source(error);
-                while let Some(error) = cause {
-                    write!(f, ": {error}")?;
-                    cause = error.source();
-                }
-                writeln!(f)?;
+                writeln!(f, "error: {}", chain(error))?;
                 error.hint().map_or(Ok(()), |hint| writeln!(f, "hint: {hint}"))
             }
         }
@@ -153,14 +152,5 @@ impl From<ConfigError> for Exit {
 impl From<SettingError> for Exit {
     fn from(error: SettingError) -> Self {
         Self::Wrong(error.into())
-    }
-}
-
-impl From<cli::Refused> for Exit {
-    fn from(refused: cli::Refused) -> Self {
-        match refused {
-            cli::Refused::Asked(text) => Self::Asked(text),
-            cli::Refused::Usage { message, hint } => Self::Wrong(SettingError::Usage { message, hint }.into()),
-        }
     }
 }

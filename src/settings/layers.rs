@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use super::cli;
+use super::cli::{self, FlagValues};
 use super::error::ConfigError;
 use super::file::{Entry, File};
 use crate::debezium::{self, Setting, Translation};
@@ -21,39 +21,37 @@ const PREFIX: &str = "WALRELAY_";
 /// The variable that names the file; the only one whose setting has no key.
 const CONFIG_VARIABLE: &str = "WALRELAY_CONFIG";
 
-/// All layers but the command line's, which comes with each question.
+/// All layers, the first of them first.
 pub(super) struct Layers<'a> {
-    environment: &'a Environment,
+    pub(super) flags: FlagValues,
+    pub(super) environment: &'a Environment,
     file: File,
     translation: Option<Translation>,
 }
 
 impl<'a> Layers<'a> {
-    /// Reads the file that the flag or `WALRELAY_CONFIG` names, if any, and looks for names that are no settings.
-    pub(super) fn open(config: Option<&str>, environment: &'a Environment) -> Result<Self, ConfigError> {
+    /// Reads the file that the flag or `WALRELAY_CONFIG` names, if any, and looks for names that are no settings. Reads the files of
+    /// `--from-debezium`, wherever they are named.
+    pub(super) fn open(flags: FlagValues, environment: &'a Environment) -> Result<Self, ConfigError> {
         check_variables(environment)?;
-        let flag = config.map(|path| (path, Origin::Flag("--config".to_owned())));
+        let flag = flags.last("config").map(|path| (path, Origin::Flag("--config".to_owned())));
         let variable =
             || environment.variable(CONFIG_VARIABLE).map(|path| (path, Origin::Variable(CONFIG_VARIABLE.into())));
         let file = match flag.or_else(variable) {
             Some((path, origin)) => File::read(path.as_ref(), origin)?,
             None => File::default(),
         };
-        Ok(Self { environment, file, translation: None })
-    }
-
-    /// Reads the files of `--from-debezium`, wherever they are named.
-    pub(super) fn with_debezium(mut self, flags: &[String]) -> Result<Self, ConfigError> {
-        let files = self.debezium_files(flags);
+        let mut layers = Self { flags, environment, file, translation: None };
+        let files = layers.debezium_files();
         if !files.is_empty() {
-            self.translation = Some(debezium::read(&files, self.environment)?);
+            layers.translation = Some(debezium::read(&files, environment)?);
         }
-        Ok(self)
+        Ok(layers)
     }
 
     /// The files of `--from-debezium`.
-    pub(super) fn debezium_files(&self, flags: &[String]) -> Vec<PathBuf> {
-        self.many("from-debezium", flags).into_iter().map(|given| PathBuf::from(given.text)).collect()
+    pub(super) fn debezium_files(&self) -> Vec<PathBuf> {
+        self.many("from-debezium").into_iter().map(|given| PathBuf::from(given.text)).collect()
     }
 
     /// What those files say.
@@ -65,9 +63,10 @@ impl<'a> Layers<'a> {
         self.translation.as_ref()?.settings.get(name)
     }
 
-    /// The one value of a setting.
-    pub(super) fn one(&self, name: &str, flag: Option<&str>) -> Result<Option<Given>, ConfigError> {
-        if let Some(given) = flag.map(|text| given_flag(name, text)).or_else(|| self.variable(name)) {
+    /// The one value of a setting, or of a flag that stands on the command line alone.
+    pub(super) fn one(&self, name: &str) -> Result<Option<Given>, ConfigError> {
+        let flag = self.flags.last(name).map(|text| given_flag(name, text));
+        if let Some(given) = flag.or_else(|| self.variable(name)) {
             return Ok(Some(given));
         }
         match self.file.settings.get(name) {
@@ -80,7 +79,8 @@ impl<'a> Layers<'a> {
     }
 
     /// All values of a repeatable setting, from the first layer that has any.
-    pub(super) fn many(&self, name: &str, flags: &[String]) -> Vec<Given> {
+    pub(super) fn many(&self, name: &str) -> Vec<Given> {
+        let flags = self.flags.all(name);
         if !flags.is_empty() {
             return flags.iter().map(|text| given_flag(name, text)).collect();
         }
@@ -97,8 +97,8 @@ impl<'a> Layers<'a> {
     }
 
     /// Whether a setting is on; off where it is not given.
-    pub(super) fn is_on(&self, name: &str, flag: Option<&str>) -> Result<bool, ConfigError> {
-        let Some(given) = self.one(name, flag)? else { return Ok(false) };
+    pub(super) fn is_on(&self, name: &str) -> Result<bool, ConfigError> {
+        let Some(given) = self.one(name)? else { return Ok(false) };
         match given.text.trim().to_ascii_lowercase().as_str() {
             "true" | "on" | "yes" | "1" => Ok(true),
             "false" | "off" | "no" | "0" => Ok(false),
@@ -107,9 +107,8 @@ impl<'a> Layers<'a> {
     }
 
     /// The value of a setting, or the first of them.
-    pub(super) fn many_or_one(&self, name: &str, flag: Option<&str>) -> Option<Given> {
-        let flags = flag.map(str::to_owned).into_iter().collect::<Vec<_>>();
-        self.many(name, &flags).into_iter().next()
+    pub(super) fn many_or_one(&self, name: &str) -> Option<Given> {
+        self.many(name).into_iter().next()
     }
 
     /// Properties of a destination from a Debezium configuration, from the file, then from variables: later ones count.
@@ -208,13 +207,13 @@ mod tests {
     }
 
     fn properties(environment: &Environment) -> Vec<(String, Given)> {
-        Layers::open(None, environment).unwrap().properties(KINDS[0])
+        Layers::open(FlagValues::default(), environment).unwrap().properties(KINDS[0])
     }
 
     #[track_caller]
     fn refused(variables: &[(&str, &str)]) -> (String, String) {
         let environment = environment(variables);
-        let error = Layers::open(None, &environment).err().expect("must be refused");
+        let error = Layers::open(FlagValues::default(), &environment).err().expect("must be refused");
         (error.to_string(), error.hint().unwrap())
     }
 
@@ -224,38 +223,40 @@ mod tests {
         let file = dir.path().join("walrelay.toml");
         std::fs::write(&file, "slot = 'file'\npublication = 'file'\nbrokers = 'file'\n").unwrap();
         let environment = environment(&[("WALRELAY_SLOT", "variable"), ("WALRELAY_PUBLICATION", "variable")]);
-        let layers = Layers::open(file.to_str(), &environment).unwrap();
-        let one = |name, flag| layers.one(name, flag).unwrap().map(|given| (given.text, given.origin.to_string()));
-        assert_eq!(one("slot", Some("flag")), Some(("flag".into(), "--slot".into())));
-        assert_eq!(one("publication", None), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
+        let flags = FlagValues::default().with("config", file.to_str().unwrap()).with("slot", "flag");
+        let layers = Layers::open(flags, &environment).unwrap();
+        let one = |name| layers.one(name).unwrap().map(|given| (given.text, given.origin.to_string()));
+        assert_eq!(one("slot"), Some(("flag".into(), "--slot".into())));
+        assert_eq!(one("publication"), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
         let place = format!("brokers ({}, line 3)", file.display());
-        assert_eq!(one("brokers", None), Some(("file".into(), place)));
-        assert_eq!(one("source", None), None);
+        assert_eq!(one("brokers"), Some(("file".into(), place)));
+        assert_eq!(one("source"), None);
     }
 
     #[test]
     fn a_repeatable_settings_variable_is_comma_separated() {
         let environment = environment(&[("WALRELAY_TABLE", "a, b,,c")]);
-        let layers = Layers::open(None, &environment).unwrap();
-        let texts =
-            |flags: &[String]| layers.many("table", flags).into_iter().map(|given| given.text).collect::<Vec<_>>();
-        assert_eq!(texts(&[]), ["a", "b", "c"]);
-        assert_eq!(texts(&["d,e".into()]), ["d,e"]);
+        let texts = |flags| {
+            let tables = Layers::open(flags, &environment).unwrap().many("table").into_iter();
+            tables.map(|given| given.text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(FlagValues::default()), ["a", "b", "c"]);
+        assert_eq!(texts(FlagValues::default().with("table", "d,e")), ["d,e"]);
     }
 
     #[test]
     fn an_empty_variable_is_not_given() {
         let environment = environment(&[("WALRELAY_SLOT", ""), ("WALRELAY_NONSENSE", "")]);
-        assert!(Layers::open(None, &environment).unwrap().one("slot", None).unwrap().is_none());
+        assert!(Layers::open(FlagValues::default(), &environment).unwrap().one("slot").unwrap().is_none());
     }
 
     #[test]
     fn switches_can_be_turned_off_again() {
         let environment = environment(&[("WALRELAY_SETUP", "yes"), ("WALRELAY_DRY_RUN", "maybe")]);
-        let layers = Layers::open(None, &environment).unwrap();
-        assert!(layers.is_on("setup", None).unwrap());
-        assert!(!layers.is_on("setup", Some("false")).unwrap());
-        let error = layers.is_on("dry-run", None).unwrap_err();
+        let is_on = |name, flags| Layers::open(flags, &environment).unwrap().is_on(name);
+        assert!(is_on("setup", FlagValues::default()).unwrap());
+        assert!(!is_on("setup", FlagValues::default().with("setup", "false")).unwrap());
+        let error = is_on("dry-run", FlagValues::default()).unwrap_err();
         assert_eq!(error.to_string(), "WALRELAY_DRY_RUN: \"maybe\" is not valid: expected true or false");
     }
 

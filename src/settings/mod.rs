@@ -1,7 +1,7 @@
 //! What it means: settings from all their places, validated once.
 //!
 //! ```text
-//!  arguments ─► cli::Typed ─┐
+//!  arguments ─► cli ────────┐
 //!  environment ─────────────┼─► layers ─► one text and its origin per setting ─► Invocation
 //!  file (-c) ───────────────┘
 //! ```
@@ -36,7 +36,7 @@ use layers::Layers;
 pub use layers::variable_of;
 use read::Reader;
 
-use self::cli::{CommonArgs, Typed};
+use self::cli::{FlagValues, Typed};
 use crate::commands::{
     TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown,
 };
@@ -121,36 +121,24 @@ pub enum LogFormat {
 /// # Errors
 /// Help or version was asked for, or a setting is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
-    let read = |common: &_, task: &dyn Fn(&mut Reader<'_>) -> _| read_with(common, &[], environment, task);
-    let (typed, flags) = cli::parse(arguments)?;
-    let invocation = match typed {
-        Typed::Run(args) => read_with(&args.common, &args.debezium.from_debezium, environment, &|reader| {
-            Ok(Task::Run(reader.run(&args)?.into()))
-        }),
-        Typed::Check(args) => {
-            let run = &args.run;
-            read_with(&run.common, &run.debezium.from_debezium, environment, &|reader| reader.check(&args))
-        }
-        Typed::Backfill(args) => {
-            let run = &args.run;
-            read_with(&run.common, &run.debezium.from_debezium, environment, &|reader| {
-                Ok(Task::Backfill(reader.backfill(&args)?.into()))
-            })
-        }
-        Typed::Setup(args) => read(&args.common, &|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
-        Typed::Status(args) if args.ready => read(&args.common, &|reader| reader.ready(&args).map(Task::Ready)),
-        Typed::Status(args) => read(&args.common, &|reader| Ok(Task::Status(reader.status(&args)?.into()))),
-        Typed::Teardown(args) => read(&args.common, &|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
-        Typed::Bench(args) => read(&args.common, &|reader| Ok(Task::Bench(reader.bench(&args)?.into()))),
+    let (command, values, typed) = cli::parse(arguments)?;
+    let read = |task: &dyn Fn(&mut Reader<'_>) -> _| read_with(values, environment, task);
+    let invocation = match command {
+        Typed::Run(_) => read(&|reader| Ok(Task::Run(reader.run()?.into()))),
+        Typed::Check(args) => read(&|reader| reader.check(args.json)),
+        Typed::Backfill(args) => read(&|reader| Ok(Task::Backfill(reader.backfill(&args)?.into()))),
+        Typed::Setup(args) => read(&|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
+        Typed::Status(args) if args.ready => read(&|reader| reader.ready().map(Task::Ready)),
+        Typed::Status(args) => read(&|reader| Ok(Task::Status(reader.status(&args)?.into()))),
+        Typed::Teardown(args) => read(&|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
+        Typed::Bench(args) => read(&|reader| Ok(Task::Bench(reader.bench(args.json)?.into()))),
+        Typed::Republish(args) => read(&|reader| Ok(Task::Republish(reader.republish(&args)?.into()))),
+        Typed::DeadLetters(args) => read(&|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into()))),
+        Typed::Prune(args) => read(&|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
-        Typed::Republish(args) => read(&args.common, &|reader| Ok(Task::Republish(reader.republish(&args)?.into()))),
-        Typed::DeadLetters(args) => {
-            read(&args.common, &|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into())))
-        }
-        Typed::Prune(args) => read(&args.common, &|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
     };
-    invocation.map(|invocation| Invocation { typed: flags, ..invocation })
+    invocation.map(|invocation| Invocation { typed, ..invocation })
 }
 
 /// A task without settings.
@@ -159,14 +147,12 @@ fn untyped(task: Task) -> Invocation {
 }
 
 fn read_with(
-    common: &CommonArgs,
-    debezium: &[String],
+    values: FlagValues,
     environment: &Environment,
     task: &dyn Fn(&mut Reader<'_>) -> Result<Task, ConfigError>,
 ) -> Result<Invocation, Exit> {
-    let layers = Layers::open(common.config.as_deref(), environment)?.with_debezium(debezium)?;
-    let mut reader = Reader { layers: &layers, environment, warnings: Vec::new() };
-    let log = reader.log(common)?;
+    let mut reader = Reader { layers: Layers::open(values, environment)?, warnings: Vec::new() };
+    let log = reader.log()?;
     let task = task(&mut reader)?;
     Ok(Invocation { task, log, warnings: reader.warnings, typed: TypedFlags::default() })
 }

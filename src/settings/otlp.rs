@@ -1,13 +1,12 @@
 //! Where spans go, and whose they are.
 //!
-//! In: flags and the other layers; OpenTelemetry's own variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`. Out: the collector, the
+//! In: the layers; OpenTelemetry's own variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`. Out: the collector, the
 //! headers of requests to it, the resource. Contacts nobody.
 //! Specification: OpenTelemetry, "Resource SDK", "Specifying resource information via an environment variable".
 
-use super::cli::OtlpArgs;
 use super::error::ConfigError;
 use super::read::Reader;
-use crate::given::{Given, Origin, SettingError, percent_decoded};
+use crate::given::{Given, Origin, percent_decoded};
 use crate::pg::source::Environment;
 use crate::secret::Secret;
 use crate::spans::{self, Resource};
@@ -23,19 +22,19 @@ const OWN_HEADERS: [&str; 5] = ["connection", "content-length", "content-type", 
 
 impl Reader<'_> {
     /// Reads them; what belongs to a collector is refused without one.
-    pub(super) fn otlp(&mut self, args: &OtlpArgs) -> Result<Option<spans::Settings>, ConfigError> {
-        let endpoint = self.layers.one("otlp-endpoint", args.otlp_endpoint.as_deref())?;
-        let headers = self.layers.many("otlp-header", &args.otlp_header);
-        let ca = self.layers.one("otlp-ca", args.otlp_ca.as_deref())?;
+    pub(super) fn otlp(&mut self) -> Result<Option<spans::Settings>, ConfigError> {
+        let endpoint = self.layers.one("otlp-endpoint")?;
+        let headers = self.layers.many("otlp-header");
+        let ca = self.layers.one("otlp-ca")?;
         let Some(endpoint) = endpoint else {
             return match headers.into_iter().chain(ca).next() {
-                Some(given) => Err(SettingError::Needs { origin: given.origin, other: "--otlp-endpoint" }.into()),
+                Some(given) => Err(given.needs("--otlp-endpoint").into()),
                 None => Ok(None),
             };
         };
         let headers = headers.into_iter().map(|given| self.otlp_header(given)).collect::<Result<_, _>>()?;
         let ca = ca.map(|given| given.text.into());
-        let (resource, warning) = resource(self.environment);
+        let (resource, warning) = resource(self.layers.environment);
         self.warnings.extend(warning);
         let settings = spans::Settings::new(&endpoint.text, headers, ca, resource);
         let expected = "http://HOST:4318 or https://HOST/PATH of OTLP over HTTP; keys go to --otlp-header";

@@ -1,26 +1,25 @@
 //! Which registry knows the schemas of values.
 //!
-//! In: flags and the other layers. Out: its address, who asks, how subjects are named. Contacts nobody.
+//! In: the layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
-use super::cli::RegistryArgs;
 use super::error::ConfigError;
 use super::read::Reader;
-use crate::given::{Given, Origin, SettingError};
+use crate::given::{Given, Origin};
 use crate::secret::Secret;
 use crate::sink::registry::{Credentials, Registry, Subjects};
 
 impl Reader<'_> {
     /// Reads it; what belongs to it is refused without it.
-    pub(super) fn registry(&mut self, args: &RegistryArgs) -> Result<Option<Registry>, ConfigError> {
-        let one = |name, flag: &Option<String>| self.layers.one(name, flag.as_deref());
-        let url = one("schema-registry", &args.schema_registry)?;
-        let subject = one("schema-subject", &args.schema_subject)?;
-        let user = one("schema-registry-user", &args.schema_registry_user)?;
-        let password = one("schema-registry-password", &args.schema_registry_password)?;
-        let ca = one("schema-registry-ca", &args.schema_registry_ca)?;
+    pub(super) fn registry(&mut self) -> Result<Option<Registry>, ConfigError> {
+        let one = |name| self.layers.one(name);
+        let url = one("schema-registry")?;
+        let subject = one("schema-subject")?;
+        let user = one("schema-registry-user")?;
+        let password = one("schema-registry-password")?;
+        let ca = one("schema-registry-ca")?;
         let Some(url) = url else {
             return match [subject, user, password, ca].into_iter().flatten().next() {
-                Some(given) => Err(SettingError::Needs { origin: given.origin, other: "--schema-registry" }.into()),
+                Some(given) => Err(given.needs("--schema-registry").into()),
                 None => Ok(None),
             };
         };
@@ -35,9 +34,7 @@ impl Reader<'_> {
         };
         let credentials = match (user, password) {
             (None, None) => None,
-            (None, Some(password)) => {
-                return Err(SettingError::Needs { origin: password.origin, other: "--schema-registry-user" }.into());
-            }
+            (None, Some(password)) => return Err(password.needs("--schema-registry-user").into()),
             (Some(user), password) => {
                 self.warnings.extend(password.as_ref().and_then(visible));
                 let password = Secret::of_value(password.as_ref().map_or("", |given| &given.text));

@@ -1,6 +1,6 @@
 //! What may be typed of `dead-letters`.
 
-use super::CommonArgs;
+use super::{CommonArgs, OfRunArgs};
 use clap::Args;
 
 pub(super) const HELP: &str = "\
@@ -25,57 +25,47 @@ pub(super) const CODES: [(u8, &str); 4] = [
 /// What `dead-letters` takes.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args)]
-pub struct DeadLettersArgs {
+pub(crate) struct DeadLettersArgs {
     /// Publish them again, each to the topic that it was meant for
     #[arg(long, conflicts_with = "show")]
-    pub replay: bool,
+    pub(crate) replay: bool,
 
     /// Show each record whole: key, headers and payload, too
     #[arg(long)]
-    pub show: bool,
+    pub(crate) show: bool,
 
     /// Only records with this id; repeatable [default: all]
     #[arg(long, value_name = "ID")]
-    pub id: Vec<String>,
+    id: Vec<String>,
 
     /// Also those that were published again before
     #[arg(long)]
-    pub again: bool,
+    pub(crate) again: bool,
 
     /// Topic for records whose own topic is unknown or no valid name, with --replay [default: they stay]
     #[arg(long, value_name = "TOPIC", requires = "replay")]
-    pub default_topic: Option<String>,
+    default_topic: Option<String>,
 
     /// Print JSON lines: at, time, id, table, position, topic, partition, error, left_out_bytes, replayed; with --show also
     /// key, headers, payload, base64; with --replay those that fail, with failure, and at the end replayed, failed
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 
     /// The dead-letter topic, as for run [default: SLOT.dead-letter]
     #[arg(long, value_name = "TOPIC", visible_alias = "topic")]
-    pub dead_letter_topic: Option<String>,
+    dead_letter_topic: Option<String>,
 
     /// The relay's slot, after which the dead-letter topic is named [default: walrelay]
     #[arg(short = 'S', long, value_name = "NAME")]
-    pub slot: Option<String>,
+    slot: Option<String>,
 
-    /// Where records go, as for run [default: --brokers]
-    #[arg(long, value_name = "URL", help_heading = "Destination")]
-    pub to: Option<String>,
-
-    /// Kafka's bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
-    #[arg(short, long, value_name = "HOSTS", help_heading = "Destination")]
-    pub brokers: Vec<String>,
-
-    /// A property of the destination, as for run; repeatable
-    #[arg(short = 'X', value_name = "KEY=VALUE", help_heading = "Destination")]
-    pub property: Vec<String>,
+    #[command(flatten)]
+    destination: OfRunArgs,
 
     /// Bytes in flight to the destination, as for run [default: 16MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Operation")]
-    pub max_in_flight: Option<String>,
+    max_in_flight: Option<String>,
 
-    /// Settings that every command has.
     #[command(flatten)]
-    pub common: CommonArgs,
+    common: CommonArgs,
 }

@@ -1,6 +1,7 @@
 //! What may be typed. The doc comment of a field is its help text.
 //!
-//! In: the arguments of the process. Out: [`Typed`], every value still as text, or what to print instead ([`Refused`]).
+//! In: the arguments of the process. Out: [`Typed`], with the switches of the command, and [`FlagValues`], every value still as text and
+//! asked for by its flag's name as in the other layers; or what to print instead ([`Exit`](super::Exit)).
 //! Nothing here is validated but that a flag exists and has its value; what values mean, and where else they may come
 //! from, is [`settings`](crate::settings)'s. So that it can tell "not given" from a default, no flag has a default here.
 //!
@@ -22,15 +23,18 @@ mod shards;
 #[cfg(test)]
 pub(crate) use completions::VALUES;
 pub use completions::completions;
-pub use dead_letters::DeadLettersArgs;
+pub(crate) use dead_letters::DeadLettersArgs;
 pub use described::{Described, Value, described};
-pub use others::{BackfillArgs, BenchArgs, CheckArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
+pub(crate) use flags::FlagValues;
+pub(crate) use others::{BackfillArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
+use others::{BenchArgs, CheckArgs};
 #[cfg(feature = "otlp")]
-pub use otlp::OtlpArgs;
-pub use parse::{Refused, actions, parse, setting_of_alias, settings, write_manual};
-pub use registry::RegistryArgs;
-pub use run::{BadRowArgs, DebeziumArgs, DestinationArgs, OperationArgs, RecordArgs, RoutingArgs, RowArgs, RunArgs};
-pub use shards::{SetupShardsArgs, ShardArgs};
+use otlp::OtlpArgs;
+pub use parse::write_manual;
+pub(crate) use parse::{actions, parse, setting_of_alias, settings};
+use registry::RegistryArgs;
+use run::{OfRunArgs, RunArgs};
+use shards::{SetupShardsArgs, ShardArgs};
 
 use crate::commands::exit_codes;
 use std::path::PathBuf;
@@ -98,7 +102,7 @@ struct Cli {
 
 /// A command as it was typed.
 #[derive(Subcommand)]
-pub enum Typed {
+pub(crate) enum Typed {
     /// Read the slot, publish each row, confirm what was acknowledged.
     #[command(after_help = help(AFTER_HELP, &RUN_CODES))]
     Run(Box<RunArgs>),
@@ -140,52 +144,51 @@ pub enum Typed {
 
 /// Settings that every command has.
 #[derive(Args, Clone, Default)]
-pub struct CommonArgs {
+pub(crate) struct CommonArgs {
     /// Read settings from this TOML file; keys are the names of flags [default: none]
     #[arg(short, long, value_name = "FILE", help_heading = None)]
-    pub config: Option<String>,
+    config: Option<String>,
 
     /// Log lines as `text` or `json` [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
-    pub log_format: Option<String>,
+    log_format: Option<String>,
 
     /// What is logged: error, warn, info, debug, trace, or a filter such as walrelay=debug [default: info]
     #[arg(long, value_name = "FILTER", help_heading = "Logging")]
-    pub log_level: Option<String>,
+    log_level: Option<String>,
 }
 
 /// Which database, and what in it.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Postgres")]
-pub struct SourceArgs {
+pub(crate) struct SourceArgs {
     /// Connection URI or keyword string, as for psql: postgres://user@host:5432/dbname?sslmode=verify-full
     /// [default: DATABASE_URL, then libpq's PG* variables, also for what a URI leaves out]
     #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"])]
-    pub source: Option<String>,
+    source: Option<String>,
 
-    /// Where the password stands.
     #[command(flatten)]
-    pub password: PasswordArgs,
+    password: PasswordArgs,
 
     /// The publication to read [default: walrelay]
     #[arg(short, long, value_name = "NAME")]
-    pub publication: Option<String>,
+    publication: Option<String>,
 
     /// The replication slot, also this relay's name in logs, metrics and Kafka's client.id [default: walrelay]
     #[arg(short = 'S', long, value_name = "NAME")]
-    pub slot: Option<String>,
+    slot: Option<String>,
 }
 
 /// Where the password of the source stands, if not where libpq has it.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Postgres")]
-pub struct PasswordArgs {
+pub(crate) struct PasswordArgs {
     /// Read the password from this file, again at each connection; it comes before any other [default: none]
     #[arg(long, value_name = "FILE")]
-    pub source_password_file: Option<String>,
+    source_password_file: Option<String>,
 
     /// Run this program, without a shell, for at most 10 s; the first line that it prints is the password, such as a cloud's
     /// token; at each connection, at most once a minute [default: none]
     #[arg(long, value_name = "COMMAND", conflicts_with = "source_password_file")]
-    pub source_password_command: Option<String>,
+    source_password_command: Option<String>,
 }

@@ -5,18 +5,18 @@ use clap::Args;
 /// Where spans go.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Operation")]
-pub struct OtlpArgs {
+pub(crate) struct OtlpArgs {
     /// Export one span for each published transaction whose rows have a sampled traceparent, by OTLP over HTTP with Protobuf, to this
     /// collector; /v1/traces is added: http://HOST:4318 or https://HOST/PATH [default: none]
     #[arg(long, value_name = "URL")]
-    pub otlp_endpoint: Option<String>,
+    otlp_endpoint: Option<String>,
 
     /// With --otlp-endpoint: a header of each request, such as an API key; NAME=@FILE reads the value from a file, again at each
     /// request; repeatable [default: none]
     #[arg(long, value_name = "NAME=VALUE")]
-    pub otlp_header: Vec<String>,
+    otlp_header: Vec<String>,
 
     /// With --otlp-endpoint: a PEM file with certificate authorities [default: the system's]
     #[arg(long, value_name = "FILE")]
-    pub otlp_ca: Option<String>,
+    otlp_ca: Option<String>,
 }

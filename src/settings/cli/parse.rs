@@ -2,37 +2,25 @@
 //!
 //! Invariant: no message quotes an argument that may hold a password.
 
-use super::{Cli, Typed, brief, flags};
+use super::{Cli, FlagValues, Typed, brief, flags};
 use crate::commands::TypedFlags;
-use crate::given::nearest;
+use crate::given::{SettingError, nearest};
+use crate::settings::Exit;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches as _};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Why there is nothing to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
-    /// Help or version was asked for: this text, for stdout.
-    Asked(String),
-    /// The arguments are wrong.
-    Usage {
-        /// What is wrong, without `error:` before it.
-        message: String,
-        /// What to type instead.
-        hint: String,
-    },
-}
-
-/// Reads the arguments, the program's name first: the command, and which of its flags were typed.
+/// Reads the arguments, the program's name first: the command, what its flags say, and which of them were typed.
 ///
 /// # Errors
 /// Help or version was asked for, or the arguments are wrong.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Typed, TypedFlags), Refused> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Typed, FlagValues, TypedFlags), Exit> {
     let arguments = arguments.into_iter().collect::<Vec<_>>();
     let parsed = Cli::command().try_get_matches_from(&arguments).and_then(|matches| {
-        let flags = flags::typed(&Cli::command(), &matches);
-        Cli::from_arg_matches(&matches).map(|cli| (cli.command, flags))
+        let cli = Cli::command();
+        let (values, typed) = (FlagValues::of(&cli, &matches), flags::typed(&cli, &matches));
+        Cli::from_arg_matches(&matches).map(|cli| (cli.command, values, typed))
     });
     parsed.map_err(|error| {
         let is_brief = error.kind() == ErrorKind::DisplayHelp && arguments.iter().any(|argument| argument == "-h");
@@ -56,12 +44,12 @@ pub fn write_manual(folder: &Path) -> std::io::Result<()> {
 }
 
 /// The long names of flags that are settings: those of `run`, without `config`.
-pub fn settings() -> Vec<String> {
+pub(crate) fn settings() -> Vec<String> {
     long_flags(|command| command == "run").into_iter().filter(|name| name != "config").collect()
 }
 
 /// The long names of flags that are no settings and stand on the command line alone.
-pub fn actions() -> Vec<String> {
+pub(crate) fn actions() -> Vec<String> {
     let settings = settings();
     long_flags(|command| command != "run")
         .into_iter()
@@ -70,7 +58,7 @@ pub fn actions() -> Vec<String> {
 }
 
 /// The setting that another name stands for.
-pub fn setting_of_alias(alias: &str) -> Option<&'static str> {
+pub(crate) fn setting_of_alias(alias: &str) -> Option<&'static str> {
     matches!(alias, "dsn" | "database-url").then_some("source")
 }
 
@@ -92,14 +80,14 @@ fn command_names() -> Vec<String> {
     shown.map(|command| command.get_name().to_owned()).collect()
 }
 
-fn refusal(error: &clap::Error, command: Option<&str>) -> Refused {
+fn refusal(error: &clap::Error, command: Option<&str>) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Refused::Asked(error.render().to_string());
+        return Exit::Asked(error.render().to_string());
     }
     if [ErrorKind::MissingSubcommand, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand].contains(&error.kind()) {
-        return Refused::Usage { message: "no command is given".to_owned(), hint: commands_hint() };
+        return SettingError::usage("no command is given", commands_hint()).into();
     }
-    Refused::Usage { message: message(error), hint: hint(error, command) }
+    SettingError::usage(message(error), hint(error, command)).into()
 }
 
 /// The first paragraph of clap's text, on one line.

@@ -7,275 +7,280 @@ use clap::Args;
 
 /// What `run` takes.
 #[derive(Args, Default)]
-pub struct RunArgs {
-    /// Which database, and what in it.
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub source: SourceArgs,
+    source: SourceArgs,
 
-    /// Which shard it is.
     #[command(flatten)]
-    pub shard: ShardArgs,
+    shard: ShardArgs,
 
     /// Create publication and slot first, once, as `walrelay setup --apply` does [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]
-    pub setup: Option<String>,
+    setup: Option<String>,
 
     /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table of the publication]
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
-    pub table: Vec<String>,
+    table: Vec<String>,
 
     /// Read the slot although nothing proves that it is the one that was read before; LSN is its confirmed_flush_lsn, as the
     /// error names it, so that this works once [default: none]
     #[arg(long, value_name = "LSN", help_heading = "Postgres")]
-    pub accept_slot_at: Option<String>,
+    accept_slot_at: Option<String>,
 
     /// Publish and confirm nothing, only show what would be published: new rows as JSON lines on stdout, from a temporary slot,
     /// without a broker; for backfill, their number [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Postgres")]
-    pub dry_run: Option<String>,
+    dry_run: Option<String>,
 
-    /// Where records are published.
     #[command(flatten)]
-    pub destination: DestinationArgs,
+    destination: DestinationArgs,
 
-    /// Which topic a record gets.
     #[command(flatten)]
-    pub routing: RoutingArgs,
+    routing: RoutingArgs,
 
-    /// Which column is which.
     #[command(flatten)]
-    pub rows: RowArgs,
+    rows: RowArgs,
 
-    /// What a record is made of.
     #[command(flatten)]
-    pub records: RecordArgs,
+    records: RecordArgs,
 
-    /// Which registry knows their schemas.
     #[command(flatten)]
-    pub registry: RegistryArgs,
+    registry: RegistryArgs,
 
-    /// What is done with rows that cannot be published.
     #[command(flatten)]
-    pub bad_rows: BadRowArgs,
+    bad_rows: BadRowArgs,
 
-    /// How it runs.
     #[command(flatten)]
-    pub operation: OperationArgs,
+    operation: OperationArgs,
 
-    /// Where spans go.
     #[cfg(feature = "otlp")]
     #[command(flatten)]
-    pub otlp: OtlpArgs,
+    otlp: OtlpArgs,
 
-    /// A Debezium configuration.
     #[command(flatten)]
-    pub debezium: DebeziumArgs,
+    debezium: DebeziumArgs,
 
-    /// Settings that every command has.
     #[command(flatten)]
-    pub common: CommonArgs,
+    common: CommonArgs,
 }
 
 /// A Debezium configuration.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Migrating from Debezium")]
-pub struct DebeziumArgs {
+pub(crate) struct DebeziumArgs {
     /// Read the settings of this Debezium Server application.properties or Kafka Connect connector JSON, and write the same records;
     /// repeatable: a Connect worker's properties go along. Explicit settings win [default: none]
     #[arg(long, value_name = "FILE")]
-    pub from_debezium: Vec<String>,
+    from_debezium: Vec<String>,
 
     /// Run even where records would differ from Debezium's [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub accept_differences: Option<String>,
+    accept_differences: Option<String>,
 }
 
 /// Where records are published.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Destination")]
-pub struct DestinationArgs {
+pub(crate) struct DestinationArgs {
     /// Where records are published, such as kafka://HOST:PORT, nats://, amqp://, redis://, sqs://, sns:// or stdout://; several hosts
     /// with commas between them; stdout:// prints JSON lines [default: --brokers]
     #[arg(long, value_name = "URL")]
-    pub to: Option<String>,
+    to: Option<String>,
 
     /// Kafka's bootstrap servers, HOST:PORT with commas between them: short for --to kafka://HOST:PORT
     /// [default: localhost:9092]
     #[arg(short, long, value_name = "HOSTS")]
-    pub brokers: Vec<String>,
+    brokers: Vec<String>,
 
     /// A property of the destination, for Kafka any of librdkafka; KEY=@FILE reads the value from a file, KEY=@@… begins
     /// it with an @; repeatable. As a variable: WALRELAY_KAFKA_SASL_PASSWORD for Kafka's sasl.password; in the file: the
     /// table `kafka`
     #[arg(short = 'X', value_name = "KEY=VALUE")]
-    pub property: Vec<String>,
+    property: Vec<String>,
 
     /// at-least-once, or exactly-once: in Kafka transactions, for consumers with isolation.level=read_committed
     /// [default: at-least-once]
     #[arg(long, value_name = "HOW")]
-    pub delivery: Option<String>,
+    delivery: Option<String>,
+}
+
+/// The destination of commands that publish something else than a run's rows.
+#[derive(Args)]
+#[command(next_help_heading = "Destination")]
+pub(crate) struct OfRunArgs {
+    /// Where records go, as for run [default: --brokers]
+    #[arg(long, value_name = "URL")]
+    to: Option<String>,
+
+    /// Kafka's bootstrap servers, HOST:PORT with commas between them [default: localhost:9092]
+    #[arg(short, long, value_name = "HOSTS")]
+    brokers: Vec<String>,
+
+    /// A property of the destination, as for run; repeatable
+    #[arg(short = 'X', value_name = "KEY=VALUE")]
+    property: Vec<String>,
 }
 
 /// Which topic a record gets.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Routing")]
-pub struct RoutingArgs {
+pub(crate) struct RoutingArgs {
     /// Topic of a record: text and {name}, {name|lower} or {name|kebab}, where name is a column or one of
     /// id, route, key, type [default: outbox.event.{route}]
     #[arg(long, value_name = "TEMPLATE")]
-    pub topic: Option<String>,
+    topic: Option<String>,
 
     /// Instead of --topic: what the route column's value must match as a whole to become --topic-replacement
     #[arg(long, value_name = "REGEX")]
-    pub topic_regex: Option<String>,
+    topic_regex: Option<String>,
 
     /// With --topic-regex: the topic, with $1 and ${name} for groups
     #[arg(long, value_name = "TEXT")]
-    pub topic_replacement: Option<String>,
+    topic_replacement: Option<String>,
 }
 
 /// Which column is which.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Rows")]
-pub struct RowArgs {
+pub(crate) struct RowArgs {
     /// Column of the event's id [default: id, event_id]
     #[arg(long, value_name = "COLUMN")]
-    pub id_column: Option<String>,
+    id_column: Option<String>,
 
     /// Column of the record's key, empty for none [default: aggregateid, aggregate_id, else no key]
     #[arg(long, value_name = "COLUMN")]
-    pub key_column: Option<String>,
+    key_column: Option<String>,
 
     /// Column of the record's value [default: payload, event_data, data]
     #[arg(long, value_name = "COLUMN")]
-    pub payload_column: Option<String>,
+    payload_column: Option<String>,
 
     /// Column of the event's type, empty for none [default: type, event_type, task_type]
     #[arg(long, value_name = "COLUMN")]
-    pub type_column: Option<String>,
+    type_column: Option<String>,
 
     /// Column that {route} stands for [default: aggregatetype, aggregate_type, else the type's]
     #[arg(long, value_name = "COLUMN")]
-    pub route_column: Option<String>,
+    route_column: Option<String>,
 
     /// Column with a JSON object of headers, empty for none [default: headers, if the table has it]
     #[arg(long, value_name = "COLUMN")]
-    pub headers_column: Option<String>,
+    headers_column: Option<String>,
 
     /// Integer column of the record's partition, empty for none [default: by the key, as Java clients choose]
     #[arg(long, value_name = "COLUMN")]
-    pub partition_column: Option<String>,
+    partition_column: Option<String>,
 
     /// What is done with an updated row: warn (count, log, skip), skip or stop [default: warn]
     #[arg(long, value_name = "WHAT")]
-    pub on_update: Option<String>,
+    on_update: Option<String>,
 
     /// Also publish transactional pg_logical_emit_message messages with this prefix; repeatable [default: none]
     #[arg(long, value_name = "PREFIX")]
-    pub message_prefix: Vec<String>,
+    message_prefix: Vec<String>,
 }
 
 /// What is done with rows that cannot be published.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Bad rows")]
-pub struct BadRowArgs {
+pub(crate) struct BadRowArgs {
     /// What is done with a row that cannot be published: stop, dead-letter or skip (count it and continue) [default: stop]
     #[arg(long, value_name = "WHAT")]
-    pub on_bad_row: Option<String>,
+    on_bad_row: Option<String>,
 
     /// What to do with one bad row, at the position that the stop's hint names: LSN:N=dead-letter or LSN:N=skip; repeatable
     #[arg(long, value_name = "ROW=WHAT")]
-    pub bad_row_at: Vec<String>,
+    bad_row_at: Vec<String>,
 
     /// Topic of dead-letter records; it must exist, or be created on demand [default: SLOT.dead-letter]
     #[arg(long, value_name = "TOPIC")]
-    pub dead_letter_topic: Option<String>,
+    dead_letter_topic: Option<String>,
 }
 
 /// What a record is made of.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Records")]
-pub struct RecordArgs {
+pub(crate) struct RecordArgs {
     /// Add a header, from a column, or with == the same text in each record: NAME==VALUE; repeatable
     #[arg(long, value_name = "NAME=COLUMN")]
-    pub header: Vec<String>,
+    header: Vec<String>,
 
     /// Begin the value as consumers with a schema registry expect it (Confluent's format: a zero, the schema's id in four
     /// bytes); the id from an integer column, or the same for all rows [default: none]
     #[arg(long, value_name = "COLUMN|NUMBER")]
-    pub schema_id: Option<String>,
+    schema_id: Option<String>,
 
     /// Make each record a CloudEvent 1.0: binary (attributes as headers, the value is the payload) or structured (one JSON
     /// object); id and type are the columns', the subject is the key [default: none]
     #[arg(long, value_name = "MODE")]
-    pub cloudevents: Option<String>,
+    cloudevents: Option<String>,
 
     /// With --cloudevents: the events' source, a URI or a path such as /shop/orders [default: none]
     #[arg(long, value_name = "URI")]
-    pub cloudevents_source: Option<String>,
+    cloudevents_source: Option<String>,
 
     /// Wrap the value as {"payload": …, "NAME": …}, with a column's value; repeatable
     #[arg(long, value_name = "NAME=COLUMN")]
-    pub envelope: Vec<String>,
+    envelope: Vec<String>,
 
     /// Timestamp: `commit` for the transaction's, or a timestamp, timestamptz or bigint (milliseconds) column
     /// [default: commit]
     #[arg(long, value_name = "COLUMN")]
-    pub timestamp: Option<String>,
+    timestamp: Option<String>,
 
     /// Make an empty or blank payload a null value [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub tombstone_on_empty_payload: Option<String>,
+    tombstone_on_empty_payload: Option<String>,
 
     /// Add the header content-type, by the payload column's type: application/json, application/octet-stream for bytea, else
     /// text/plain; charset=UTF-8 [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub content_type_header: Option<String>,
+    content_type_header: Option<String>,
 
     /// Add the header walrelay-position, commit LSN and row number, for exact deduplication [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub position_header: Option<String>,
+    position_header: Option<String>,
 }
 
 /// How it runs.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Operation")]
-pub struct OperationArgs {
+pub(crate) struct OperationArgs {
     /// Serve /metrics, /livez, /readyz and /status at HOST:PORT; :PORT is every address, off is none
     /// [default: 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS")]
-    pub http: Option<String>,
+    http: Option<String>,
 
     /// When an operator must act (exit code 2): exit, or hold: disconnect from Postgres, stay up to say why, and wait for
     /// a signal [default: exit]
     #[arg(long, value_name = "WHAT")]
-    pub on_stop: Option<String>,
+    on_stop: Option<String>,
 
     /// How long a graceful shutdown waits for acknowledgements (units us, ms, s, min, h, d) [default: 8s]
     #[arg(long, value_name = "DURATION")]
-    pub shutdown_timeout: Option<String>,
+    shutdown_timeout: Option<String>,
 
     /// Disconnect from Postgres, and keep the slot's position, when a record is not acknowledged for this long; at least 100ms. Postgres
     /// can then restart or fail over while the destination is unavailable [default: 30s]
     #[arg(long, value_name = "DURATION")]
-    pub disconnect_after: Option<String>,
+    disconnect_after: Option<String>,
 
     /// /readyz says 503 when records are in flight and none was acknowledged for this long; at least 1s [default: 30s]
     #[arg(long, value_name = "DURATION")]
-    pub unready_after: Option<String>,
+    unready_after: Option<String>,
 
     /// Pause after a short read before the next; 0 for the lowest latency; at most 100ms [default: 200us]
     #[arg(long, value_name = "DURATION")]
-    pub coalesce: Option<String>,
+    coalesce: Option<String>,
 
     /// Bytes enqueued and not acknowledged, at least 64KiB: keys, values and headers, and what the client adds for each record (units
     /// kB, MB, GB by 1000, KiB, MiB, GiB by 1024) [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
-    pub max_in_flight: Option<String>,
+    max_in_flight: Option<String>,
 
     /// Largest change message that is accepted, 1KiB to 1GiB [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
-    pub max_row: Option<String>,
+    max_row: Option<String>,
 }

@@ -5,31 +5,31 @@ use clap::Args;
 /// Which shard a relay is.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Postgres")]
-pub struct ShardArgs {
+pub(crate) struct ShardArgs {
     /// Run one of the N shards of `setup --shards N`: I/N, with I from 0. A name and a dash may come first, as in a pod's name:
     /// walrelay-2/3. Publication and slot then have the shard's number after their names: walrelay_2_of_3 [default: none]
     #[arg(long, value_name = "I/N")]
-    pub shard: Option<String>,
+    shard: Option<String>,
 }
 
 /// How many shards `setup` makes.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Shards")]
-pub struct SetupShardsArgs {
+pub(crate) struct SetupShardsArgs {
     /// Publications, slots and marks for N relays that share the rows by a hash of the key, 1 to 16 (Postgres 15 and later)
     #[arg(long, value_name = "N", conflicts_with_all = ["reshard", "backfill", "create_table", "role"])]
-    pub shards: Option<String>,
+    shards: Option<String>,
 
     /// Move the rows of the shards that are there, or of the one slot, over to N shards: the old relays publish what was committed
     /// before, then the new ones begin. The old slots and publications are dropped
     #[arg(long, value_name = "N", conflicts_with_all = ["backfill", "create_table", "role"])]
-    pub reshard: Option<String>,
+    reshard: Option<String>,
 
     /// Column of the key that is hashed, as for run; empty for records without keys [default: aggregateid, aggregate_id]
     #[arg(long, value_name = "COLUMN")]
-    pub key_column: Option<String>,
+    key_column: Option<String>,
 
     /// Column of the id that is hashed where the key is null, as for run [default: id, event_id]
     #[arg(long, value_name = "COLUMN")]
-    pub id_column: Option<String>,
+    id_column: Option<String>,
 }
