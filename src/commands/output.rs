@@ -3,7 +3,7 @@
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
 pub(super) use crate::given::shell_quoted;
-pub(super) use crate::given::units::bytes;
+pub(super) use crate::given::units::{bytes, number};
 use crate::outbox::TableName;
 use crate::pg::catalog::Session;
 use crate::pg::identifier;
@@ -12,17 +12,9 @@ use std::time::Duration;
 /// The name that publication and slot have when none is given.
 const DEFAULT_NAME: &str = "walrelay";
 
-/// With a comma after each three digits: `100,000`.
-pub(super) fn number(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+/// `1 row`, `2,000 rows`.
+pub(super) fn rows(count: u64) -> String {
+    if count == 1 { "1 row".to_owned() } else { format!("{} rows", number(count)) }
 }
 
 /// In the two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`.
@@ -78,14 +70,9 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
         }
     }
     for table in told.tables {
-        flag("--table", &typed(table));
+        flag("--table", &table.as_typed());
     }
     text.join(" ")
-}
-
-/// A table as `--table` takes it: as SQL, which folds what is not quoted to lower case.
-pub(super) fn typed(table: &TableName) -> String {
-    table.as_typed()
 }
 
 /// A connection string without secrets as another role's; `None`: it cannot be told how.

@@ -11,7 +11,7 @@
 //! Invariant: a chunk of which not every row that was deleted was inserted again is rolled back.
 
 use super::error::CommandError;
-use super::output::{number, shell_quoted, typed as sql_typed};
+use super::output::{number, rows, shell_quoted};
 use super::progress::Progress;
 use super::target::{self, OutboxPlace, Target};
 use super::{AGE_COLUMNS, TypedFlags, listed, shards};
@@ -61,7 +61,7 @@ pub fn republish(
     if !request.apply {
         let again = format!(
             "walrelay republish --table {}{}",
-            shell_quoted(&sql_typed(&target.name)),
+            shell_quoted(&target.name.as_typed()),
             more_flags(request, !reasons.is_empty())
         );
         writeln!(out, "nothing was changed; to do it: {}", typed.complete(&again))?;
@@ -120,10 +120,6 @@ fn more_flags(request: &Request, force: bool) -> String {
         flags.push_str(" --force");
     }
     flags
-}
-
-fn rows(count: u64) -> String {
-    if count == 1 { "1 row".to_owned() } else { format!("{} rows", number(count)) }
 }
 
 fn default_order(target: &Target) -> String {

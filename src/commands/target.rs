@@ -146,8 +146,7 @@ pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) ->
 fn roots(published: &[PublishedTable]) -> Vec<TableName> {
     let mut names = Vec::new();
     for table in published {
-        let (schema, name) = table.ancestors.last().cloned().unwrap_or_else(|| table.relation.full_name());
-        let name = TableName { schema, name };
+        let name = TableName::of_whole(table);
         if !names.contains(&name) {
             names.push(name);
         }

@@ -241,9 +241,8 @@ impl Outbox {
     }
 
     fn reading(&self, table: &PublishedTable, plan: &Plan) -> Reading {
-        let (schema, name) = table.ancestors.last().cloned().unwrap_or_else(|| table.relation.full_name());
         let lacks_key = plan.column(Role::Key).is_none() && self.mapping.key_column.as_deref() != Some("");
-        Reading { table: format!("{schema}.{name}"), columns: plan.roles(), lacks_key }
+        Reading { table: TableName::of_whole(table).to_string(), columns: plan.roles(), lacks_key }
     }
 
     /// The catalogue has a table that cannot be mapped, and had it at `position`. What was committed before that comes with the

@@ -19,6 +19,17 @@ pub struct TableName {
 }
 
 impl TableName {
+    /// Of a relation.
+    pub fn of(relation: &Relation) -> Self {
+        Self { schema: relation.namespace.clone(), name: relation.name.clone() }
+    }
+
+    /// Of the table whose rows they are: a partition's outermost one.
+    pub fn of_whole(table: &PublishedTable) -> Self {
+        let whole = table.ancestors.last().cloned();
+        whole.map_or_else(|| Self::of(&table.relation), |(schema, name)| Self { schema, name })
+    }
+
     /// Whether `relation` is this table.
     pub fn names(&self, relation: &Relation) -> bool {
         self.schema == relation.namespace && self.name == relation.name

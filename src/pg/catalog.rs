@@ -287,7 +287,8 @@ const SESSION: &str = "a.pid, a.usename, nullif(a.application_name, ''), pg_cata
 ///
 /// # Errors
 /// The connection broke.
-pub fn session(connection: &mut Connection, pid: u32) -> Result<Option<Session>, Error> {
+pub fn session(connection: &mut Connection, pid: Option<u32>) -> Result<Option<Session>, Error> {
+    let Some(pid) = pid else { return Ok(None) };
     let rows =
         connection.query(&format!("SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = {pid}"))?;
     Ok(rows.first().and_then(parse_session))

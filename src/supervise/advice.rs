@@ -52,10 +52,7 @@ impl Surroundings {
             }
         }
         let found = names::tables_with(connection, &outbox.payload_names())?;
-        let outboxes = found.into_iter().filter(|table| outbox.could_read(&table.relation).is_ok()).map(|table| {
-            let (schema, name) = table.relation.full_name();
-            TableName { schema, name }
-        });
+        let outboxes = found.iter().map(|table| &table.relation).filter(|relation| outbox.could_read(relation).is_ok());
         Ok(Self {
             user: user.to_owned(),
             grants_by_role: catalog::grants_replication_by_role(connection)?,
@@ -64,7 +61,7 @@ impl Surroundings {
             publications: names::publications(connection)?,
             slots: names::slots(connection)?,
             slot_elsewhere: names::other_database_of(connection, slot)?.map(|database| (slot.to_owned(), database)),
-            outboxes: outboxes.collect(),
+            outboxes: outboxes.map(TableName::of).collect(),
         })
     }
 

@@ -19,7 +19,7 @@ mod resume;
 
 use super::TypedFlags;
 use super::error::CommandError;
-use super::output::number;
+use super::output::rows;
 use super::run::{self, Error};
 use super::setup::{self, Held};
 use super::shards;
@@ -222,10 +222,9 @@ fn select(connection: &mut Connection, request: &Request) -> Result<(Vec<TableNa
     let found = parts::facts(connection, &oids, request.order.as_deref())?;
     let (mut tables, mut parts) = (Vec::new(), Vec::new());
     for table in &published {
-        let (schema, name) = table.ancestors.last().cloned().unwrap_or_else(|| table.relation.full_name());
-        let name = TableName { schema, name };
+        let name = TableName::of_whole(table);
         let at = tables.iter().position(|known| *known == name).unwrap_or_else(|| {
-            tables.push(name.clone());
+            tables.push(name);
             tables.len() - 1
         });
         let filter = filters.get(&table.relation.full_name()).cloned();
@@ -314,8 +313,7 @@ fn count(
             let rows = ask(connection, part, &part.count(asked, &part.begin))?;
             total += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
         }
-        let rows = if total == 1 { "1 row".to_owned() } else { format!("{} rows", number(total)) };
-        writeln!(out, "{table}: {rows} would be published; nothing was")?;
+        writeln!(out, "{table}: {} would be published; nothing was", rows(total))?;
     }
     Ok(())
 }

@@ -310,10 +310,7 @@ fn now_ms() -> i64 {
 
 fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFacts>, pg::Error> {
     let Some(slot) = server::slot(connection, name)? else { return Ok(None) };
-    let reader = match slot.row.active_pid {
-        Some(pid) => catalog::session(connection, pid)?,
-        None => None,
-    };
+    let reader = catalog::session(connection, slot.row.active_pid)?;
     let spilled = connection.query(&format!(
         "SELECT spill_bytes FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = {}",
         literal(name)

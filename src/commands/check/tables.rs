@@ -6,7 +6,7 @@ use super::facts::{COUNT_LIMIT, FILTERS_SINCE, Facts, TableFacts};
 use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
-use crate::commands::output::{bytes, number, shell_quoted, typed};
+use crate::commands::output::{bytes, number, shell_quoted};
 use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
@@ -337,9 +337,7 @@ fn set_up(config: &run::Request, table: &TableFacts) -> String {
 }
 
 fn table_flag(table: &TableFacts) -> String {
-    let relation = &table.published.relation;
-    let name = TableName { schema: relation.namespace.clone(), name: relation.name.clone() };
-    format!("--table {}", shell_quoted(&typed(&name)))
+    format!("--table {}", shell_quoted(&TableName::of(&table.published.relation).as_typed()))
 }
 
 fn counted(count: u64) -> String {

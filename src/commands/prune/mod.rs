@@ -22,7 +22,7 @@ mod partitions;
 mod proof;
 
 use super::error::CommandError;
-use super::output::{duration, number, shell_quoted, typed as sql_typed};
+use super::output::{duration, number, shell_quoted};
 use super::progress::Progress;
 use super::shards::ShardError;
 use super::target::{self, OutboxPlace, Target};
@@ -335,7 +335,7 @@ impl Round<'_> {
         let force = if table.target.shape.partitioned { " --force" } else { "" };
         let publish = format!(
             "walrelay republish --table {} --where {} --apply{force}",
-            shell_quoted(&sql_typed(&table.target.name)),
+            shell_quoted(&table.target.name.as_typed()),
             shell_quoted(clause)
         );
         self.typed.complete(&publish)

@@ -269,10 +269,7 @@ fn lock_holder(connection: &mut Connection) -> Result<String, pg::Error> {
             AND l.classid = {} AND l.objid = {} AND l.objsubid = 1",
         LOCK.0, LOCK.1
     ))?;
-    let holder = match rows.first().and_then(|row| row.parse(0)) {
-        Some(pid) => catalog::session(connection, pid)?,
-        None => None,
-    };
+    let holder = catalog::session(connection, rows.first().and_then(|row| row.parse(0)))?;
     let holder = holder.map_or_else(|| "another session".to_owned(), |session| super::output::session(&session));
     Ok(format!("waiting: {holder} is setting this database up"))
 }
@@ -402,10 +399,7 @@ fn rows_before(
     };
     if makes_slot && tables.is_empty() {
         let published = server::published_tables(connection, &request.publication)?;
-        tables.extend(published.into_iter().map(|table| {
-            let (schema, name) = table.relation.full_name();
-            TableName { schema, name }
-        }));
+        tables.extend(published.iter().map(|table| TableName::of(&table.relation)));
     }
     if tables.is_empty() {
         return Ok(Vec::new());

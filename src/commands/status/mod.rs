@@ -106,13 +106,11 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::
     let publication = server::publication(connection, &request.publication)?.is_some();
     let mark = catalog::publication_mark(connection, &request.publication)?;
     let tables = server::published_tables(connection, &request.publication)?;
-    let reader = match slot.as_ref().and_then(|slot| slot.row.active_pid) {
-        Some(pid) => catalog::session(connection, pid)?,
-        None => None,
-    };
+    let pid = slot.as_ref().and_then(|slot| slot.row.active_pid);
+    let reader = catalog::session(connection, pid)?;
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
     let sighting = instance::sight(connection, &request.slot)?;
-    let tables = tables.iter().map(named).collect();
+    let tables = tables.iter().map(|table| TableName::of(&table.relation).to_string()).collect();
     Ok(Found { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
 }
 
@@ -128,11 +126,6 @@ struct Found {
     sighting: Option<Sighting>,
     tables: Vec<String>,
     reader: Option<catalog::Session>,
-}
-
-fn named(table: &crate::pgoutput::PublishedTable) -> String {
-    let (schema, name) = table.relation.full_name();
-    TableName { schema, name }.to_string()
 }
 
 /// What there is to show, and whether a relay could read the slot.

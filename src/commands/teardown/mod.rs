@@ -85,15 +85,11 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
         None => None,
     };
     let tables = server::published_tables(connection, &request.publication)?;
-    let filter = |table: &crate::pgoutput::PublishedTable| {
-        let (schema, name) = table.relation.full_name();
-        TableName { schema, name }
-    };
     Ok(Facts {
         database: catalog::server(connection)?.database,
         slot: server::slot(connection, &request.slot)?,
         publication,
-        tables: tables.iter().map(filter).collect(),
+        tables: tables.iter().map(|table| TableName::of(&table.relation)).collect(),
     })
 }
 
@@ -112,10 +108,7 @@ fn refuse(connection: &mut Connection, request: &Request, facts: &Facts) -> Resu
 }
 
 fn in_use(connection: &mut Connection, slot: &str, pid: Option<u32>) -> Result<CommandError, pg::Error> {
-    let reading = match pid {
-        Some(pid) => catalog::session(connection, pid)?.map(Box::new),
-        None => None,
-    };
+    let reading = catalog::session(connection, pid)?.map(Box::new);
     Ok(CommandError::SlotInUse { slot: slot.to_owned(), pid, reading })
 }
 

@@ -1,5 +1,6 @@
 //! Figures and texts as people read them in HTML.
 
+use crate::given::units::number;
 use std::fmt::{self, Write as _};
 
 /// Text in HTML, between tags and in attributes.
@@ -81,14 +82,7 @@ pub(super) struct Count(pub(super) u64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (place, digit) in digits.chars().enumerate() {
-            if place > 0 && (digits.len() - place).is_multiple_of(3) {
-                f.write_str(",")?;
-            }
-            write!(f, "{digit}")?;
-        }
-        Ok(())
+        f.write_str(&number(self.0))
     }
 }
 

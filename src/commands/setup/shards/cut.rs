@@ -100,7 +100,7 @@ fn writers(connection: &mut Connection, plan: &Plan) -> Result<Vec<String>, pg::
     ))?;
     let mut found = Vec::new();
     for pid in rows.iter().filter_map(|row| row.parse(0)) {
-        found.extend(catalog::session(connection, pid)?.map(|holder| session(&holder)));
+        found.extend(catalog::session(connection, Some(pid))?.map(|holder| session(&holder)));
     }
     if found.is_empty() {
         found.push("they are gone, or are prepared transactions".to_owned());
