@@ -1,9 +1,8 @@
 //! `teardown`: drops the slot, and if asked for the publication.
 //!
-//! In: names, and somebody to ask. Out: what is lost, said before; what was done, after. A slot that is read is not touched.
+//! In: names, and somebody to ask. Out: what is lost, said before; what was done, after. A slot that is read is not touched, and of shards
+//! keeps all of them.
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
-
-mod shards;
 
 use super::error::CommandError;
 use super::output::{Told, bytes, command};
@@ -11,6 +10,7 @@ use crate::outbox::TableName;
 use crate::pg::catalog::PublicationMark;
 use crate::pg::marker;
 use crate::pg::server::Slot;
+use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
 use crate::supervise::{RunError, check_slot};
@@ -35,6 +35,20 @@ pub struct Request {
     pub typed_source: Option<String>,
 }
 
+impl Request {
+    /// One for each slot.
+    fn each(&self) -> Vec<Self> {
+        let Some(count) = self.shards else { return vec![self.clone()] };
+        let of = |shard: Shard| Self {
+            publication: shard.name(&self.publication),
+            slot: shard.name(&self.slot),
+            publication_too: true,
+            ..self.clone()
+        };
+        Shard::all(count).map(of).collect()
+    }
+}
+
 /// What there is of it.
 struct Facts {
     database: String,
@@ -53,29 +67,31 @@ pub fn teardown(
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    if let Some(count) = request.shards {
-        return shards::teardown(&mut connection, request, count, out, terminal);
+    let mut work: Vec<(Request, Facts, Vec<Step>)> = Vec::new();
+    for each in request.each() {
+        let facts = look(&mut connection, &each)?;
+        refuse(&mut connection, &each, &facts)?;
+        let steps = plan(&each, &facts);
+        work.push((each, facts, steps));
     }
-    let facts = look(&mut connection, request)?;
-    refuse(&mut connection, request, &facts)?;
-    let plan = plan(request, &facts);
-    if plan.is_empty() {
+    let steps = || work.iter().flat_map(|(each, _, steps)| steps.iter().map(move |step| (each, step)));
+    let Some((_, facts, _)) = work.iter().find(|(_, _, steps)| !steps.is_empty()) else {
         writeln!(out, "nothing to do: {}", gone(request))?;
         return Ok(());
-    }
+    };
     writeln!(out, "In database \"{}\" ({}), this drops:", facts.database, connection.host())?;
-    for step in &plan {
+    for (_, step) in steps() {
         writeln!(out, "  {}", step.what)?;
     }
     if !request.yes && !agreed(out, terminal)? {
         writeln!(out, "nothing was dropped")?;
         return Ok(());
     }
-    for step in &plan {
-        step.execute(&mut connection, request)?;
+    for (each, step) in steps() {
+        step.execute(&mut connection, each)?;
         writeln!(out, "{}", step.done)?;
     }
-    write!(out, "{}", ending(request, &facts))?;
+    write!(out, "{}", ending(request, facts))?;
     Ok(())
 }
 
@@ -203,23 +219,29 @@ fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<boo
 }
 
 fn gone(request: &Request) -> String {
-    if request.publication_too {
-        format!("slot \"{}\" and publication \"{}\" do not exist", request.slot, request.publication)
-    } else {
-        format!("slot \"{}\" does not exist", request.slot)
+    match request.shards {
+        Some(count) => format!("there are no {count} shards"),
+        None if request.publication_too => {
+            format!("slot \"{}\" and publication \"{}\" do not exist", request.slot, request.publication)
+        }
+        None => format!("slot \"{}\" does not exist", request.slot),
     }
 }
 
 /// What is left, and the way back.
 fn ending(request: &Request, facts: &Facts) -> String {
+    let source = request.typed_source.as_deref();
+    let goes = request.publication_too || request.shards.is_some();
+    let tables = if goes { facts.tables.as_slice() } else { &[] };
+    let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
+    if let Some(count) = request.shards {
+        return format!("to start over: {}\n", command(&format!("setup --shards {count} --apply"), &told));
+    }
     let mut left: Vec<String> = Vec::new();
     if facts.publication.is_some() && !request.publication_too {
         left.push(format!("publication \"{}\" (to drop it, too: --publication-too)", request.publication));
     }
     left.extend(facts.tables.iter().map(|table| format!("table {table}")));
-    let source = request.typed_source.as_deref();
-    let tables = if request.publication_too { facts.tables.as_slice() } else { &[] };
-    let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
     let left = if left.is_empty() { "nothing".to_owned() } else { left.join(", ") };
     format!("left: {left}\nto start over: {}\n", command("setup --apply", &told))
 }
