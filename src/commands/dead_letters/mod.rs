@@ -144,7 +144,7 @@ pub fn dead_letters(request: &Request, out: &mut dyn Write, stop: &dyn Fn() -> b
 /// What came of the records at the address.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Shown.
+    /// Meant.
     chosen: u64,
     /// Left out, since they were published again before.
     settled: u64,
@@ -152,25 +152,25 @@ struct Counts {
     others: u64,
 }
 
-/// What a record at the address is to this command.
-enum Choice<'a> {
-    /// It is meant.
-    Chosen(Entry<'a>),
-    /// It was published again before.
-    Settled,
-    /// It is no dead-letter record.
-    Other,
-    /// Another id was asked for.
-    NotAsked,
-}
-
-fn choose<'a>(request: &Request, kept: &Kept, record: &Record<'a>) -> Choice<'a> {
-    let Some(said) = said(record) else { return Choice::Other };
-    let entry = Entry::new(kept.place, kept.settled, record, said);
-    if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(|id| request.ids.iter().any(|asked| asked == id)) {
-        return Choice::NotAsked;
+impl Counts {
+    /// The record as it is shown; `None`: it is not meant.
+    fn choose<'a>(&mut self, request: &Request, kept: &Kept, record: &Record<'a>) -> Option<Entry<'a>> {
+        let Some(said) = said(record) else {
+            self.others += 1;
+            return None;
+        };
+        let entry = Entry::new(kept.place, kept.settled, record, said);
+        let is_asked = |id: &std::borrow::Cow<'_, str>| request.ids.iter().any(|asked| asked == id);
+        if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(is_asked) {
+            return None;
+        }
+        if kept.settled && !request.again {
+            self.settled += 1;
+            return None;
+        }
+        self.chosen += 1;
+        Some(entry)
     }
-    if kept.settled && !request.again { Choice::Settled } else { Choice::Chosen(entry) }
 }
 
 fn look(
@@ -188,24 +188,11 @@ fn look(
             NextKept::End => return sum_up(request, &counts, out).map_err(CommandError::from),
         };
         each.record.with_record(&mut room, |record| -> io::Result<()> {
-            match choose(request, &each, record) {
-                Choice::Chosen(entry) => {
-                    if counts.chosen == 0 && !request.json && !whole {
-                        writeln!(out, "{}", Entry::HEAD.trim_end())?;
-                    }
-                    counts.chosen += 1;
-                    entry.write(out, request.json, whole.then_some(record))
-                }
-                Choice::Settled => {
-                    counts.settled += 1;
-                    Ok(())
-                }
-                Choice::Other => {
-                    counts.others += 1;
-                    Ok(())
-                }
-                Choice::NotAsked => Ok(()),
+            let Some(entry) = counts.choose(request, &each, record) else { return Ok(()) };
+            if counts.chosen == 1 && !request.json && !whole {
+                writeln!(out, "{}", Entry::HEAD.trim_end())?;
             }
+            entry.write(out, request.json, whole.then_some(record))
         })?;
     }
     Err(CommandError::Interrupted)

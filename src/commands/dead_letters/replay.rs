@@ -5,7 +5,7 @@
 //! record is settled only behind its report; before the first is known to be remembered, no second one is published.
 
 use super::shown::{self, Entry};
-use super::{Choice, Counts, Error, Request, choose, left_out};
+use super::{Counts, Error, Request, left_out};
 use crate::commands::error::CommandError;
 use crate::commands::progress::Progress;
 use crate::sink::dead_letter::{lend_meant, said};
@@ -145,24 +145,14 @@ impl<'r> Replay<'r> {
     fn take(&mut self, kept: Kept, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
         let Self { request, counts, outcome, room, .. } = self;
         let meant = kept.record.with_record(room, |record| -> io::Result<Option<OwnedRecord>> {
-            match choose(request, &kept, record) {
-                Choice::Chosen(entry) => match where_to(request, &entry) {
-                    Ok(topic) => Ok(meant(record, topic)),
-                    Err(why) => {
-                        outcome.failed += 1;
-                        entry.write_failed(out, request.json, &why)?;
-                        Ok(None)
-                    }
-                },
-                Choice::Settled => {
-                    counts.settled += 1;
+            let Some(entry) = counts.choose(request, &kept, record) else { return Ok(None) };
+            match where_to(request, &entry) {
+                Ok(topic) => Ok(meant(record, topic)),
+                Err(why) => {
+                    outcome.failed += 1;
+                    entry.write_failed(out, request.json, &why)?;
                     Ok(None)
                 }
-                Choice::Other => {
-                    counts.others += 1;
-                    Ok(None)
-                }
-                Choice::NotAsked => Ok(None),
             }
         })?;
         let Some(record) = meant else { return Ok(true) };
