@@ -1,27 +1,12 @@
 //! Asks a relay on this machine over HTTP.
 //!
-//! In: `host:port` and a path. Out: status and body, or what `/status` says. One request, one connection, bounded in time and
-//! size. A relay that does not answer, or reads another slot, has nothing to say here.
-//! Specification: RFC 9112.
+//! In: `host:port` and a path. Out: status and body, or what `/status` says. A relay that does not answer, or reads another slot, has
+//! nothing to say here.
 
 use crate::commands::output::number;
+use crate::sink::fetch::{Answer, Request};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
-
-/// How long the relay may take for each of connecting, reading and writing.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Largest answer, in bytes.
-const LARGEST_ANSWER_BYTES: u64 = 1 << 20;
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) body: String,
-}
+use std::io;
 
 /// What a relay says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,39 +55,14 @@ pub(in crate::commands) fn status(address: &str, slot: &str) -> Option<RelayRepo
 /// # Errors
 /// Nobody answers there in time, or not in HTTP.
 pub(super) fn get(address: &str, path: &str) -> io::Result<Answer> {
-    let mut stream = connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // In one piece: written part by part it is as many packets.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut bytes = Vec::new();
-    stream.take(LARGEST_ANSWER_BYTES).read_to_end(&mut bytes)?;
-    answer(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for candidate in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-/// The status line's number, and what follows the head. HTTP/1.0 was asked for, so the body is not in chunks.
-fn answer(bytes: &[u8]) -> Option<Answer> {
-    let text = String::from_utf8_lossy(bytes);
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    let url = format!("http://{address}{path}");
+    Request { method: "GET", url: &url, headers: &[], body: b"" }.send_trusting(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
 
     /// Answers one request with `text`.
@@ -122,7 +82,8 @@ mod tests {
     #[test]
     fn an_answer_is_its_status_and_its_body() {
         let address = server("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\nblocked\r\n");
-        assert_eq!(get(&address, "/readyz").unwrap(), Answer { status: 503, body: "blocked\r\n".to_owned() });
+        let answer = get(&address, "/readyz").unwrap();
+        assert_eq!((answer.status, answer.body.as_str()), (503, "blocked\r\n"));
     }
 
     #[test]
