@@ -43,6 +43,15 @@ pub(super) fn open(
     Ok(first.first().and_then(|row| row.parse(4)).unwrap_or_default())
 }
 
+/// The one number that a query gives.
+///
+/// # Errors
+/// As [`Connection::query_within`].
+pub(super) fn counted(connection: &mut Connection, sql: &str) -> Result<u64, pg::Error> {
+    let rows = connection.query_within(sql, PATIENCE)?;
+    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+}
+
 /// Forgets the list.
 pub(super) fn close(connection: &mut Connection) -> Result<(), pg::Error> {
     connection.query("CLOSE walrelay_rows").map(drop)

@@ -161,9 +161,7 @@ fn show(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let name = target.rows();
-    let counted =
-        connection.query_within(&format!("SELECT count(*) FROM {name} WHERE {condition}"), listed::PATIENCE)?;
-    let count: u64 = counted.first().and_then(|row| row.parse(0)).unwrap_or_default();
+    let count = listed::counted(connection, &format!("SELECT count(*) FROM {name} WHERE {condition}"))?;
     writeln!(out, "{} of {} would be deleted and inserted again, ordered by {order}", rows(count), target.name)?;
     let sql = |offset: u64| {
         format!(

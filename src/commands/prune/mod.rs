@@ -92,33 +92,9 @@ pub fn prune(
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
-    if request.older_than < LEAST_AGE && !request.force {
-        return Err(CommandError::FlagNeeded {
-            flag: "--force",
-            why: format!(
-                "--older-than {} is below a minute: such rows may not be published yet",
-                duration(request.older_than)
-            ),
-            example: "walrelay prune --older-than 1h".to_owned(),
-        });
-    }
     loop {
         match (once(request, typed, out, notes, stop), request.every) {
-            // What passes by itself is tried again with the next round.
-            (Err(CommandError::Run(RunError::Postgres(error))), Some(_))
-                if error.recovery() == pg::Recovery::Reconnect
-                    || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) =>
-            {
-                tracing::warn!(%error, "pruning round failed; retrying in the next one");
-            }
-            (
-                Err(
-                    error @ (CommandError::NotConfirmed { .. }
-                    | CommandError::Changed { .. }
-                    | CommandError::Shards(ShardError::Moves { .. })),
-                ),
-                Some(_),
-            ) => {
+            (Err(error), Some(_)) if may_pass(&error) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
             (Err(error), _) => return Err(error),
@@ -132,6 +108,21 @@ pub fn prune(
             }
             std::thread::sleep(LOOK_EVERY.1.min(next.saturating_duration_since(Instant::now())));
         }
+    }
+}
+
+/// Whether a later round may succeed.
+fn may_pass(error: &CommandError) -> bool {
+    match error {
+        CommandError::Run(RunError::Postgres(error)) => {
+            error.recovery() == pg::Recovery::Reconnect || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE)
+        }
+        error => matches!(
+            error,
+            CommandError::NotConfirmed { .. }
+                | CommandError::Changed { .. }
+                | CommandError::Shards(ShardError::Moves { .. })
+        ),
     }
 }
 
@@ -183,25 +174,21 @@ fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
     let targets = target::targets(connection, place, &request.tables)?;
     let table = |target: Target| {
+        let refused = |why| Err(CommandError::NotProven { table: target.name.to_string(), why });
         let shared = if request.force { None } else { carriers.shared(connection, &target)? };
         if target.filtered && shared.is_none() && !request.force {
-            return Err(CommandError::NotProven {
-                table: target.name.to_string(),
-                why: "the publication has a row filter on it: rows that it leaves out are never delivered",
-            });
+            return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
         }
         if target.partial && !request.force {
-            return Err(CommandError::NotProven {
-                table: target.name.to_string(),
-                why: "the publication does not have all of its partitions: rows of the others are never delivered by it",
-            });
+            return refused(
+                "the publication does not have all of its partitions: rows of the others are never delivered by it",
+            );
         }
         let age = Age::find(request.age_column.as_deref(), &target.name, &target.shape, tracks)?;
         if age == Age::Commit && !request.force && catalog::has_updates(connection, target.shape.oid)? {
-            return Err(CommandError::NotProven {
-                table: target.name.to_string(),
-                why: "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
-            });
+            return refused(
+                "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
+            );
         }
         Ok(Table { target, age, shared, joined: Joined::default() })
     };
@@ -269,8 +256,7 @@ impl Round<'_> {
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
         let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.rows());
-        let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
-        let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
+        let count = listed::counted(&mut self.connection, &sql)?;
         let age = duration(self.request.older_than);
         writeln!(out, "{}: {} rows are older than {age} by {}", table.target.name, number(count), table.age.name())?;
         self.unproven(table, out)
@@ -282,8 +268,7 @@ impl Round<'_> {
         let older = table.age.older_than(self.request.older_than);
         if let Some(passed_over) = proof.passed_over(&table.target, "") {
             let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.target.rows());
-            let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
-            let count: u64 = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
+            let count = listed::counted(&mut self.connection, &sql)?;
             if count > 0 {
                 writeln!(
                     out,
@@ -417,8 +402,7 @@ impl Round<'_> {
                 listed::delete(&name)
             );
             let begun = Instant::now();
-            let rows = self.connection.query_within(&sql, listed::PATIENCE)?;
-            deleted += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
+            deleted += listed::counted(&mut self.connection, &sql)?;
             seen += places.len() as u64;
             progress.at(seen);
             // As long as that took: half of the time belongs to those who write.
