@@ -126,15 +126,15 @@ fn variables() -> String {
 
 fn metrics() -> String {
     let mut table = String::from("| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
-    for metric in walrelay::metrics::described() {
-        let of_relay = if metric.name.starts_with("process_") { None } else { Some("slot") };
+    for metric in walrelay::metrics::FAMILIES {
+        let name = metric.sample_name();
+        let of_relay = if name.starts_with("process_") { None } else { Some("slot") };
         let labels: Vec<String> = of_relay.into_iter().chain(metric.label).map(code).collect();
-        let unit = metric.unit.unwrap_or("");
+        let unit = metric.unit().unwrap_or("");
         writeln!(
             table,
-            "| `{}` | {} | {unit} | {} | {} |",
-            metric.name,
-            metric.kind,
+            "| `{name}` | {} | {unit} | {} | {} |",
+            metric.kind_name(),
             labels.join(", "),
             typed(metric.help)
         )

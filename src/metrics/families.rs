@@ -62,14 +62,14 @@ impl Kind {
 }
 
 /// A metric: what it is called, what it means, and how its samples are taken.
-pub(super) struct Family {
+pub struct Family {
     /// A counter's without `_total`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     /// What tells its samples apart, beside the slot; a histogram's buckets have `le` besides.
-    pub(super) label: Option<&'static str>,
+    pub label: Option<&'static str>,
     /// One line, without quotes and backslashes.
-    pub(super) help: &'static str,
+    pub help: &'static str,
     pub(super) samples: fn(&Scrape<'_>, &mut Samples<'_>),
 }
 
@@ -87,31 +87,32 @@ impl Family {
         Self { label: Some(label), ..self }
     }
 
+    /// `counter`, `gauge` or `histogram`.
+    pub fn kind_name(&self) -> &'static str {
+        self.kind.name()
+    }
+
     /// The name of what is written: a counter's with `_total`.
-    pub(super) fn sample_name(&self) -> String {
+    pub fn sample_name(&self) -> String {
         format!("{}{}", self.name, if self.kind == Kind::Counter { "_total" } else { "" })
     }
 
-    /// OpenMetrics wants a unit to be the end of the name.
-    pub(super) fn unit(&self) -> Option<&'static str> {
+    /// `seconds` or `bytes`, if it has a unit: OpenMetrics wants it to be the end of the name.
+    pub fn unit(&self) -> Option<&'static str> {
         self.name.rsplit_once('_').map(|(_, last)| last).filter(|last| ["seconds", "bytes"].contains(last))
     }
 }
 
 /// Every metric, in the order in which they are written.
-pub(super) const FAMILIES: &[Family] = &[
+pub const FAMILIES: &[Family] = &[
     Family::counter("walrelay_events", "Records acknowledged by the destination.", |scrape, out| {
-        for (topic, count) in scrape.metrics.topics.counts() {
-            out.labelled(&topic, count);
-        }
+        out.tally(scrape.metrics.topics.counts());
     })
     .by("topic"),
     Family::counter(
         "walrelay_event_bytes",
         "Bytes of key and value acknowledged by the destination.",
-        |scrape, out| {
-            out.single(scrape.metrics.event_bytes.load(Relaxed));
-        },
+        |scrape, out| out.single(scrape.metrics.event_bytes.load(Relaxed)),
     ),
     Family::counter(
         "walrelay_transactions",
@@ -125,9 +126,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "walrelay_ignored",
         "What publishes nothing by design, by kind: updates, messages outside transactions.",
-        |scrape, out| {
-            out.tally(scrape.metrics.ignored.counts());
-        },
+        |scrape, out| out.tally(scrape.metrics.ignored.counts()),
     )
     .by("kind"),
     Family::counter("walrelay_publish_failures", "Delivery reports with an error, by reason.", |scrape, out| {
@@ -236,13 +235,9 @@ pub(super) const FAMILIES: &[Family] = &[
         out.one_of(State::ALL.map(State::name), scrape.metrics.state().name());
     })
     .by("state"),
-    Family::gauge("walrelay_build_info", "1, with the version.", |_, out| {
-        out.labelled(env!("CARGO_PKG_VERSION"), 1);
-    })
-    .by("version"),
-    Family::counter("process_cpu_seconds", "User and system CPU time.", |scrape, out| {
-        out.known(scrape.process.cpu);
-    }),
+    Family::gauge("walrelay_build_info", "1, with the version.", |_, out| out.labelled(env!("CARGO_PKG_VERSION"), 1))
+        .by("version"),
+    Family::counter("process_cpu_seconds", "User and system CPU time.", |scrape, out| out.known(scrape.process.cpu)),
     Family::gauge("process_start_time_seconds", "Start of the process, since 1970.", |scrape, out| {
         out.known(scrape.process.started);
     }),
@@ -258,32 +253,6 @@ pub(super) const FAMILIES: &[Family] = &[
         out.known(scrape.process.max_fds);
     }),
 ];
-
-/// A metric, as the manual describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
-    /// As a query names it.
-    pub name: String,
-    /// `counter`, `gauge` or `histogram`.
-    pub kind: &'static str,
-    /// `seconds` or `bytes`, if it has a unit.
-    pub unit: Option<&'static str>,
-    /// What tells its samples apart, beside `slot`.
-    pub label: Option<&'static str>,
-    /// What it says.
-    pub help: &'static str,
-}
-
-/// Every metric, in the order in which they are written.
-pub fn described() -> impl Iterator<Item = Described> {
-    FAMILIES.iter().map(|family| Described {
-        name: family.sample_name(),
-        kind: family.kind.name(),
-        unit: family.unit(),
-        label: family.label,
-        help: family.help,
-    })
-}
 
 #[cfg(test)]
 mod tests {

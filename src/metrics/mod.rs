@@ -18,7 +18,7 @@ mod status;
 mod unpublished;
 
 pub use cells::Latencies;
-pub use families::{Described, WAL_STATUSES, described};
+pub use families::{FAMILIES, Family, WAL_STATUSES};
 pub use render::{Format, Moment, Text};
 pub use status::Status;
 pub use unpublished::WalEnd;
