@@ -131,11 +131,12 @@ pub(super) fn judge<'a>(
     replies: &mut Tokens<'_>,
     outcomes: &mut Vec<Outcome>,
 ) -> Judged {
-    let mut judge = Judge { address, later: None, elsewhere: false };
+    let records = streams.clone().count();
+    let mut judge = Judge { address, streams, records, replies, outcomes, later: None, elsewhere: false };
     let whole = match form {
-        Form::Single => judge.each(streams, replies, outcomes),
-        Form::Script => judge.array(streams, replies, outcomes),
-        Form::Multi => judge.transaction(streams, replies, outcomes),
+        Form::Single => judge.each(),
+        Form::Script => judge.array(),
+        Form::Multi => judge.transaction(),
     };
     match (whole, judge.later) {
         (Some(judged), _) => judged,
@@ -145,27 +146,27 @@ pub(super) fn judge<'a>(
     }
 }
 
-struct Judge<'a> {
-    address: &'a str,
+struct Judge<'j, 'r, S> {
+    address: &'j str,
+    streams: S,
+    records: usize,
+    replies: &'j mut Tokens<'r>,
+    outcomes: &'j mut Vec<Outcome>,
     later: Option<Failure>,
     elsewhere: bool,
 }
 
-impl Judge<'_> {
+impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
     /// One reply for each record.
-    fn each<'a>(
-        &mut self,
-        streams: impl Iterator<Item = &'a str>,
-        replies: &mut Tokens<'_>,
-        outcomes: &mut Vec<Outcome>,
-    ) -> Option<Judged> {
-        for stream in streams {
-            outcomes.push(match replies.next() {
+    fn each(&mut self) -> Option<Judged> {
+        for stream in self.streams.clone() {
+            let outcome = match self.replies.next() {
                 // An entry's id, or 1 (added) or 0 (was there) of the script.
                 Some(Token::Bytes(_) | Token::Integer(_)) => Outcome::Delivered,
                 Some(Token::Error(error)) => self.of_error(stream, error),
                 Some(Token::Text(_) | Token::Null | Token::Array(_)) | None => return Some(Judged::Broken),
-            });
+            };
+            self.outcomes.push(outcome);
         }
         None
     }
@@ -181,21 +182,14 @@ impl Judge<'_> {
                 return Outcome::Unknown;
             }
         };
-        let text = format!("Redis refuses a record for stream {stream}: {}", shown(error));
-        Outcome::Refused(Failure { class, reason, text })
+        Outcome::Refused(Failure { class, reason, ..refused(stream, error) })
     }
 
     /// One array, or one error for all.
-    fn array<'a>(
-        &mut self,
-        streams: impl Iterator<Item = &'a str> + Clone,
-        replies: &mut Tokens<'_>,
-        outcomes: &mut Vec<Outcome>,
-    ) -> Option<Judged> {
-        let records = streams.clone().count();
-        match replies.next() {
-            Some(Token::Array(count)) if count == records => self.each(streams, replies, outcomes),
-            Some(Token::Error(error)) => self.none(streams, error, outcomes),
+    fn array(&mut self) -> Option<Judged> {
+        match self.replies.next() {
+            Some(Token::Array(count)) if count == self.records => self.each(),
+            Some(Token::Error(error)) => self.none(error),
             Some(Token::Text(_) | Token::Bytes(_) | Token::Integer(_) | Token::Null | Token::Array(_)) | None => {
                 Some(Judged::Broken)
             }
@@ -203,51 +197,42 @@ impl Judge<'_> {
     }
 
     /// An error for all of them: nothing was taken.
-    fn none<'a>(
-        &mut self,
-        mut streams: impl Iterator<Item = &'a str> + Clone,
-        error: &[u8],
-        outcomes: &mut Vec<Outcome>,
-    ) -> Option<Judged> {
-        let records = streams.clone().count();
+    fn none(&mut self, error: &[u8]) -> Option<Judged> {
+        let unknown = |records| std::iter::repeat_n(Outcome::Unknown, records);
         let passes = matches!(fault(error).0, Fault::Later | Fault::Elsewhere);
-        if records == 1 || passes {
-            let first = streams.next().unwrap_or_default();
-            outcomes.push(self.of_error(first, error));
-            outcomes.extend(streams.map(|_| Outcome::Unknown));
+        if self.records == 1 || passes {
+            let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
+            self.outcomes.push(first);
+            self.outcomes.extend(unknown(self.records.saturating_sub(1)));
             return None;
         }
-        outcomes.extend(std::iter::repeat_n(Outcome::Unknown, records));
+        self.outcomes.extend(unknown(self.records));
         Some(Judged::Alone)
     }
 
     /// MULTI's reply, one for each record that was queued, and EXEC's.
-    fn transaction<'a>(
-        &mut self,
-        streams: impl Iterator<Item = &'a str> + Clone,
-        replies: &mut Tokens<'_>,
-        outcomes: &mut Vec<Outcome>,
-    ) -> Option<Judged> {
-        let records = streams.clone().count();
-        let mut queueing = replies.clone();
-        let multi = replies.next();
+    fn transaction(&mut self) -> Option<Judged> {
+        let mut queueing = self.replies.clone();
+        let multi = self.replies.next();
         // One token each: a queued command's reply is a text or an error.
-        let accepted = replies.by_ref().take(records).filter(|reply| matches!(reply, Token::Text(_))).count();
-        if accepted == records && matches!(multi, Some(Token::Text(_))) {
-            return self.array(streams, replies, outcomes);
+        let queued = self.replies.by_ref().take(self.records);
+        let accepted = queued.filter(|reply| matches!(reply, Token::Text(_))).count();
+        if accepted == self.records && matches!(multi, Some(Token::Text(_))) {
+            return self.array();
         }
         // EXEC's own error says only that there was one.
-        if !matches!(replies.next(), Some(Token::Error(_))) {
+        if !matches!(self.replies.next(), Some(Token::Error(_))) {
             return Some(Judged::Broken);
         }
         if let Some(Token::Error(error)) = queueing.next() {
-            return self.none(streams, error, outcomes);
+            return self.none(error);
         }
-        for stream in streams {
-            outcomes.push(match queueing.next() {
+        for stream in self.streams.clone() {
+            let outcome = match queueing.next() {
                 Some(Token::Error(error)) => self.of_error(stream, error),
                 Some(_) | None => Outcome::Unknown,
-            });
+            };
+            self.outcomes.push(outcome);
         }
         None
     }
