@@ -8,8 +8,6 @@ mod nearest;
 mod percent;
 mod shell;
 mod shown;
-#[cfg(test)]
-pub mod testing;
 pub mod units;
 
 pub use error::SettingError;

@@ -9,8 +9,8 @@
 //! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). What it cannot do is refused with the settings,
 //! before anything is contacted.
 
-use super::{Failure, OwnedRecord, Sink};
-use crate::finding::Finding;
+use super::{Failure, FailureClass, OwnedRecord, Sink};
+use crate::finding::{Finding, Side};
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
 use std::collections::BTreeSet;
@@ -62,6 +62,18 @@ impl PartialEq for Kind {
     }
 }
 
+impl Kind {
+    /// What a check finds where nobody answers, or not us. `who` answers there; `elsewhere`: what to try.
+    #[cfg(any(feature = "nats", feature = "redis", feature = "sqs"))]
+    pub(super) fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {
+        let found = Side::Destination(self.name).fail("connection", failure.text.clone());
+        match (failure.class, (self.hint)(failure)) {
+            (FailureClass::LogIn, Some(hint)) => found.why(format!("the {who} refuses the authentication")).fix(hint),
+            (_, _) => found.why("nothing else could be checked here").fix(elsewhere),
+        }
+    }
+}
+
 /// What a kind can do; else a setting that asks for it is refused.
 #[allow(clippy::struct_excessive_bools, reason = "each stands for one setting")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +103,16 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// The address, of kinds that have one. `names`: what it would name, `example`: how.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn address(&self, names: &str, example: &str) -> Result<&Given, SettingError> {
+        self.addresses.first().ok_or_else(|| {
+            SettingError::usage(format!("--to {}:// names no {names}", self.scheme), format!("--to {example}"))
+        })
+    }
+
     /// The property that counts.
     pub fn property(&self, name: &str) -> Option<&Given> {
         self.properties.iter().rev().find(|(known, _)| known == name).map(|(_, given)| given)
@@ -261,6 +283,13 @@ pub struct Wanted<'a> {
     pub without_key: bool,
     /// Exactly once is asked for; then, under which name, where that is known.
     pub exactly_once: Option<Option<&'a str>>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Where rows would go, bad ones included.
+    pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
+        self.topics.iter().map(String::as_str).chain(self.dead_letters)
+    }
 }
 
 /// What was made for a measurement, and goes with it.

@@ -28,6 +28,8 @@ pub mod registry;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 pub mod stdout;
+#[cfg(all(test, feature = "lanes"))]
+mod tests;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "sqs"))]
 mod time;
 

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use walrelay::given::{Given, Origin};
 use walrelay::sink::Sink;
-use walrelay::sink::nats::{self, Settings};
+use walrelay::sink::nats;
 use walrelay_dev::brokers::{Broker, JetStream, Kind};
 use walrelay_dev::tap::Tap;
 
-use crate::script::Ground;
+use crate::script::{Ground, opened};
 
 /// What the script sends to.
 const ADDRESSES: [&str; 12] =
@@ -68,11 +67,7 @@ impl Nats {
 
 impl Ground for Nats {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let properties: Vec<(&str, Given)> = self.properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        let address = given(&self.tap.address());
-        Box::new(nats::open(Settings::read("nats", &address, property, max_in_flight).unwrap()).unwrap())
+        opened(&nats::KIND, "nats", &self.tap.address(), self.properties, max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {

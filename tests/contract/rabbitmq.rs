@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use walrelay::given::{Given, Origin};
 use walrelay::sink::Sink;
-use walrelay::sink::rabbitmq::{self, Settings};
+use walrelay::sink::rabbitmq;
 use walrelay_dev::brokers::{AmqpConnection, AmqpMessage, Broker, Kind, shared};
 use walrelay_dev::postgres::unique_name;
 use walrelay_dev::tap::Tap;
 
-use crate::script::Ground;
+use crate::script::{Ground, opened};
 
 /// An alarm is the whole broker's, which costs seconds to start: one test at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -60,11 +59,8 @@ impl Rabbit {
 
 impl Ground for Rabbit {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let exchange = given(&self.exchange);
-        let property = |name: &str| (name == "exchange").then_some(&exchange);
-        let address = given(&self.tap.address());
-        Box::new(rabbitmq::open(Settings::read("amqp", &address, property, max_in_flight).unwrap()).unwrap())
+        let properties = [("exchange", self.exchange.as_str())];
+        opened(&rabbitmq::KIND, "amqp", &self.tap.address(), &properties, max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {

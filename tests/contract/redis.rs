@@ -2,12 +2,11 @@
 
 use std::sync::Mutex;
 
-use walrelay::given::{Given, Origin};
 use walrelay::sink::Sink;
-use walrelay::sink::redis::{self, Settings};
+use walrelay::sink::redis;
 use walrelay_dev::brokers::{Broker, Kind, Reply, RespConnection};
 
-use crate::script::Ground;
+use crate::script::{Ground, opened};
 
 /// A server, and how the sink is to use it.
 struct Valkey {
@@ -32,11 +31,8 @@ impl Valkey {
 
 impl Ground for Valkey {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let properties: Vec<(&str, Given)> = self.properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        let address = given(&format!("127.0.0.1:{}", self.broker.port()));
-        Box::new(redis::open(Settings::read("redis", &address, property, max_in_flight).unwrap()).unwrap())
+        let address = format!("127.0.0.1:{}", self.broker.port());
+        opened(&redis::KIND, "redis", &address, self.properties, max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use walrelay::given::{Given, Origin as GivenBy};
+use walrelay::sink::destination::{Asked, Delivery, Kind};
 use walrelay::sink::{
     Content, Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Rows, Sink, Source,
     Tag, Token,
@@ -31,6 +33,21 @@ pub(crate) trait Ground {
     fn make_room(&self);
     /// All connections are lost.
     fn cut(&self);
+}
+
+/// A sink as its settings say. `max_in_flight`: bytes.
+pub(crate) fn opened(
+    kind: &Kind,
+    scheme: &str,
+    address: &str,
+    properties: &[(&str, &str)],
+    max_in_flight: usize,
+) -> Box<dyn Sink> {
+    let given = |text: &str| Given { text: text.to_owned(), origin: GivenBy::Flag("-X".to_owned()) };
+    let properties = properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
+    let (addresses, warnings) = (vec![given(address)], &mut Vec::new());
+    let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
+    (kind.read)(&mut asked).unwrap().open("walrelay", Delivery::default()).unwrap()
 }
 
 /// A sink, and everything that it has reported.

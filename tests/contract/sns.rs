@@ -1,11 +1,10 @@
 //! FIFO topics of SNS, behind a gate that keeps them itself.
 
-use walrelay::given::{Given, Origin};
 use walrelay::sink::Sink;
-use walrelay::sink::sqs::{self, Settings};
+use walrelay::sink::sqs;
 use walrelay_dev::gate::Gate;
 
-use crate::script::Ground;
+use crate::script::{Ground, opened};
 
 /// What the script sends to.
 const ADDRESSES: [&str; 12] =
@@ -30,9 +29,8 @@ impl Ground for Notified {
     }
 
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
-        let address = given(&format!("test:test@127.0.0.1:{}/region-1", self.0.port()));
-        Box::new(sqs::open(Settings::read("sns+http", &address, |_| None, max_in_flight).unwrap()).unwrap())
+        let address = format!("test:test@127.0.0.1:{}/region-1", self.0.port());
+        opened(&sqs::TOPICS_KIND, "sns+http", &address, &[], max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use walrelay::given::{Given, Origin};
 use walrelay::sink::Sink;
-use walrelay::sink::sqs::{self, Settings};
+use walrelay::sink::sqs;
 use walrelay_dev::brokers::{Broker, Kind, shared};
 use walrelay_dev::gate::Gate;
 use walrelay_dev::postgres::unique_name;
 
-use crate::script::Ground;
+use crate::script::{Ground, opened};
 
 /// What the script sends to.
 const ADDRESSES: [&str; 12] =
@@ -47,9 +46,8 @@ impl Ground for Queued {
     }
 
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
-        let address = given(&format!("test:test@127.0.0.1:{}/elasticmq", self.gate.port()));
-        Box::new(sqs::open(Settings::read("sqs+http", &address, |_| None, max_in_flight).unwrap()).unwrap())
+        let address = format!("test:test@127.0.0.1:{}/elasticmq", self.gate.port());
+        opened(&sqs::KIND, "sqs+http", &address, &[], max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {

@@ -7,6 +7,7 @@ use super::socket::Tls;
 use crate::given::units::duration;
 use crate::given::{Given, Origin, SettingError, percent_decoded};
 use crate::secret::Secret;
+use crate::sink::destination::Asked;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,14 +15,35 @@ use std::time::Duration;
 const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
 const MOST_TIMEOUT: Duration = Duration::from_hours(1);
 
+/// A server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Server {
+    /// A name or an address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Server {
+    /// `host:port`, for people.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// `host:port` of each, for people.
+    pub fn addresses(servers: &[Self]) -> String {
+        servers.iter().map(Self::address).collect::<Vec<_>>().join(",")
+    }
+}
+
 /// What stands behind `scheme://`.
 pub struct Address {
     /// Decoded.
     pub user: Option<String>,
     /// Decoded.
     pub password: Option<String>,
-    /// Names or addresses with their ports; at least one.
-    pub hosts: Vec<(String, u16)>,
+    /// At least one.
+    pub servers: Vec<Server>,
     /// What stands behind the first `/`, decoded; `None`: there is none, or it is empty.
     pub path: Option<String>,
 }
@@ -42,7 +64,7 @@ impl Address {
             Some((servers, path)) => (servers, Some(path)),
             None => (behind, None),
         };
-        let hosts: Option<Vec<_>> = servers.split(',').map(|server| host(server, default_port)).collect();
+        let servers: Option<Vec<_>> = servers.split(',').map(|text| server(text, default_port)).collect();
         let (user, password) = login.map_or((None, None), |login| match login.split_once(':') {
             Some((user, password)) => (Some(user), Some(password)),
             None => (Some(login), None),
@@ -54,43 +76,35 @@ impl Address {
         Ok(Self {
             user: decoded(user)?,
             password: decoded(password)?,
-            hosts: hosts.ok_or_else(wrong)?,
+            servers: servers.ok_or_else(wrong)?,
             path: decoded(path)?,
         })
     }
 }
 
-fn host(server: &str, default_port: u16) -> Option<(String, u16)> {
-    let (host, port) = match server.rsplit_once(':') {
+fn server(text: &str, default_port: u16) -> Option<Server> {
+    let (host, port) = match text.rsplit_once(':') {
         // An address of IPv6 stands in brackets.
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
-        Some(_) | None => (server, default_port),
+        Some(_) | None => (text, default_port),
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    (!host.is_empty() && !host.contains(' ')).then(|| (host.to_owned(), port))
+    (!host.is_empty() && !host.contains(' ')).then(|| Server { host: host.to_owned(), port })
 }
 
 /// The properties `tls.ca`, `tls.certificate` and `tls.key`.
 ///
 /// # Errors
 /// One of the last two is given without the other.
-pub fn tls<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Tls, SettingError> {
-    let file = |name: &str| property(name).map(|given| PathBuf::from(&given.text));
-    let client = match (file("tls.certificate"), file("tls.key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
+pub fn tls(asked: &Asked<'_>) -> Result<Tls, SettingError> {
+    let file = |given: &Given| PathBuf::from(&given.text);
+    let client = match (asked.property("tls.certificate"), asked.property("tls.key")) {
+        (Some(certificate), Some(key)) => Some((file(certificate), file(key))),
         (None, None) => None,
-        (Some(_), None) => return Err(needs(property("tls.certificate"), "tls.key")),
-        (None, Some(_)) => return Err(needs(property("tls.key"), "tls.certificate")),
+        (Some(certificate), None) => return Err(certificate.needs("tls.key")),
+        (None, Some(key)) => return Err(key.needs("tls.certificate")),
     };
-    Ok(Tls { authorities: file("tls.ca"), client })
-}
-
-/// The error that a property needs another.
-pub fn needs(given: Option<&Given>, other: &'static str) -> SettingError {
-    match given {
-        Some(given) => SettingError::Needs { origin: given.origin.clone(), other },
-        None => SettingError::Usage { message: format!("{other} is missing"), hint: format!("give {other}") },
-    }
+    Ok(Tls { authorities: asked.property("tls.ca").map(file), client })
 }
 
 /// A secret. What stands in a file is read again each time.

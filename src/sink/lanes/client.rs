@@ -5,6 +5,7 @@
 
 use super::hand_over::{Receiver, hand_over};
 use super::sender::Sender;
+use crate::given::SettingError;
 use crate::sink::{
     Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };
@@ -38,7 +39,12 @@ impl LaneSink {
     ///
     /// # Errors
     /// The operating system gives no thread.
-    pub fn start<A, F>(name: &str, max_in_flight: usize, admit: A, client: F) -> Result<Self, Failure>
+    pub fn start<A, F>(
+        name: &str,
+        max_in_flight: usize,
+        admit: A,
+        client: F,
+    ) -> Result<Box<dyn Sink + Send>, SettingError>
     where
         A: Fn(&Record<'_>) -> Result<(), Failure> + Send + 'static,
         F: AsyncFnOnce(Receiver) + Send + 'static,
@@ -52,8 +58,9 @@ impl LaneSink {
             }
             Err(error) => receiver.fail(no_thread(&error)),
         };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| no_thread(&error))?;
-        Ok(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) })
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(|error| SettingError::Client { text: no_thread(&error).text, hint: None })?;
+        Ok(Box::new(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) }))
     }
 
     fn with<T>(&mut self, otherwise: T, act: impl FnOnce(&mut Sender) -> T) -> T {

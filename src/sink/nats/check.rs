@@ -8,9 +8,9 @@ use super::link::{Answered, Info, Link};
 use super::proto::status;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
+use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
-use crate::sink::{Failure, FailureClass};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +20,9 @@ const SIDE: Side = Side::Destination(KIND.name);
 
 /// What headers may add to key and value, in bytes, where they are not known.
 const HEADER_ROOM: usize = 1024;
+
+/// What to try where nobody answers.
+const ELSEWHERE: &str = "--to nats://HOST:PORT with the server's address; tls:// where it wants TLS";
 
 /// What the server says.
 #[derive(Debug, Default)]
@@ -71,10 +74,9 @@ struct StreamInfo {
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let subjects = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
-    match block_on(gather(settings, subjects)) {
+    match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts, wanted.largest_bytes),
-        Err(failure) => vec![unreachable(&failure)],
+        Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
 }
 
@@ -135,17 +137,6 @@ pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
     match serde_json::from_slice::<Answer<'_>>(data) {
         Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
         Err(error) => Some(format!("its answer is not JetStream's: {error}")),
-    }
-}
-
-/// Nobody answers, or not us.
-fn unreachable(failure: &Failure) -> Finding {
-    let found = SIDE.fail("connection", failure.text.clone());
-    match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
-        (_, _) => found
-            .why("nothing else could be checked here")
-            .fix("--to nats://HOST:PORT with the server's address; tls:// where it wants TLS"),
     }
 }
 
@@ -298,16 +289,14 @@ fn retention(name: &str, config: &Config) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::finding::Level;
-    use crate::given::{Given, Origin};
+    use crate::sink::tests::read_in_test;
 
     const CONFIG: &str = r#"{"config":{"retention":"limits","storage":"file","discard":"old","num_replicas":1,"max_msg_size":-1,
         "max_msgs":-1,"max_bytes":-1,"max_age":0,"duplicate_window":120000000000}}"#;
 
     fn settings(stream: Option<&str>) -> Settings {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let stream = stream.map(given);
-        let property = |name: &str| stream.as_ref().filter(|_| name == "stream");
-        Settings::read("nats", &given("h"), property, 1 << 20).unwrap()
+        let properties: Vec<_> = stream.map(|stream| ("stream", stream)).into_iter().collect();
+        read_in_test("nats", "h", &properties, |asked| Settings::read(asked)).unwrap()
     }
 
     fn facts(config: &str) -> Facts {

@@ -256,8 +256,8 @@ fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::{Given, Origin};
     use crate::sink::HeaderRoom;
+    use crate::sink::tests::read_in_test;
     use std::net::TcpListener;
 
     #[test]
@@ -280,8 +280,7 @@ mod tests {
     fn a_server_that_is_unavailable_is_asked_again_for_a_minute() {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let given = Given { text: address.to_string(), origin: Origin::Flag("--to".to_owned()) };
-        let settings = Settings::read("nats", &given, |_| None, 1 << 20).unwrap();
+        let settings = read_in_test("nats", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
         let mut reading = Reading {
             settings,
             subject: "dead".to_owned(),

@@ -9,10 +9,11 @@ use super::properties::{EXAMPLE, PROPERTIES, SCHEMES, SUBJECTS};
 use super::settings::{LogIn, Settings};
 use super::{answer, check};
 use crate::finding::Finding;
-use crate::given::{Given, Origin, SettingError};
+use crate::given::{Origin, SettingError};
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use serde_json::json;
@@ -37,14 +38,9 @@ pub const KIND: Kind = Kind {
 };
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let Some(address) = asked.addresses.first() else {
-        let message = format!("--to {}:// names no server", asked.scheme);
-        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
-    };
-    let property = |name: &str| -> Option<&Given> { asked.property(name) };
-    let settings = Settings::read(asked.scheme, address, property, asked.max_in_flight)?;
-    let from_flag = matches!(address.origin, Origin::Flag(_)) && property("token").is_none();
-    if from_flag && matches!(settings.login, LogIn::Token(_)) {
+    let settings = Settings::read(asked)?;
+    let from_flag = asked.addresses.iter().any(|address| matches!(address.origin, Origin::Flag(_)));
+    if from_flag && asked.property("token").is_none() && matches!(settings.login, LogIn::Token(_)) {
         let warning = "--to: its token shows in ps: use the variable WALRELAY_TO, or -X token=@FILE";
         asked.warnings.push(warning.to_owned());
     }
@@ -77,20 +73,19 @@ impl Destination for Settings {
     }
 
     fn address(&self) -> String {
-        Self::address(self)
+        Server::addresses(&self.servers)
     }
 
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let sink = super::open(self.clone().named(client));
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
+        super::open(self.named(client))
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        check::check(&self.clone().named(wanted.client), wanted)
+        check::check(&self.named(wanted.client), wanted)
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(Reading::new(self.clone().named(client), topic)?))
+        Ok(Box::new(Reading::new(self.named(client), topic)?))
     }
 
     fn event_binding(&self) -> Option<EventBinding> {
@@ -98,7 +93,7 @@ impl Destination for Settings {
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
-        let stream = ScratchStream { settings: self.clone().named(client), subject: topic.to_owned() };
+        let stream = ScratchStream { settings: self.named(client), subject: topic.to_owned() };
         if stream.ask("create stream", "INFO", "").is_ok() {
             return Err(stream.failed("create stream", "there is a stream of that name".to_owned()));
         }

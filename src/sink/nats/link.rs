@@ -5,10 +5,12 @@
 
 use super::answer::{CONNECTION, NOT_PERMITTED};
 use super::proto::{Frame, Message, SUBSCRIPTION, frame};
-use super::settings::{LogIn, Server, Settings};
+use super::settings::{LogIn, Settings};
 use super::signing::{Credentials, Key};
 use crate::secret::Secret;
+use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
 use ring::rand::{SecureRandom as _, SystemRandom};

@@ -20,16 +20,14 @@ mod signing;
 mod worker;
 
 pub use destination::KIND;
-pub use settings::Settings;
 
+use self::settings::Settings;
 use super::lanes::LaneSink;
-use super::{Failure, FailureClass, Record};
+use super::{Failure, FailureClass, Record, Sink};
+use crate::given::SettingError;
 
 /// A client, which begins to connect.
-///
-/// # Errors
-/// The operating system gives no thread.
-pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     LaneSink::start("nats", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
 }
 

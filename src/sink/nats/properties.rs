@@ -3,11 +3,12 @@
 //! In: `nats://user:password@host:port,host:port` and `-X` properties. Out: [`Settings`]. No error here shows a secret.
 
 use super::message::MessageId;
-use super::settings::{LogIn, Server, Settings};
+use super::settings::{LogIn, Settings};
 use crate::given::{Given, Origin, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;
-use crate::sink::lanes::address::{Address, needs, secret, switch, timeout, tls};
+use crate::sink::destination::Asked;
+use crate::sink::lanes::address::{Address, Server, secret, switch, timeout, tls};
 use std::time::Duration;
 
 /// Every property.
@@ -60,30 +61,23 @@ pub(super) static SUBJECTS: Rule = Rule {
 };
 
 impl Settings {
-    /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
-    ///
-    /// # Errors
-    /// The first that is not valid.
-    pub fn read<'a>(
-        scheme: &str,
-        address: &Given,
-        property: impl Fn(&str) -> Option<&'a Given>,
-        max_in_flight: usize,
-    ) -> Result<Self, SettingError> {
+    pub(super) fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+        let address = asked.address("server", EXAMPLE)?;
+        let property = |name: &str| asked.property(name);
         let (servers, in_address) = servers(address)?;
         Ok(Self {
             servers,
-            tls_wanted: scheme == "tls",
+            tls_wanted: asked.scheme == "tls",
             tls_first: property("tls.first").map_or(Ok(false), switch)?,
-            tls: tls(&property)?,
-            login: login(&property)?.or(in_address).unwrap_or(LogIn::None),
+            tls: tls(asked)?,
+            login: login(asked)?.or(in_address).unwrap_or(LogIn::None),
             inbox: property("inbox").map_or_else(|| Ok(INBOX.to_owned()), inbox)?,
             stream: property("stream").map(stream).transpose()?,
-            atomic: atomic(&property)?,
+            atomic: atomic(asked)?,
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             id: property("msg-id").map_or_else(|| Ok(MessageId::default()), message_id)?,
             client: "walrelay".to_owned(),
-            max_in_flight,
+            max_in_flight: asked.max_in_flight,
         })
     }
 }
@@ -95,11 +89,11 @@ fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> 
         // Other clients repeat the scheme.
         let part = part.split_once("://").map_or(part, |(_, part)| part);
         let part = Given { text: part.to_owned(), origin: given.origin.clone() };
-        let Address { user, password, hosts, path } = Address::of(&part, DEFAULT_PORT, ADDRESS)?;
+        let Address { user, password, servers: here, path } = Address::of(&part, DEFAULT_PORT, ADDRESS)?;
         if let Some(path) = path {
             return Err(Given { text: format!("…/{path}"), ..part }.invalid(ADDRESS, None));
         }
-        servers.extend(hosts.into_iter().map(|(host, port)| Server { host, port }));
+        servers.extend(here);
         let secret = |text: String| Secret::Text(text.into());
         login = match (user, password) {
             (user, Some(password)) => Some(LogIn::Password(user.unwrap_or_default(), secret(password))),
@@ -111,21 +105,21 @@ fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> 
 }
 
 /// What properties say of it; they exclude each other.
-fn login<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<LogIn>, SettingError> {
-    let given = ["username", "token", "nkey", "credentials"].map(|name| property(name).map(|given| (name, given)));
+fn login(asked: &Asked<'_>) -> Result<Option<LogIn>, SettingError> {
+    let given = ["username", "token", "nkey", "credentials"].map(|name| Some((name, asked.property(name)?)));
     let mut given = given.into_iter().flatten();
     let (first, second) = (given.next(), given.next());
     if let (Some((_, first)), Some((_, second))) = (first, second) {
-        return Err(SettingError::Exclusive { first: first.origin.clone(), second: second.origin.clone() });
+        return Err(first.excludes(second));
     }
-    let password = property("password");
+    let password = asked.property("password");
     Ok(match (first, password) {
         (None, None) => None,
-        (None, Some(password)) => return Err(needs(Some(password), "username")),
-        (Some(("username", user)), None) => return Err(needs(Some(user), "password")),
+        (None, Some(password)) => return Err(password.needs("username")),
+        (Some(("username", user)), None) => return Err(user.needs("password")),
         (Some(("username", user)), Some(password)) => Some(LogIn::Password(user.text.clone(), secret(password))),
         (Some((_, first)), Some(password)) => {
-            return Err(SettingError::Exclusive { first: first.origin.clone(), second: password.origin.clone() });
+            return Err(first.excludes(password));
         }
         (Some(("token", token)), None) => Some(LogIn::Token(secret(token))),
         (Some(("nkey", file)), None) => Some(LogIn::Nkey(file_of(file))),
@@ -144,9 +138,9 @@ fn file_of(given: &Given) -> Secret {
 }
 
 /// Whether a stream allows it can be asked only where its name is known.
-fn atomic<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, SettingError> {
-    match (property("atomic"), property("stream")) {
-        (Some(given), None) => Err(needs(Some(given), "stream")),
+fn atomic(asked: &Asked<'_>) -> Result<bool, SettingError> {
+    match (asked.property("atomic"), asked.property("stream")) {
+        (Some(given), None) => Err(given.needs("stream")),
         (Some(given), Some(_)) => switch(given),
         (None, _) => Ok(false),
     }
@@ -180,12 +174,12 @@ fn stream(given: &Given) -> Result<String, SettingError> {
 mod tests {
     use super::*;
     use crate::given::FlagFile;
-    use crate::given::testing::{Properties, given};
+    use crate::sink::destination::Destination as _;
+    use crate::sink::tests::read_in_test;
     use secrecy::ExposeSecret as _;
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties = Properties::of(properties);
-        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
+        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
     }
 
     /// The login with its secrets, which is what is tested.
@@ -223,8 +217,11 @@ mod tests {
         assert_eq!(login(&[("credentials", "/app.creds")]), "credentials @/app.creds");
         let flag_file = FlagFile { flag: "-X token".to_owned(), file: "/token".into() };
         let from_file = Given { text: "old".to_owned(), origin: Origin::FlagFile(Box::new(flag_file)) };
-        let property = |name: &str| (name == "token").then_some(&from_file);
-        assert_eq!(shown(&Settings::read("nats", &given("h"), property, 1).unwrap()), "token @/token");
+        let from_file = read_in_test("nats", "h", &[], |asked| {
+            asked.properties.push(("token".to_owned(), from_file));
+            Settings::read(asked)
+        });
+        assert_eq!(shown(&from_file.unwrap()), "token @/token");
     }
 
     #[test]

@@ -5,12 +5,13 @@
 
 use super::message::MessageId;
 use crate::secret::Secret;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::Tls;
 use std::time::Duration;
 
 /// Servers and how to use them. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(super) struct Settings {
     /// At least one; any of them will do.
     pub(super) servers: Vec<Server>,
     /// Nothing is sent without encryption.
@@ -35,13 +36,6 @@ pub struct Settings {
     pub(super) max_in_flight: usize,
 }
 
-/// A server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Server {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
 /// As whom.
 #[derive(Debug, Clone)]
 pub(super) enum LogIn {
@@ -57,22 +51,9 @@ pub(super) enum LogIn {
     Credentials(Secret),
 }
 
-impl Server {
-    /// `host:port`, for people.
-    pub(super) fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
-    }
-}
-
 impl Settings {
-    /// `host:port` of each, for people.
-    pub fn address(&self) -> String {
-        self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
-    }
-
     /// The same, under this client's name.
-    #[must_use]
-    pub fn named(self, client: &str) -> Self {
-        Self { client: client.to_owned(), ..self }
+    pub(super) fn named(&self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self.clone() }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     // What would be declared at the start is looked at, not declared.
     let looking = Settings { declare: false, ..settings.clone() };
     let (mut unreachable, mut reached) = (Vec::new(), None);
-    for host in 0..settings.hosts.len() {
+    for host in 0..settings.servers.len() {
         match block_on(gather(&looking, host)) {
             Ok(facts) => reached = reached.or(Some(facts)),
             Err(failure) => unreachable.push(failure),
@@ -224,13 +224,10 @@ fn of_probe(probe: &Probe) -> Finding {
 mod tests {
     use super::*;
     use crate::finding::Level;
-    use crate::given::{Given, Origin};
+    use crate::sink::tests::read_in_test;
 
     fn settings(properties: &[(&str, &str)]) -> Settings {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let properties: Vec<(&str, Given)> = properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        Settings::read("amqp", &given("h"), property, 1 << 20).unwrap()
+        read_in_test("amqp", "h", properties, |asked| Settings::read(asked)).unwrap()
     }
 
     fn refusal(code: u16) -> Refusal {

@@ -7,8 +7,9 @@ use super::session::{ASKING, Refusal, Session};
 use super::settings::Settings;
 use super::{check, judge, message, method};
 use crate::finding::Finding;
-use crate::given::{Given, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
+use crate::given::SettingError;
+use crate::sink::destination::{Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, Sink};
 use std::sync::Arc;
@@ -25,20 +26,11 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read,
+    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || judge::REFUSALS.to_vec(),
     reasons: || judge::REASONS.to_vec(),
     hint: judge::hint,
 };
-
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let Some(address) = asked.addresses.first() else {
-        let message = format!("--to {}:// names no server", asked.scheme);
-        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
-    };
-    let property = |name: &str| -> Option<&Given> { asked.property(name) };
-    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
-}
 
 impl Destination for Settings {
     fn kind(&self) -> &'static Kind {
@@ -46,16 +38,15 @@ impl Destination for Settings {
     }
 
     fn address(&self) -> String {
-        Self::address(self)
+        Server::addresses(&self.servers)
     }
 
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let sink = super::open(self.clone().named(client));
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
+        super::open(self.named(client))
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        check::check(&self.clone().named(wanted.client), wanted)
+        check::check(&self.named(wanted.client), wanted)
     }
 
     /// CloudEvents' "AMQP Protocol Binding", as RabbitMQ carries its application properties: as headers.
@@ -68,7 +59,7 @@ impl Destination for Settings {
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
-        let queue = ScratchQueue { settings: self.clone().named(client), queue: topic.to_owned() };
+        let queue = ScratchQueue { settings: self.named(client), queue: topic.to_owned() };
         queue.asked("create queue", async |session| {
             let Self { exchange, .. } = &queue.settings;
             if session.ask(|out| method::queue_declare(out, ASKING, topic, true)).await?.is_ok() {

@@ -21,16 +21,14 @@ mod wire;
 mod worker;
 
 pub use destination::KIND;
-pub use settings::Settings;
 
+use self::settings::Settings;
 use super::lanes::LaneSink;
-use super::{Failure, Record};
+use super::{Failure, Record, Sink};
+use crate::given::SettingError;
 
 /// A client, which begins to connect.
-///
-/// # Errors
-/// The operating system gives no thread.
-pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let bound = settings.max_in_flight;
     LaneSink::start("rabbitmq", bound, admit, async move |receiver| worker::run(settings, receiver).await)
 }

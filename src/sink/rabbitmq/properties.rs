@@ -9,7 +9,8 @@ use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
 use crate::secret::{Secret, SecretCommand};
-use crate::sink::lanes::address::{Address, needs, secret, switch, tls};
+use crate::sink::destination::Asked;
+use crate::sink::lanes::address::{Address, secret, switch, tls};
 use std::time::Duration;
 
 /// Every property.
@@ -55,29 +56,22 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const GUEST: &str = "guest";
 
 impl Settings {
-    /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
-    ///
-    /// # Errors
-    /// The first that is not valid.
-    pub fn read<'a>(
-        scheme: &str,
-        address: &Given,
-        property: impl Fn(&str) -> Option<&'a Given>,
-        max_in_flight: usize,
-    ) -> Result<Self, SettingError> {
-        let is_encrypted = scheme == "amqps";
+    pub(super) fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+        let address = asked.address("server", EXAMPLE)?;
+        let property = |name: &str| asked.property(name);
+        let is_encrypted = asked.scheme == "amqps";
         let default_port = if is_encrypted { PORTS.1 } else { PORTS.0 };
-        let Address { user, password, hosts, path } = Address::of(address, default_port, EXAMPLE)?;
+        let Address { user, password, servers, path } = Address::of(address, default_port, EXAMPLE)?;
         let name = |name: &str| property(name).map(name_of).transpose();
-        let login = login(&property, user, password)?;
+        let login = login(asked, user, password)?;
         if let Some(given) = property("auth").filter(|_| matches!(login, Login::External) && !is_encrypted) {
             return Err(given.invalid("plain, or external with amqps:// and tls.certificate", None));
         }
         let declare = property("declare").map(switch).transpose()?.unwrap_or_default();
         Ok(Self {
-            hosts,
+            servers,
             vhost: name("vhost")?.or(path).unwrap_or_else(|| VHOST.to_owned()),
-            tls: is_encrypted.then(|| tls(&property)).transpose()?,
+            tls: is_encrypted.then(|| tls(asked)).transpose()?,
             login,
             exchange: name("exchange")?.unwrap_or_else(|| EXCHANGE.to_owned()),
             exchange_column: property("exchange-column").map(column).transpose()?,
@@ -85,30 +79,22 @@ impl Settings {
             declare,
             heartbeat: property("heartbeat").map(heartbeat).transpose()?.unwrap_or(HEARTBEAT),
             client: "walrelay".to_owned(),
-            max_in_flight,
+            max_in_flight: asked.max_in_flight,
         })
     }
 }
 
-fn login<'a>(
-    property: &impl Fn(&str) -> Option<&'a Given>,
-    user: Option<String>,
-    password: Option<String>,
-) -> Result<Login, SettingError> {
+fn login(asked: &Asked<'_>, user: Option<String>, password: Option<String>) -> Result<Login, SettingError> {
+    let property = |name: &str| asked.property(name);
     let mechanism = property("auth").map_or("plain", |given| given.text.as_str());
     match (mechanism, property("auth")) {
         ("plain", _) | (_, None) => {}
-        ("external", _) if property("tls.certificate").is_none() => {
-            return Err(needs(property("auth"), "tls.certificate"));
-        }
+        ("external", Some(auth)) if property("tls.certificate").is_none() => return Err(auth.needs("tls.certificate")),
         ("external", _) => return Ok(Login::External),
         (_, Some(given)) => return Err(given.invalid("plain or external", None)),
     }
     let password = match (property(PASSWORD_COMMAND), property("password")) {
-        (Some(command), Some(other)) => {
-            let (first, second) = (command.origin.clone(), other.origin.clone());
-            return Err(SettingError::Exclusive { first, second });
-        }
+        (Some(command), Some(other)) => return Err(command.excludes(other)),
         (Some(command), None) => {
             let parsed = SecretCommand::parse(&command.text);
             Secret::Command(parsed.map_err(|error| command.invalid(format!("a command line: {error}"), None))?)
@@ -146,14 +132,14 @@ fn heartbeat(given: &Given) -> Result<Duration, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::testing::{Properties, given};
     use crate::given::{FlagFile, Origin};
+    use crate::sink::destination::Destination as _;
+    use crate::sink::tests::read_in_test;
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties = Properties::of(properties);
-        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
+        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
     }
 
     fn user_and_password(settings: &Settings) -> (String, String) {
@@ -187,8 +173,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let from = FlagFile { flag: "-X password".to_owned(), file: file.path().to_owned() };
         let password = Given { text: "old".to_owned(), origin: Origin::FlagFile(Box::new(from)) };
-        let property = |name: &str| (name == "password").then_some(&password);
-        let settings = Settings::read("amqp", &given("h"), property, 1).unwrap();
+        let settings = read_in_test("amqp", "h", &[], |asked| {
+            asked.properties.push(("password".to_owned(), password));
+            Settings::read(asked).unwrap()
+        });
         std::fs::write(file.path(), "new\n").unwrap();
         assert_eq!(user_and_password(&settings).1, "new");
         let command = read("amqp", "h", &[("password-command", "echo token")]).unwrap();

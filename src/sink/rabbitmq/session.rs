@@ -10,6 +10,7 @@ use super::method::{self, Closing, Method};
 use super::settings::{Login, Settings};
 use super::token;
 use super::wire::{self, Garbled, PROTOCOL, Sort};
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -67,7 +68,7 @@ impl Refusal {
 impl Session {
     /// Reaches the host of this number and authenticates.
     pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
-        let (name, port) = settings.hosts.get(host).cloned().unwrap_or_default();
+        let Server { host: name, port } = settings.servers.get(host).cloned().unwrap_or_default();
         let server = format!("{name}:{port}");
         let opening = async {
             let secret = secret(settings, &server).await?;

@@ -3,14 +3,15 @@
 //! Contacts nobody. Secrets and certificates are read at each connection, so that they can change.
 
 use crate::secret::Secret;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::Tls;
 use std::time::Duration;
 
 /// A broker and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// Names or addresses with their ports, of one cluster; at least one.
-    pub(super) hosts: Vec<(String, u16)>,
+pub(super) struct Settings {
+    /// Those of one cluster; at least one.
+    pub(super) servers: Vec<Server>,
     pub(super) vhost: String,
     pub(super) tls: Option<Tls>,
     pub(super) login: Login,
@@ -40,15 +41,9 @@ pub(super) enum Login {
 }
 
 impl Settings {
-    /// Hosts with their ports, for people.
-    pub fn address(&self) -> String {
-        self.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
-    }
-
     /// The same, under this client's name.
-    #[must_use]
-    pub fn named(self, client: &str) -> Self {
-        Self { client: client.to_owned(), ..self }
+    pub(super) fn named(&self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self.clone() }
     }
 
     /// The exchange, for people.

@@ -67,7 +67,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
                 }
             }
         };
-        host = (host + 1) % settings.hosts.len().max(1);
+        host = (host + 1) % settings.servers.len().max(1);
         if reconnect.wait(&mut receiver, failure).await.is_none() {
             return;
         }

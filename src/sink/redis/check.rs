@@ -8,12 +8,15 @@ use super::link::Link;
 use super::resp::{Token, Tokens, code, words};
 use super::settings::{Place, Sentinels, Settings};
 use crate::finding::{Finding, Side};
+use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
-use crate::sink::{Failure, FailureClass};
 
 /// What the findings here are about.
 const SIDE: Side = Side::Destination(KIND.name);
+
+/// What to try where nobody answers.
+const ELSEWHERE: &str = "--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS";
 
 /// What the server says.
 #[derive(Debug, Default)]
@@ -37,10 +40,9 @@ struct Stream {
 
 /// Looks at the server, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let streams = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
-    match block_on(gather(settings, streams)) {
+    match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts),
-        Err(failure) => vec![unreachable(&failure)],
+        Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
 }
 
@@ -78,17 +80,6 @@ async fn may_not_add(link: &mut Link, stream: &str) -> Result<Option<String>, Fa
         let Token::Error(error) = token else { return None };
         (code(error) == b"NOPERM").then(|| String::from_utf8_lossy(error).into_owned())
     }))
-}
-
-/// Nobody answers, or not us.
-fn unreachable(failure: &Failure) -> Finding {
-    let found = SIDE.fail("connection", failure.text.clone());
-    match (failure.class, (KIND.hint)(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the server refuses the authentication").fix(hint),
-        (_, _) => found
-            .why("nothing else could be checked here")
-            .fix("--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS"),
-    }
 }
 
 fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
@@ -219,13 +210,10 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
 mod tests {
     use super::*;
     use crate::finding::Level;
-    use crate::given::{Given, Origin};
+    use crate::sink::tests::read_in_test;
 
     fn settings(properties: &[(&str, &str)]) -> Settings {
-        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("-X".to_owned()) };
-        let properties: Vec<(&str, Given)> = properties.iter().map(|(name, text)| (*name, given(text))).collect();
-        let property = |name: &str| properties.iter().find(|(known, _)| *known == name).map(|(_, given)| given);
-        Settings::read("redis", &given("h"), property, 1 << 20).unwrap()
+        read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
     }
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<Stream>) -> Vec<(Level, String)> {

@@ -10,7 +10,7 @@ use super::judge::of_stream;
 use super::link::Link;
 use super::resp::{Token, Tokens};
 use super::settings::Settings;
-use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::destination::{DeadLetters, Destination as _, Kept, NextKept, NoDeadLetters, Place};
 use crate::sink::lanes::{Outage, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use std::collections::VecDeque;
@@ -163,18 +163,17 @@ fn record(stream: &str, place: Place, fields: &[Field<'_>]) -> OwnedRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::{Given, Origin};
     use crate::sink::FailureClass;
     use crate::sink::HeaderRoom;
     use crate::sink::redis::resp::words;
+    use crate::sink::tests::read_in_test;
     use std::net::TcpListener;
 
     #[test]
     fn a_server_that_is_unavailable_is_asked_again_for_a_minute() {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let given = Given { text: address.to_string(), origin: Origin::Flag("--to".to_owned()) };
-        let settings = Settings::read("redis", &given, |_| None, 1 << 20).unwrap();
+        let settings = read_in_test("redis", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
         let mut reading = Reading {
             settings,
             stream: "dead".to_owned(),

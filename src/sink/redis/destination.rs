@@ -6,14 +6,15 @@ use super::dead_letters::Reading;
 use super::link::Link;
 use super::properties::{EXAMPLE, PROPERTIES, SCHEMES};
 use super::resp::{Token, Tokens};
-use super::settings::Settings;
+use super::settings::{Place, Sentinels, Settings};
 use super::{check, judge};
 use crate::finding::Finding;
-use crate::given::{Given, SettingError};
+use crate::given::SettingError;
 use crate::route::Rule;
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+    Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read,
+    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || judge::REFUSALS.to_vec(),
     reasons: || judge::REASONS.to_vec(),
     hint,
@@ -44,15 +45,6 @@ static STREAMS: Rule = Rule {
     longest_bytes: 4096,
     also: |_| None,
 };
-
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let Some(address) = asked.addresses.first() else {
-        let message = format!("--to {}:// names no server", asked.scheme);
-        return Err(SettingError::Usage { message, hint: format!("--to {EXAMPLE}") });
-    };
-    let property = |name: &str| -> Option<&Given> { asked.property(name) };
-    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
-}
 
 /// What fixes a failure for which an operator must act.
 fn hint(failure: &Failure) -> Option<String> {
@@ -79,24 +71,28 @@ impl Destination for Settings {
     }
 
     fn address(&self) -> String {
-        Self::address(self)
+        match &self.place {
+            Place::Server(server) => server.address(),
+            Place::Sentinels(Sentinels { servers, primary, .. }) => {
+                format!("{primary} of {}", Server::addresses(servers))
+            }
+        }
     }
 
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let sink = super::open(self.clone().named(client));
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
+        super::open(self.named(client))
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        check::check(&self.clone().named(wanted.client), wanted)
+        check::check(&self.named(wanted.client), wanted)
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(Reading::new(self.clone().named(client), topic)?))
+        Ok(Box::new(Reading::new(self.named(client), topic)?))
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
-        let stream = ScratchStream { settings: self.clone().named(client), stream: topic.to_owned() };
+        let stream = ScratchStream { settings: self.named(client), stream: topic.to_owned() };
         match stream.number("create stream", b"EXISTS")? {
             0 => Ok(Box::new(stream)),
             _there => Err(stream.failed("create stream", "there is a key of that name")),

@@ -6,9 +6,10 @@
 use super::judge::{CONNECTION, environment, of_login};
 use super::resp::{Token, Tokens, code, length, words};
 use super::sentinel;
-use super::settings::{Place, Server, Settings};
+use super::settings::{Place, Settings};
 use crate::secret::Secret;
 use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::{Peer, Socket};
 use crate::sink::{Failure, FailureClass};
 use std::io;

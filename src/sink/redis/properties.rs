@@ -4,11 +4,12 @@
 //! here shows a password.
 
 use super::entry::{Adding, Most};
-use super::settings::{Place, Sentinels, Server, Settings, Wait};
+use super::settings::{Place, Sentinels, Settings, Wait};
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::secret::Secret;
-use crate::sink::lanes::address::{Address, needs, secret, switch, timeout, tls};
+use crate::sink::destination::Asked;
+use crate::sink::lanes::address::{Address, Server, secret, switch, timeout, tls};
 use std::time::Duration;
 
 /// Every property.
@@ -47,17 +48,10 @@ pub(super) const EXAMPLE: &str = "redis://HOST:PORT";
 const PLACES: &str = "HOST:PORT, or HOST:PORT,HOST:PORT of Sentinels with -X sentinel=NAME";
 
 impl Settings {
-    /// Understands `address`, what stands behind `scheme://`, and the properties. Contacts nobody. `max_in_flight`: bytes.
-    ///
-    /// # Errors
-    /// The first that is not valid.
-    pub fn read<'a>(
-        scheme: &str,
-        address: &Given,
-        property: impl Fn(&str) -> Option<&'a Given>,
-        max_in_flight: usize,
-    ) -> Result<Self, SettingError> {
-        let InAddress { user, password: in_address, place, database: in_path } = in_address(address, &property)?;
+    pub(super) fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+        let address = asked.address("server", EXAMPLE)?;
+        let property = |name: &str| asked.property(name);
+        let InAddress { user, password: in_address, place, database: in_path } = in_address(address, asked)?;
         let said = |name: &str| property(name).map(|given| given.text.clone());
         let database = match (property("database"), in_path) {
             (Some(given), _) => number(given, "the number of a database")?,
@@ -66,21 +60,15 @@ impl Settings {
         Ok(Self {
             place,
             database,
-            tls: (scheme == "rediss").then(|| tls(&property)).transpose()?,
+            tls: (asked.scheme == "rediss").then(|| tls(asked)).transpose()?,
             user: said("username").or(user),
             password: property("password").map(secret).or_else(|| in_address.map(|text| Secret::Text(text.into()))),
-            adding: Adding { most: most(&property)?, dedupe: property("dedupe").map(remembered).transpose()? },
+            adding: Adding { most: most(asked)?, dedupe: property("dedupe").map(remembered).transpose()? },
             wait: property("wait").map(wait).transpose()?,
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             client: "walrelay".to_owned(),
-            max_in_flight,
+            max_in_flight: asked.max_in_flight,
         })
-    }
-
-    /// The same, under this client's name.
-    #[must_use]
-    pub fn named(self, client: &str) -> Self {
-        Self { client: client.to_owned(), ..self }
     }
 }
 
@@ -91,51 +79,46 @@ struct InAddress {
     database: u32,
 }
 
-fn in_address<'a>(given: &Given, property: &impl Fn(&str) -> Option<&'a Given>) -> Result<InAddress, SettingError> {
-    let sentinel = property("sentinel");
+fn in_address(given: &Given, asked: &Asked<'_>) -> Result<InAddress, SettingError> {
+    let sentinel = asked.property("sentinel");
     let port = if sentinel.is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
-    let Address { user, password, hosts, path } = Address::of(given, port, PLACES)?;
-    let servers: Vec<Server> = hosts.into_iter().map(|(host, port)| Server { host, port }).collect();
+    let Address { user, password, servers, path } = Address::of(given, port, PLACES)?;
     let names = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
     let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(PLACES, None);
     let database = match path {
         None => 0,
         Some(path) => path.parse().map_err(|_| wrong(format!("{names}/{path}")))?,
     };
-    let lonely = ["sentinel.username", "sentinel.password"].into_iter().find_map(property);
+    let lonely = ["sentinel.username", "sentinel.password"].into_iter().find_map(|name| asked.property(name));
+    if let (None, Some(lonely)) = (sentinel, lonely) {
+        return Err(lonely.needs("sentinel"));
+    }
     let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
-        (Some(name), servers) => {
-            Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, property)?)
-        }
-        (None, _) if lonely.is_some() => return Err(needs(lonely, "sentinel")),
+        (Some(name), servers) => Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?),
         (None, Ok([server])) => Place::Server(server),
         (None, Err(_several)) => return Err(wrong(names)),
     };
     Ok(InAddress { user, password, place, database })
 }
 
-fn sentinels<'a>(
-    servers: Vec<Server>,
-    name: &Given,
-    property: &impl Fn(&str) -> Option<&'a Given>,
-) -> Result<Sentinels, SettingError> {
+fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Sentinels, SettingError> {
     if name.text.is_empty() {
         return Err(name.invalid("the name of a primary, as Sentinel has it", None));
     }
     Ok(Sentinels {
         servers,
         primary: name.text.clone(),
-        user: property("sentinel.username").map(|given| given.text.clone()),
-        password: property("sentinel.password").map(secret),
+        user: asked.property("sentinel.username").map(|given| given.text.clone()),
+        password: asked.property("sentinel.password").map(secret),
     })
 }
 
-fn most<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Most>, SettingError> {
-    let about = match property("approx") {
+fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
+    let about = match asked.property("approx") {
         None => true,
         Some(given) => switch(given)?,
     };
-    match (property("maxlen"), property("approx")) {
+    match (asked.property("maxlen"), asked.property("approx")) {
         (Some(given), _) => {
             let entries = number(given, "a number of entries, at least 1")?;
             Some(entries).filter(|entries| *entries > 0).map_or_else(
@@ -143,7 +126,7 @@ fn most<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<Most
                 |entries| Ok(Some(Most { entries, about })),
             )
         }
-        (None, Some(given)) => Err(needs(Some(given), "maxlen")),
+        (None, Some(given)) => Err(given.needs("maxlen")),
         (None, None) => Ok(None),
     }
 }
@@ -182,13 +165,13 @@ fn wait(given: &Given) -> Result<Wait, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::testing::{Properties, given};
+    use crate::sink::destination::Destination as _;
+    use crate::sink::tests::read_in_test;
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties = Properties::of(properties);
-        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
+        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
     }
 
     fn password(settings: &Settings) -> String {

@@ -8,7 +8,9 @@
 use super::judge::environment;
 use super::link::{Link, broken};
 use super::resp::{Token, Tokens};
-use super::settings::{Sentinels, Server, Settings};
+use super::settings::{Sentinels, Settings};
+use crate::sink::destination::Destination as _;
+use crate::sink::lanes::address::Server;
 use crate::sink::{Failure, FailureClass};
 use std::time::Duration;
 

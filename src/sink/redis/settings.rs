@@ -4,12 +4,13 @@
 
 use super::entry::Adding;
 use crate::secret::Secret;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::Tls;
 use std::time::Duration;
 
 /// A server and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(super) struct Settings {
     pub(super) place: Place,
     /// The database's number.
     pub(super) database: u32,
@@ -37,20 +38,6 @@ pub(super) enum Place {
     Sentinels(Sentinels),
 }
 
-/// A server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Server {
-    pub(super) host: String,
-    pub(super) port: u16,
-}
-
-impl Server {
-    /// `host:port`, for people.
-    pub(super) fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
-    }
-}
-
 /// Who knows where a primary is.
 #[derive(Debug, Clone)]
 pub(super) struct Sentinels {
@@ -73,14 +60,8 @@ pub(super) struct Wait {
 }
 
 impl Settings {
-    /// `host:port`, or the primary's name and those of the Sentinels, for people.
-    pub fn address(&self) -> String {
-        match &self.place {
-            Place::Server(server) => server.address(),
-            Place::Sentinels(Sentinels { servers, primary, .. }) => {
-                let servers: Vec<String> = servers.iter().map(Server::address).collect();
-                format!("{primary} of {}", servers.join(","))
-            }
-        }
+    /// The same, under this client's name.
+    pub(super) fn named(&self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self.clone() }
     }
 }

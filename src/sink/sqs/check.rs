@@ -12,15 +12,19 @@ use super::query;
 use super::settings::{Service, Settings};
 use super::worker::url_of;
 use crate::finding::{Finding, Side};
-use crate::sink::destination::Wanted;
+use crate::sink::Failure;
+use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::lanes::block_on;
-use crate::sink::{Failure, FailureClass};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Messages that nobody has read after less than this may be gone before somebody looks.
 const SHORT: Duration = Duration::from_hours(24);
+
+/// What to try where nobody answers.
+const ELSEWHERE: &str =
+    "--to with the region of the queues or topics, or -X endpoint-url=https://HOST for an endpoint of one's own";
 
 /// What is known of a queue or topic.
 #[derive(Debug)]
@@ -45,16 +49,15 @@ enum Found {
 
 /// Looks at the service, and judges it.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let queues = wanted.topics.iter().map(String::as_str).chain(wanted.dead_letters);
     let Settings { service, .. } = settings;
     let side = Side::Destination(service.name());
-    match block_on(gather(settings, queues)) {
+    match block_on(gather(settings, wanted.addresses())) {
         Ok(queues) => {
             let text = format!("{} at {} answers", service.title(), settings.address());
             let of_queue = |queue: &Queue| queue.findings(wanted);
             [side.ok("connection", text)].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
         }
-        Err(failure) => vec![unreachable(side, &failure)],
+        Err(failure) => vec![settings.kind().unreachable(&failure, "service", ELSEWHERE)],
     }
 }
 
@@ -129,17 +132,6 @@ fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result
             fault @ (Fault::Later | Fault::LogIn, _) => Err(judge::passing(settings, fault, &refusal.text)),
             (Fault::Row | Fault::Topic, _) => Ok(Err(refusal)),
         },
-    }
-}
-
-/// Nobody answers, or not us.
-fn unreachable(side: Side, failure: &Failure) -> Finding {
-    let found = side.fail("connection", failure.text.clone());
-    match (failure.class, judge::hint(failure)) {
-        (FailureClass::LogIn, Some(hint)) => found.why("the service refuses the authentication").fix(hint),
-        (_, _) => found
-            .why("nothing else could be checked here")
-            .fix("--to with the region of the queues or topics, or -X endpoint-url=https://HOST for an endpoint of one's own"),
     }
 }
 

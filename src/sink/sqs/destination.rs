@@ -9,8 +9,8 @@ use super::settings::{Service, Settings};
 use super::worker::url_of;
 use super::{check, judge};
 use crate::finding::Finding;
-use crate::given::{Given, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use crate::given::SettingError;
+use crate::sink::destination::{Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::lanes::{RECORD_OVERHEAD_BYTES, block_on};
 use crate::sink::{Failure, Sink};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read,
+    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || judge::REFUSALS.to_vec(),
     reasons: || judge::REASONS.to_vec(),
     hint: judge::hint,
@@ -45,15 +45,6 @@ pub const TOPICS_KIND: Kind = Kind {
     ..KIND
 };
 
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let Some(address) = asked.addresses.first() else {
-        let message = format!("--to {}:// names no region", asked.scheme);
-        return Err(SettingError::Usage { message, hint: format!("--to {}://REGION", asked.scheme) });
-    };
-    let property = |name: &str| -> Option<&Given> { asked.property(name) };
-    Ok(Arc::new(Settings::read(asked.scheme, address, property, asked.max_in_flight)?))
-}
-
 impl Destination for Settings {
     fn kind(&self) -> &'static Kind {
         match self.service {
@@ -63,12 +54,11 @@ impl Destination for Settings {
     }
 
     fn address(&self) -> String {
-        Self::address(self)
+        format!("{} ({})", self.endpoint.authority(), self.region)
     }
 
     fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
-        let sink = super::open(self.clone());
-        Ok(Box::new(sink.map_err(|failure| SettingError::Client { text: failure.text, hint: None })?))
+        super::open(self.clone())
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {

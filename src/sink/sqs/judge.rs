@@ -6,6 +6,7 @@
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::settings::Settings;
 use crate::sink::aws::words;
+use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 

@@ -23,16 +23,14 @@ mod settings;
 mod worker;
 
 pub use destination::{KIND, TOPICS_KIND};
-pub use settings::Settings;
 
+use self::settings::Settings;
 use super::lanes::LaneSink;
-use super::{Failure, Record};
+use super::{Record, Sink};
+use crate::given::SettingError;
 
 /// A client, which begins to connect.
-///
-/// # Errors
-/// The operating system gives no thread.
-pub fn open(settings: Settings) -> Result<LaneSink, Failure> {
+fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let form = settings.form.clone();
     let admit = move |record: &Record<'_>| form.admit(record);
     LaneSink::start(settings.service.name(), settings.max_in_flight, admit, async move |receiver| {

@@ -9,7 +9,8 @@ use crate::given::{Given, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;
 use crate::sink::aws::Surroundings;
-use crate::sink::lanes::address::{Address, needs, secret, timeout, tls};
+use crate::sink::destination::Asked;
+use crate::sink::lanes::address::{Address, Server, secret, timeout, tls};
 use crate::sink::lanes::socket::Tls;
 use std::time::Duration;
 
@@ -93,25 +94,17 @@ pub(super) fn is_url(queue: &str) -> bool {
 }
 
 impl Settings {
-    /// Understands `address`, what stands behind `scheme://`, and the properties. `max_in_flight`: bytes.
-    ///
-    /// # Errors
-    /// The first that is not valid.
-    pub fn read<'a>(
-        scheme: &str,
-        address: &Given,
-        property: impl Fn(&str) -> Option<&'a Given>,
-        max_in_flight: usize,
-    ) -> Result<Self, SettingError> {
+    pub(super) fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+        let address = asked.address("region", &format!("{}://REGION", asked.scheme))?;
+        let property = |name: &str| asked.property(name);
         let (service, example) =
-            if scheme.starts_with("sns") { (Service::Sns, TOPIC_EXAMPLE) } else { (Service::Sqs, EXAMPLE) };
+            if asked.scheme.starts_with("sns") { (Service::Sns, TOPIC_EXAMPLE) } else { (Service::Sqs, EXAMPLE) };
         let (region, local, in_address) =
-            if scheme.ends_with("+http") { of_local(address)? } else { (region(address)?, None, None) };
-        let region = region.or_else(|| Surroundings::of_process().region()).ok_or_else(|| SettingError::Usage {
-            message: "the region is missing".to_owned(),
-            hint: format!("--to {example}, or AWS_REGION"),
-        })?;
-        let tls = tls(&property)?;
+            if asked.scheme.ends_with("+http") { of_local(address)? } else { (region(address)?, None, None) };
+        let region = region
+            .or_else(|| Surroundings::of_process().region())
+            .ok_or_else(|| SettingError::usage("the region is missing", format!("--to {example}, or AWS_REGION")))?;
+        let tls = tls(asked)?;
         let endpoint = match (property("endpoint-url"), local) {
             (Some(given), _) => endpoint(given, tls)?,
             (None, Some(local)) => local,
@@ -121,10 +114,10 @@ impl Settings {
             service,
             endpoint,
             region,
-            keys: keys(&property)?.or(in_address),
-            form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(&property)? },
+            keys: keys(asked)?.or(in_address),
+            form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(asked)? },
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
-            max_in_flight,
+            max_in_flight: asked.max_in_flight,
         })
     }
 }
@@ -156,12 +149,14 @@ fn region(address: &Given) -> Result<Option<String>, SettingError> {
 type Local = (Option<String>, Option<Endpoint>, Option<GivenKeys>);
 
 fn of_local(given: &Given) -> Result<Local, SettingError> {
-    let Address { user, password, mut hosts, path } = Address::of(given, 80, LOCAL)?;
+    let Address { user, password, mut servers, path } = Address::of(given, 80, LOCAL)?;
     let wrong = |shown: &str| Given { text: shown.to_owned(), origin: given.origin.clone() }.invalid(LOCAL, None);
     let region = path.map(|path| if is_region(&path) { Ok(path) } else { Err(wrong(&path)) }).transpose()?;
-    let endpoint = match (hosts.pop(), hosts.as_slice()) {
-        (Some((host, port)), []) => Endpoint { host, port, tls: None },
-        (_, others) => return Err(wrong(&others.iter().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(","))),
+    let endpoint = match (servers.pop(), servers.as_slice()) {
+        (Some(Server { host, port }), []) => Endpoint { host, port, tls: None },
+        (_, others) => {
+            return Err(wrong(&others.iter().map(|other| other.host.as_str()).collect::<Vec<_>>().join(",")));
+        }
     };
     let keys = match (user, password) {
         (Some(id), Some(password)) => Some(GivenKeys { id, secret: Secret::Text(password.into()) }),
@@ -182,23 +177,23 @@ fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
         _ => return Err(wrong()),
     };
     let rest = Given { text: rest.to_owned(), origin: given.origin.clone() };
-    let Address { user: None, password: None, mut hosts, path: None } =
+    let Address { user: None, password: None, mut servers, path: None } =
         Address::of(&rest, port, "https://HOST or http://HOST:PORT")?
     else {
         return Err(wrong());
     };
-    match (hosts.pop(), hosts.is_empty()) {
-        (Some((host, port)), true) => Ok(Endpoint { host, port, tls }),
+    match (servers.pop(), servers.is_empty()) {
+        (Some(Server { host, port }), true) => Ok(Endpoint { host, port, tls }),
         (_, _) => Err(wrong()),
     }
 }
 
-fn keys<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<Option<GivenKeys>, SettingError> {
-    match (property("access-key-id"), property("secret-access-key")) {
+fn keys(asked: &Asked<'_>) -> Result<Option<GivenKeys>, SettingError> {
+    match (asked.property("access-key-id"), asked.property("secret-access-key")) {
         (Some(id), Some(given)) => Ok(Some(GivenKeys { id: id.text.clone(), secret: secret(given) })),
         (None, None) => Ok(None),
-        (Some(id), None) => Err(needs(Some(id), "secret-access-key")),
-        (None, Some(secret)) => Err(needs(Some(secret), "access-key-id")),
+        (Some(id), None) => Err(id.needs("secret-access-key")),
+        (None, Some(secret)) => Err(secret.needs("access-key-id")),
     }
 }
 
@@ -212,8 +207,8 @@ fn attributes(given: &Given) -> Result<Vec<String>, SettingError> {
     Ok(names)
 }
 
-fn base64<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, SettingError> {
-    match property("body").map(|given| (given, given.text.as_str())) {
+fn base64(asked: &Asked<'_>) -> Result<bool, SettingError> {
+    match asked.property("body").map(|given| (given, given.text.as_str())) {
         None | Some((_, "text")) => Ok(false),
         Some((_, "base64")) => Ok(true),
         Some((given, _)) => Err(given.invalid("text or base64", None)),
@@ -223,11 +218,10 @@ fn base64<'a>(property: &impl Fn(&str) -> Option<&'a Given>) -> Result<bool, Set
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::testing::{Properties, given};
+    use crate::sink::tests::read_in_test;
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        let properties = Properties::of(properties);
-        Settings::read(scheme, &given(address), |name| properties.get(name), 1 << 20)
+        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Service {
 
 /// A service and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(super) struct Settings {
     pub(super) service: Service,
     pub(super) endpoint: Endpoint,
     /// As signatures have it.
@@ -90,11 +90,4 @@ impl Endpoint {
 pub(super) struct GivenKeys {
     pub(super) id: String,
     pub(super) secret: Secret,
-}
-
-impl Settings {
-    /// Region and host, for people.
-    pub fn address(&self) -> String {
-        format!("{} ({})", self.endpoint.authority(), self.region)
-    }
 }
