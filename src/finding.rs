@@ -94,6 +94,12 @@ impl Finding {
         Self { fix: Some(fix.into()), ..self }
     }
 
+    /// As it should be if `good`; then there is nothing to fix.
+    #[must_use]
+    pub fn ok_if(self, good: bool) -> Self {
+        if good { Self { level: Level::Ok, why: None, fix: None, ..self } } else { self }
+    }
+
     /// Of this table.
     #[must_use]
     pub fn of(self, table: &str) -> Self {

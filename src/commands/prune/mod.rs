@@ -113,17 +113,15 @@ pub fn prune(
 
 /// Whether a later round may succeed.
 fn may_pass(error: &CommandError) -> bool {
-    match error {
-        CommandError::Run(RunError::Postgres(error)) => {
-            error.recovery() == pg::Recovery::Reconnect || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE)
-        }
-        error => matches!(
-            error,
-            CommandError::NotConfirmed { .. }
-                | CommandError::Changed { .. }
-                | CommandError::Shards(ShardError::Moves { .. })
-        ),
+    if let CommandError::Run(RunError::Postgres(error)) = error {
+        return error.recovery() == pg::Recovery::Reconnect || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE);
     }
+    matches!(
+        error,
+        CommandError::NotConfirmed { .. }
+            | CommandError::Changed { .. }
+            | CommandError::Shards(ShardError::Moves { .. })
+    )
 }
 
 fn once(

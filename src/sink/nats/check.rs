@@ -177,13 +177,8 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
 fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
     let most = facts.info.max_payload;
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
-    (most > 0).then(|| {
-        if largest_bytes + HEADER_ROOM > most {
-            SIDE.fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file")
-        } else {
-            SIDE.ok("limits", text)
-        }
-    })
+    let found = SIDE.fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file");
+    (most > 0).then(|| found.ok_if(largest_bytes + HEADER_ROOM <= most))
 }
 
 fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding {

@@ -145,45 +145,31 @@ fn eviction(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let policy = info::field(&facts.info, "maxmemory_policy")?;
     let text = format!("maxmemory-policy is {policy}");
     let unlimited = info::field(&facts.info, "maxmemory") == Some("0");
-    if policy == "noeviction" || unlimited {
-        return Some(SIDE.ok("eviction", text));
-    }
-    let fix = "CONFIG SET maxmemory-policy noeviction";
-    if policy.starts_with("allkeys") {
-        return Some(SIDE.fail("eviction", text).why("a full server deletes whole streams, read or not").fix(fix));
-    }
-    let remembers = settings.adding.dedupe.is_some();
-    Some(if remembers {
-        SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again").fix(fix)
+    let (found, is_harmless) = if policy.starts_with("allkeys") {
+        (SIDE.fail("eviction", text).why("a full server deletes whole streams, read or not"), false)
     } else {
-        SIDE.ok("eviction", text)
-    })
+        let found = SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again");
+        (found, settings.adding.dedupe.is_none())
+    };
+    let found = found.fix("CONFIG SET maxmemory-policy noeviction");
+    Some(found.ok_if(policy == "noeviction" || unlimited || is_harmless))
 }
 
 fn replicas(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let wait = settings.wait.filter(|wait| wait.replicas > 0)?;
     let connected: u32 = info::field(&facts.info, "connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
-    Some(if connected >= wait.replicas {
-        SIDE.ok("replicas", text)
-    } else {
-        SIDE.fail("replicas", text)
-            .why("nothing counts as delivered before they have it")
-            .fix("start replicas, or lower -X wait")
-    })
+    let found = SIDE.fail("replicas", text).why("nothing counts as delivered before they have it");
+    Some(found.fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
 }
 
 /// Whether what is acknowledged survives a failover.
 fn failover(settings: &Settings) -> Option<Finding> {
     let Place::Sentinels(Sentinels { primary, .. }) = &settings.place else { return None };
     let text = format!("Sentinel names the primary of {primary}");
-    Some(if settings.wait.is_some_and(|wait| wait.replicas > 0) {
-        SIDE.ok("sentinel", text)
-    } else {
-        SIDE.warn("sentinel", text)
-            .why("a failover loses what was acknowledged and the new primary has not received")
-            .fix("-X wait=1,1000")
-    })
+    let found = SIDE.warn("sentinel", text).fix("-X wait=1,1000");
+    let found = found.why("a failover loses what was acknowledged and the new primary has not received");
+    Some(found.ok_if(settings.wait.is_some_and(|wait| wait.replicas > 0)))
 }
 
 fn of_stream(settings: &Settings, stream: &Stream) -> Finding {

@@ -235,45 +235,32 @@ impl Queue {
     fn of_retention(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
-        Some(if Duration::from_secs(seconds) < SHORT {
-            self.side()
-                .warn("retention", text)
-                .why("the service deletes messages that nobody has read by then")
-                .fix(self.set("MessageRetentionPeriod", "1209600"))
-        } else {
-            self.side().ok("retention", text)
-        })
+        let found = self.side().warn("retention", text).fix(self.set("MessageRetentionPeriod", "1209600"));
+        let found = found.why("the service deletes messages that nobody has read by then");
+        Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
 
     /// A topic keeps nothing for later.
     fn of_subscriptions(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
-        Some(if subscriptions > 0 {
-            self.side().ok("subscriptions", text)
-        } else {
-            self.side()
-                .warn("subscriptions", text)
-                .why("SNS keeps no message: what is published while nobody is subscribed is lost")
-                .fix(format!(
-                    "aws sns subscribe --topic-arn {} --protocol sqs --notification-endpoint QUEUE-ARN",
-                    self.name
-                ))
-        })
+        let subscribe =
+            format!("aws sns subscribe --topic-arn {} --protocol sqs --notification-endpoint QUEUE-ARN", self.name);
+        let found = self.side().warn("subscriptions", text).fix(subscribe);
+        let found = found.why("SNS keeps no message: what is published while nobody is subscribed is lost");
+        Some(found.ok_if(subscriptions > 0))
     }
 
     fn of_size(&self, attributes: &BTreeMap<String, String>, largest_bytes: usize) -> Option<Finding> {
         let limit = number(attributes, "MaximumMessageSize")?;
         let text = format!("{} takes messages of {limit} bytes, the largest row has {largest_bytes}", self.shown());
-        if u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit) {
-            return Some(self.side().ok("size", text));
-        }
-        let found = self.side().fail("size", text).why("such a row is a bad row");
-        Some(if limit < LARGEST as u64 {
-            found.fix(self.set("MaximumMessageSize", &LARGEST.to_string()))
+        let fix = if limit < LARGEST as u64 {
+            self.set("MaximumMessageSize", &LARGEST.to_string())
         } else {
-            found.fix("--on-bad-row dead-letter, or smaller rows")
-        })
+            "--on-bad-row dead-letter, or smaller rows".to_owned()
+        };
+        let found = self.side().fail("size", text).why("such a row is a bad row").fix(fix);
+        Some(found.ok_if(u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit)))
     }
 }
 

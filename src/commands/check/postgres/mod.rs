@@ -82,12 +82,10 @@ fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
 
 fn version(server: &ServerFacts) -> Finding {
     let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
-    if server.version() >= OLDEST {
-        return SIDE.ok("version", format!("Postgres {text}"));
-    }
     SIDE.fail("version", format!("Postgres {text}"))
         .why("walrelay is tested with 14 to 18; older ones lack what it asks for")
         .fix("upgrade to a version that is maintained")
+        .ok_if(server.version() >= OLDEST)
 }
 
 fn service(server: &ServerFacts) -> Finding {
@@ -131,28 +129,18 @@ fn slots(facts: &Facts) -> Option<Finding> {
     let (used, most) = (facts.server.slots, facts.server.number("max_replication_slots")?);
     let free = most.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
     let text = format!("{used} of max_replication_slots = {most} in use");
-    if facts.slot.is_some() || free > 0 {
-        return Some(SIDE.ok("free_slots", text));
-    }
-    Some(
-        SIDE.fail("free_slots", text)
-            .why("the slot still has to be created, and none is free")
-            .fix(facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true)),
-    )
+    let more = facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true);
+    let found = SIDE.fail("free_slots", text).why("the slot still has to be created, and none is free").fix(more);
+    Some(found.ok_if(facts.slot.is_some() || free > 0))
 }
 
 fn walsenders(facts: &Facts) -> Option<Finding> {
     let (used, most) = (facts.server.walsenders, facts.server.number("max_wal_senders")?);
     let text = format!("{used} of max_wal_senders = {most} in use");
-    let fix = || facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
-    let full = i64::try_from(used).unwrap_or(i64::MAX) >= most;
-    Some(if full {
-        SIDE.warn("free_walsenders", text)
-            .why("none is free for a standby relay, a dry run or a physical standby")
-            .fix(fix())
-    } else {
-        SIDE.ok("free_walsenders", text)
-    })
+    let more = facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
+    let found = SIDE.warn("free_walsenders", text).fix(more);
+    let found = found.why("none is free for a standby relay, a dry run or a physical standby");
+    Some(found.ok_if(i64::try_from(used).unwrap_or(i64::MAX) < most))
 }
 
 fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {

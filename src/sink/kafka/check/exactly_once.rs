@@ -74,13 +74,11 @@ fn progress(kafka: &Kafka, found: &Progress) -> Finding {
 fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
     let policy = settings.get("cleanup.policy")?;
-    Some(if keeps_the_last(policy) {
-        SIDE.ok("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
-    } else {
-        SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"))
-            .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
-            .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"))
-    })
+    let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"));
+    let found = found
+        .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
+        .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"));
+    Some(found.ok_if(keeps_the_last(policy)))
 }
 
 /// Where the brokers' bound can be seen.
