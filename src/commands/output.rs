@@ -4,6 +4,7 @@
 
 pub(super) use crate::given::shell_quoted;
 pub(super) use crate::given::units::{bytes, number};
+use crate::given::percent_encoded;
 use crate::outbox::TableName;
 use crate::pg::catalog::Session;
 use crate::pg::identifier;
@@ -87,15 +88,6 @@ pub(super) fn as_role(source: &str, role: &str) -> Option<String> {
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     Some(format!("{scheme}://{}@{hosts}{path}", percent_encoded(role)))
-}
-
-/// As a part of a URI.
-fn percent_encoded(text: &str) -> String {
-    let encoded = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encoded).collect()
 }
 
 /// A connection string without its password. One that holds a secret in another form is not shown at all.

@@ -12,7 +12,7 @@ pub mod units;
 
 pub use error::SettingError;
 pub use nearest::nearest;
-pub use percent::percent_decoded;
+pub use percent::{percent_decoded, percent_encoded};
 pub use shell::shell_quoted;
 pub use shown::{one_line, shown, shown_path};
 

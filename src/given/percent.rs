@@ -13,6 +13,19 @@ pub fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// All but unreserved characters as `%XX` (RFC 3986, 2.3).
+pub fn percent_encoded(text: &str) -> String {
+    let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default().to_ascii_uppercase();
+    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.extend(['%', digit(byte >> 4), digit(byte & 0xF)]);
+        }
+        encoded
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,5 +37,12 @@ mod tests {
         for text in ["%", "%2", "a%zz", "%+1", "%ff", "%\u{e9}"] {
             assert_eq!(percent_decoded(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_encoded_is_the_same_once_decoded() {
+        assert_eq!(percent_encoded("a%2F b-c._~"), "a%252F%20b-c._~");
+        let all: String = (0..=0xFF_u8).map(char::from).collect();
+        assert_eq!(percent_decoded(&percent_encoded(&all)), Some(all));
     }
 }

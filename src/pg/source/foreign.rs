@@ -9,6 +9,7 @@ use std::net::Ipv6Addr;
 use super::error::Problem;
 use super::keywords::{self, Pair};
 use super::uri;
+use crate::given::percent_encoded;
 
 /// What is written when the string cannot be taken apart.
 const TEMPLATE: &str = "postgres://USER@HOST:5432/DBNAME";
@@ -43,12 +44,12 @@ fn write(pairs: &[Pair]) -> Option<String> {
     let of = |name: &str| pairs.iter().rev().find(|pair| pair.keyword == name).map(|pair| pair.value.as_str());
     let mut text = String::from("postgres://");
     if let Some(user) = of("user") {
-        text.push_str(&encode(user));
+        text.push_str(&percent_encoded(user));
         text.push_str(if of("password").is_some() { ":***@" } else { "@" });
     }
     text.push_str(&authority(of("host").unwrap_or(""), of("port").unwrap_or(""))?);
     if let Some(dbname) = of("dbname") {
-        let _infallible = write!(text, "/{}", encode(dbname));
+        let _infallible = write!(text, "/{}", percent_encoded(dbname));
     }
     text.push_str(&query(pairs));
     Some(text)
@@ -63,7 +64,7 @@ fn authority(hosts: &str, ports: &str) -> Option<String> {
         _ => None,
     };
     let item = |(at, host): (usize, &&str)| {
-        let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { encode(host) };
+        let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { percent_encoded(host) };
         match port(at)? {
             "" => Some(host),
             port => port.parse::<u16>().ok().map(|port| format!("{host}:{port}")),
@@ -82,21 +83,9 @@ fn query(pairs: &[Pair]) -> String {
             keyword => (keyword, pair.value.as_str()),
         })
         .filter(|(name, _)| keywords::is_public(name) && !["user", "host", "port", "dbname"].contains(name))
-        .map(|(name, value)| format!("{name}={}", encode(value)))
+        .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
         .collect::<Vec<_>>();
     if parameters.is_empty() { String::new() } else { format!("?{}", parameters.join("&")) }
-}
-
-fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _infallible = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

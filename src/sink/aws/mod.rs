@@ -22,7 +22,7 @@ pub(crate) use chain::{AwsError, Surroundings};
 #[cfg(feature = "kafka")]
 pub(crate) use sign::Presigned;
 #[cfg(feature = "sqs")]
-pub(crate) use sign::{Keys, Signed, encoded, hex};
+pub(crate) use sign::{Keys, Signed, hex};
 
 /// What a service says of a refusal. Where a signature is wrong, the lines behind it repeat the request, with the session's token.
 pub(crate) fn words(message: &str) -> &str {

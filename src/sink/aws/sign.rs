@@ -6,6 +6,7 @@
 //! "Authenticating Requests: Using Query Parameters".
 
 use super::time;
+use crate::given::percent_encoded;
 use ring::{digest, hmac};
 use secrecy::{ExposeSecret as _, SecretString};
 use std::time::SystemTime;
@@ -124,20 +125,11 @@ fn hashed(bytes: &[u8]) -> String {
 
 /// `name=value&name=value`, encoded.
 pub(super) fn joined(query: &[(&str, &str)]) -> String {
-    query.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect::<Vec<_>>().join("&")
-}
-
-/// RFC 3986: everything but unreserved characters as `%XX`.
-pub(crate) fn encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push('%');
-            out.extend(digits(byte).map(|digit| digit.to_ascii_uppercase()));
-        }
-        out
-    })
+    query
+        .iter()
+        .map(|(name, value)| format!("{}={}", percent_encoded(name), percent_encoded(value)))
+        .collect::<Vec<_>>()
+        .join("&")
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

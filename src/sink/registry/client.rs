@@ -14,6 +14,7 @@
 //! Invariants: [`Client::ask`] waits for nobody but for a lock that is held for a look; no password shows in `Debug` or in a failure.
 
 use super::Subjects;
+use crate::given::percent_encoded;
 use crate::secret::Secret;
 use crate::sink::fetch::{Answer, Request, Url};
 use crate::sink::{Failure, FailureClass};
@@ -91,7 +92,7 @@ impl Registry {
         };
         let mut headers = vec![("Accept", "application/vnd.schemaregistry.v1+json, application/json")];
         headers.extend(credentials.as_deref().map(|value| ("Authorization", value)));
-        let url = format!("{}/subjects/{}/versions/latest", self.url, escaped(subject));
+        let url = format!("{}/subjects/{}/versions/latest", self.url, percent_encoded(subject));
         let request = Request { method: "GET", url: &url, headers: &headers, body: b"" };
         let answer = request.send_trusting(self.ca.as_deref()).map_err(|error| unavailable(&error))?;
         self.judge(subject, &answer)
@@ -140,15 +141,6 @@ impl Registry {
 
 fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_WORDS).collect()
-}
-
-/// As one segment of a path.
-fn escaped(subject: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    subject
-        .bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 /// What is known of a subject.
@@ -392,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_subject_is_one_segment_of_the_path() {
-        assert_eq!(escaped("orders-value"), "orders-value");
-        assert_eq!(escaped("a/b c?é"), "a%2Fb%20c%3F%C3%A9");
+        assert_eq!(percent_encoded("orders-value"), "orders-value");
+        assert_eq!(percent_encoded("a/b c?é"), "a%2Fb%20c%3F%C3%A9");
     }
 }

@@ -8,7 +8,8 @@
 
 use super::message::{Form, Value, deduplication_id, group};
 use super::protocol::Said;
-use crate::sink::aws::{element, encoded};
+use crate::given::percent_encoded;
+use crate::sink::aws::element;
 use crate::sink::{Origin, Record};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -49,7 +50,7 @@ fn field(out: &mut Vec<u8>, name: &[&str], value: &str) {
         out.extend_from_slice(part.as_bytes());
     }
     out.push(b'=');
-    out.extend_from_slice(encoded(value).as_bytes());
+    out.extend_from_slice(percent_encoded(value).as_bytes());
 }
 
 /// A request's body: the action, what it is about, and entries that were written.
