@@ -2,12 +2,11 @@
 //!
 //! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
 
+use crate::given::percent_encoded;
 pub(super) use crate::given::shell_quoted;
 pub(super) use crate::given::units::{bytes, number};
-use crate::given::percent_encoded;
 use crate::outbox::TableName;
 use crate::pg::catalog::Session;
-use crate::pg::identifier;
 use std::time::Duration;
 
 /// The name that publication and slot have when none is given.
@@ -25,11 +24,6 @@ pub(super) fn duration(duration: Duration) -> String {
         seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
-}
-
-/// A table as SQL names it.
-pub(super) fn table(filter: &TableName) -> String {
-    format!("{}.{}", identifier(&filter.schema), identifier(&filter.name))
 }
 
 /// A session: who it is and what it has been doing for how long. Never what it says.

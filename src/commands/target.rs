@@ -69,7 +69,7 @@ pub(super) struct Target {
 impl Target {
     /// As SQL names it.
     pub(super) fn sql_name(&self) -> String {
-        super::output::table(&self.name)
+        self.name.sql()
     }
 
     /// Its rows, as SQL names them: those of tables that inherit from it in the plain way come through no slot with it.

@@ -50,6 +50,11 @@ impl fmt::Display for TableName {
 }
 
 impl TableName {
+    /// As SQL names it.
+    pub(crate) fn sql(&self) -> String {
+        format!("{}.{}", pg::identifier(&self.schema), pg::identifier(&self.name))
+    }
+
     /// As [`TableName::parse`] reads it, and so as `--table` takes it.
     pub(crate) fn as_typed(&self) -> String {
         let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');

@@ -72,7 +72,7 @@ impl Surroundings {
         }
         if let RunError::NoTables { publication } = error {
             let add = |table: &TableName| {
-                let (name, published) = (sql_name(table), identifier(publication));
+                let (name, published) = (table.sql(), identifier(publication));
                 format!(
                     "ALTER PUBLICATION {published} ADD TABLE {name}; {}",
                     not_sent(&shell_quoted(&table.as_typed()))
@@ -122,7 +122,7 @@ impl Surroundings {
                 self.setup(publication)
             );
         }
-        let table = self.outbox().map_or_else(|| "…".to_owned(), sql_name);
+        let table = self.outbox().map_or_else(|| "…".to_owned(), TableName::sql);
         format!(
             "{}, or: CREATE PUBLICATION {} FOR TABLE {table} WITH (publish = 'insert');",
             self.setup(publication),
@@ -177,11 +177,6 @@ impl Surroundings {
 fn of_text(text: &str) -> Option<TableName> {
     let (schema, name) = text.split_once('.')?;
     Some(TableName { schema: schema.to_owned(), name: name.to_owned() })
-}
-
-/// As SQL names it.
-fn sql_name(table: &TableName) -> String {
-    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
 /// The same error, with what the database shows to fix it.

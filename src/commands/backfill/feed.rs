@@ -24,11 +24,12 @@ use crate::pg::replication::{StandbyStatusUpdate, push_xlog_data};
 use crate::pg::rows::{Next, Values};
 use crate::pg::{self, Recovery, Upstream};
 use crate::pgoutput::{PgTime, encode};
+use crate::relay::{Clock as _, SystemClock};
 use crate::supervise::{RunError, chain};
 use crate::wire::DecodeError;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// So much is given to the loop at once, in bytes.
 const AT_ONCE: usize = 128 * 1024;
@@ -230,7 +231,7 @@ impl Feed {
         let Some(of) = self.parts.get(*part) else { return Ok(false) };
         let (out, row, number) = (&mut self.out, &mut self.row, self.next);
         let announce = self.announced != Some(*part);
-        let now = now();
+        let now = SystemClock.wall();
         let next = self.reader.next(patience, |values| transaction((out, row), of, values, number, now, announce))?;
         match next {
             Next::Nothing => Ok(false),
@@ -418,9 +419,4 @@ fn transaction(
     push_xlog_data(out, begins, now, |out| out.extend_from_slice(row));
     push_xlog_data(out, begins, now, |out| encode::commit(out, begins, ends, time));
     Ok(key)
-}
-
-fn now() -> PgTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    PgTime::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }

@@ -14,9 +14,10 @@ use crate::pg::server::{self, Publication, Slot};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
+use crate::relay::{Clock as _, SystemClock};
 use crate::supervise::{Surroundings, agrees};
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Row filters and column lists came with this version.
 pub(super) const FILTERS_SINCE: u32 = 150_000;
@@ -157,13 +158,12 @@ pub(super) struct TableFacts {
 impl TableFacts {
     /// `schema.table`.
     pub(super) fn name(&self) -> String {
-        format!("{}.{}", self.published.relation.namespace, self.published.relation.name)
+        TableName::of(&self.published.relation).to_string()
     }
 
     /// As SQL names it.
     pub(super) fn sql_name(&self) -> String {
-        let relation = &self.published.relation;
-        format!("{}.{}", identifier(&relation.namespace), identifier(&relation.name))
+        TableName::of(&self.published.relation).sql()
     }
 }
 
@@ -304,8 +304,7 @@ fn clock(connection: &mut Connection) -> Result<(i64, i64), pg::Error> {
 }
 
 fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    SystemClock.wall().unix_micros() / 1000
 }
 
 fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFacts>, pg::Error> {

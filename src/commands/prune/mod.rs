@@ -413,7 +413,7 @@ impl Round<'_> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
             return Err(CommandError::NoArchive {
-                archive: super::output::table(into),
+                archive: into.sql(),
                 table: table.target.sql_name(),
                 database: self.request.place.source.dbname.clone(),
             });
@@ -429,7 +429,7 @@ impl Round<'_> {
         let names: Vec<String> = table.target.shape.columns.iter().map(|column| column.name.clone()).collect();
         if let Some(column) = names.into_iter().find(lacks) {
             return Err(CommandError::ArchiveLacks {
-                archive: super::output::table(into),
+                archive: into.sql(),
                 column,
                 table: table.target.name.to_string(),
             });
@@ -438,9 +438,6 @@ impl Round<'_> {
         let kept = kept.filter(|column| table.target.shape.columns.iter().any(|have| have.name == column.name));
         let columns: Vec<String> = kept.map(|column| identifier(&column.name)).collect();
         let columns = columns.join(", ");
-        Ok(Some(format!(
-            "INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}",
-            super::output::table(into)
-        )))
+        Ok(Some(format!("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}", into.sql())))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::Request;
 use crate::commands::error::CommandError;
-use crate::commands::output::{Told, command, table};
+use crate::commands::output::{Told, command};
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::instance::{self, Agreement, Sighting};
@@ -226,7 +226,7 @@ fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
     Some(Step {
         kind: Kind::Table,
         what: format!("table {}", first.filter),
-        sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &table(&first.filter), 1),
+        sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &first.filter.sql(), 1),
         comment: "The table that the application writes its events to, in the transaction that changes its own tables."
             .to_owned(),
         fix: format!(
@@ -241,7 +241,7 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
     if facts.publication.is_some() {
         return None;
     }
-    let tables: Vec<String> = request.tables.iter().map(table).collect();
+    let tables: Vec<String> = request.tables.iter().map(TableName::sql).collect();
     let names: Vec<String> = request.tables.iter().map(ToString::to_string).collect();
     let name = identifier(&request.publication);
     let mut comment = "Which tables' inserts leave the database. To be created before the slot.".to_owned();
@@ -276,7 +276,7 @@ fn members(request: &Request, facts: &Facts) -> Vec<Step> {
         .map(|missing| Step {
             kind: Kind::Member,
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
-            sql: format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), table(&missing.filter)),
+            sql: format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), missing.filter.sql()),
             comment: "Rows committed from then on are published.".to_owned(),
             fix: "run it as the owner of publication and table".to_owned(),
         })

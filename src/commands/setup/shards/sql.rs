@@ -4,7 +4,7 @@
 
 use super::Shards;
 use super::plan::Plan;
-use crate::commands::output::{Told, command, table};
+use crate::commands::output::{Told, command};
 use crate::commands::setup::Request;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Set;
@@ -32,14 +32,14 @@ pub(super) fn comment(publication: &str, comment: Option<&str>, moving: Moving) 
 
 /// Locks the tables against writers. Partitions are locked with their table.
 pub(super) fn lock(plan: &Plan) -> String {
-    let tables: Vec<String> = plan.tables.iter().map(|of| table(&of.name)).collect();
+    let tables: Vec<String> = plan.tables.iter().map(|of| of.name.sql()).collect();
     format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", tables.join(", "))
 }
 
 /// Takes the rows away from the old set and gives them to the new one.
 pub(super) fn cut(request: &Request, plan: &Plan) -> Vec<String> {
     let with = |filter: &dyn Fn(&super::plan::Table) -> String| -> String {
-        let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", table(&of.name), filter(of)));
+        let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", of.name.sql(), filter(of)));
         tables.collect::<Vec<_>>().join(", ")
     };
     let none = with(&|_| "false".to_owned());
