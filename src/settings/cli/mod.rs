@@ -13,10 +13,7 @@ mod dead_letters;
 mod described;
 mod flags;
 mod others;
-#[cfg(feature = "otlp")]
-mod otlp;
 mod parse;
-mod registry;
 mod run;
 mod shards;
 
@@ -28,13 +25,10 @@ pub use described::{Described, Value, described};
 pub(crate) use flags::FlagValues;
 pub(crate) use others::{BackfillArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
 use others::{BenchArgs, CheckArgs};
-#[cfg(feature = "otlp")]
-use otlp::OtlpArgs;
 pub use parse::write_manual;
 pub(crate) use parse::{actions, parse, setting_of_alias, settings};
-use registry::RegistryArgs;
 use run::{OfRunArgs, RunArgs};
-use shards::{SetupShardsArgs, ShardArgs};
+use shards::SetupShardsArgs;
 
 use crate::commands::exit_codes;
 use std::path::PathBuf;

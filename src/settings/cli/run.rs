@@ -1,8 +1,6 @@
 //! What may be typed of `run`, in its groups. The doc comment of a field is its help text.
 
-#[cfg(feature = "otlp")]
-use super::OtlpArgs;
-use super::{CommonArgs, RegistryArgs, ShardArgs, SourceArgs};
+use super::{CommonArgs, SourceArgs};
 use clap::Args;
 
 /// What `run` takes.
@@ -11,8 +9,10 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
 
-    #[command(flatten)]
-    shard: ShardArgs,
+    /// Run one of the N shards of `setup --shards N`: I/N, with I from 0. A name and a dash may come first, as in a pod's name:
+    /// walrelay-2/3. Publication and slot then have the shard's number after their names: walrelay_2_of_3 [default: none]
+    #[arg(long, value_name = "I/N", help_heading = "Postgres")]
+    shard: Option<String>,
 
     /// Create publication and slot first, once, as `walrelay setup --apply` does [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -47,17 +47,10 @@ pub(crate) struct RunArgs {
     records: RecordArgs,
 
     #[command(flatten)]
-    registry: RegistryArgs,
-
-    #[command(flatten)]
     bad_rows: BadRowArgs,
 
     #[command(flatten)]
     operation: OperationArgs,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    otlp: OtlpArgs,
 
     #[command(flatten)]
     debezium: DebeziumArgs,
@@ -242,6 +235,27 @@ pub(crate) struct RecordArgs {
     /// Add the header walrelay-position, commit LSN and row number, for exact deduplication [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     position_header: Option<String>,
+
+    /// Begin the value as --schema-id does, with the id of its subject's latest schema, which this registry knows (Confluent's
+    /// API): http://HOST:PORT or https://HOST/PATH [default: none]
+    #[arg(long, value_name = "URL")]
+    schema_registry: Option<String>,
+
+    /// With --schema-registry: the subject, of {topic} and {type} [default: {topic}-value]
+    #[arg(long, value_name = "TEMPLATE")]
+    schema_subject: Option<String>,
+
+    /// With --schema-registry: the user, or the API key [default: none]
+    #[arg(long, value_name = "USER")]
+    schema_registry_user: Option<String>,
+
+    /// With --schema-registry-user: the password; @FILE reads it from a file, again at each request [default: empty]
+    #[arg(long, value_name = "PASSWORD")]
+    schema_registry_password: Option<String>,
+
+    /// With --schema-registry: a PEM file with certificate authorities [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    schema_registry_ca: Option<String>,
 }
 
 /// How it runs.
@@ -283,4 +297,21 @@ pub(crate) struct OperationArgs {
     /// Largest change message that is accepted, 1KiB to 1GiB [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     max_row: Option<String>,
+
+    /// Export one span for each published transaction whose rows have a sampled traceparent, by OTLP over HTTP with Protobuf, to this
+    /// collector; /v1/traces is added: http://HOST:4318 or https://HOST/PATH [default: none]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
+    /// With --otlp-endpoint: a header of each request, such as an API key; NAME=@FILE reads the value from a file, again at each
+    /// request; repeatable [default: none]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "NAME=VALUE")]
+    otlp_header: Vec<String>,
+
+    /// With --otlp-endpoint: a PEM file with certificate authorities [default: the system's]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "FILE")]
+    otlp_ca: Option<String>,
 }

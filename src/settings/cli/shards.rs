@@ -2,16 +2,6 @@
 
 use clap::Args;
 
-/// Which shard a relay is.
-#[derive(Args, Clone, Default)]
-#[command(next_help_heading = "Postgres")]
-pub(crate) struct ShardArgs {
-    /// Run one of the N shards of `setup --shards N`: I/N, with I from 0. A name and a dash may come first, as in a pod's name:
-    /// walrelay-2/3. Publication and slot then have the shard's number after their names: walrelay_2_of_3 [default: none]
-    #[arg(long, value_name = "I/N")]
-    shard: Option<String>,
-}
-
 /// How many shards `setup` makes.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Shards")]
