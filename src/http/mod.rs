@@ -19,7 +19,9 @@ pub(crate) use address::nearest_http;
 use history::History;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::http::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -207,6 +209,8 @@ async fn watch(site: Arc<Site>) {
     }
 }
 
+type Reply = Response<Full<Bytes>>;
+
 /// What the answers are made from.
 #[derive(Debug)]
 struct Site {
@@ -221,7 +225,7 @@ impl Site {
         Self { metrics, history: Mutex::default(), policy: HeaderValue::try_from(page::policy()).ok() }
     }
 
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Reply {
         let known = ["/", "/metrics", "/livez", "/healthz", "/readyz", "/status"].contains(&path);
         if known && method != Method::GET && method != Method::HEAD {
             return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n"), ALLOW, "GET, HEAD");
@@ -238,7 +242,7 @@ impl Site {
     }
 
     /// All of its figures are of one look, so that none exceeds its own chart.
-    fn page(&self, now: Moment) -> Response<Full<Bytes>> {
+    fn page(&self, now: Moment) -> Reply {
         self.look(now);
         let text = page::render(&self.metrics, &self.history(), now);
         let mut page = response(StatusCode::OK, "text/html; charset=utf-8", text);
@@ -248,7 +252,7 @@ impl Site {
         page
     }
 
-    fn metrics(&self, headers: &HeaderMap, now: Moment) -> Response<Full<Bytes>> {
+    fn metrics(&self, headers: &HeaderMap, now: Moment) -> Reply {
         let format = accept::format(headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()));
         response(StatusCode::OK, format.content_type(), self.metrics.render(format, now))
     }
@@ -262,29 +266,25 @@ impl Site {
     }
 }
 
-fn health(outcome: Result<(), String>, well: &str) -> Response<Full<Bytes>> {
+fn health(outcome: Result<(), String>, well: &str) -> Reply {
     match outcome {
         Ok(()) => plain(StatusCode::OK, well),
         Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<String>) -> Response<Full<Bytes>> {
+fn plain(status: StatusCode, text: impl Into<String>) -> Reply {
     response(status, "text/plain; charset=utf-8", text.into())
 }
 
-fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let typed = with(response, CONTENT_TYPE, content_type);
     with(with(typed, CACHE_CONTROL, "no-store"), X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
-fn with(
-    mut response: Response<Full<Bytes>>,
-    name: hyper::header::HeaderName,
-    value: &'static str,
-) -> Response<Full<Bytes>> {
+fn with(mut response: Reply, name: HeaderName, value: &'static str) -> Reply {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }
