@@ -45,6 +45,10 @@ pub(super) fn events() -> u64 {
     EVENTS.get()
 }
 
+/// What librdkafka's log lines about the end of a connection are marked with. Of an established one that ends it tells in no other way,
+/// and where the next attempt succeeds, as behind a proxy, of none.
+const CONNECTION_ENDED: &str = "FAIL";
+
 /// Receives librdkafka's callbacks.
 pub(super) struct Context {
     /// Bootstrap servers.
@@ -175,6 +179,10 @@ impl Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         EVENTS.set(EVENTS.get() + 1);
+        // What is for debugging is also said of connections that it ends itself.
+        if facility == CONNECTION_ENDED && !matches!(level, RDKafkaLogLevel::Debug) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
         // Errors come again, with their code, by `error`.
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {

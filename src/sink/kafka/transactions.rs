@@ -201,9 +201,9 @@ impl KafkaSink {
         self.producer.poll(Duration::ZERO);
         match outcome {
             Ok(()) => {
-                // What is lost from here on may hide something, what was before it is looked at now.
-                self.producer.context().forget_lost();
                 let has_several = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() > 1);
+                // What is lost from here on may hide something, what was before it is looked at now. The client has said it all by now.
+                self.producer.context().forget_lost();
                 self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = !has_several);
                 let reading = Reading::new(&self.settings);
                 Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
