@@ -478,10 +478,16 @@ fn rows_that_a_partition_had_when_it_was_attached_stay() {
         lane.sql("ALTER TABLE outbox ATTACH PARTITION outbox_b FOR VALUES IN ('b0', 'b1')");
         lane.sql(&old(&["a", "b1"]));
         let _relay = lane.streaming(&["--table", "outbox"]);
-        assert_eq!(lane.ids("order"), ["a", "b1"]);
-        let (_, text) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
-        assert!(text.contains("public.outbox: 2 rows are older"), "{text}");
+        let received = lane.ids("order");
+        let (_, looked) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
         let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+        if default_major() < 15 {
+            // That server does not notice that the table is published now, and sends none of its later rows.
+            assert!(code == 0 && received == ["a"] && left(&lane) == ["b0", "b1"], "{received:?}: {text}");
+            continue;
+        }
+        assert_eq!(received, ["a", "b1"]);
+        assert!(looked.contains("public.outbox: 2 rows are older"), "{looked}");
         assert!(code == 0 && text.contains("2 rows deleted"), "{text}");
         assert_eq!(left(&lane), ["b0"], "{text}");
         assert!(text.contains("1 rows stay that outbox_b had before") && text.contains("republish"), "{text}");
@@ -670,6 +676,10 @@ fn functions_of_other_roles_are_not_called_by_a_name_of_the_servers_own() {
     }
     set_up(&lane, &["--table", "outbox"]);
     let _relay = lane.streaming(&["--table", "outbox"]);
+    // Before version 15 counters come to their view some time later: until then the slot looks like one that was never read.
+    let counted = format!("SELECT total_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = '{}'", lane.name);
+    let mut client = lane.connect();
+    wait_until(LONG, "the slot's counter", || Ok(client.query_one(&counted, &[])?.get(0))).unwrap();
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions"]);
     assert!(code == 0 && text.contains("dropped partition public.outbox_old"), "{text}");
 }

@@ -13,7 +13,8 @@
 //! attached when `pg_inherits` says so: then the rows of older transactions stay for nothing.
 //!
 //! Invariant: with such a transaction known, only rows of younger transactions are proven. Those of the transaction itself are not, nor those of
-//! an older one that inserted them after it.
+//! an older one that inserted them after it. Before version 15 none are of a table that had been there before: once a walsender has decoded a
+//! row of it that was not published, it takes the table for one that is not, until the connection ends.
 //!
 //! # Limit
 //!
@@ -25,8 +26,8 @@
 use crate::pg::{self, Connection, Row, catalog, literal};
 use std::collections::BTreeMap;
 
-/// The first version that publishes whole schemas.
-const SCHEMAS: u32 = 150_000;
+/// The first version that publishes whole schemas, and that asks again whether a table is published once that is attached.
+const FIFTEEN: u32 = 150_000;
 
 /// Whether a catalogue's row (`of`) of the table `oid` is as old as the table itself, as SQL.
 fn is_as_old(of: &str, oid: &str) -> String {
@@ -36,9 +37,18 @@ fn is_as_old(of: &str, oid: &str) -> String {
     )
 }
 
-/// The tables with rows that came in later, by `pg_class.oid`, and the transaction (the lower 32 bits) that each came in by.
+/// The tables with rows that came in later, by `pg_class.oid`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Joined(BTreeMap<u32, String>);
+pub(super) struct Joined(BTreeMap<u32, Proven>);
+
+/// Which rows of such a table are proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Proven {
+    /// Those of transactions younger than the one that it came in by (the lower 32 bits).
+    After(String),
+    /// None.
+    Never,
+}
 
 impl Joined {
     /// Those of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago to be told.
@@ -49,34 +59,47 @@ impl Joined {
         table: u32,
         since: Option<u64>,
     ) -> Result<Self, pg::Error> {
-        let schemas = catalog::server(connection)?.version >= SCHEMAS;
+        let is_fifteen = catalog::server(connection)?.version >= FIFTEEN;
         let names: Vec<String> = publications.map(literal).collect();
-        let rows = connection.query(&sql(&names.join(", "), table, since, schemas))?;
-        let one = |row: &Row| Some((row.parse(0)?, row.text(1)?.to_owned()));
+        let rows = connection.query(&sql(&names.join(", "), table, since, is_fifteen))?;
+        let one = |row: &Row| {
+            let is_proven = is_fifteen || row.is_true(2);
+            let proven = if is_proven { Proven::After(row.text(1)?.to_owned()) } else { Proven::Never };
+            Some((row.parse(0)?, proven))
+        };
         // The youngest comes last, and counts.
         Ok(Self(rows.iter().filter_map(one).collect()))
     }
 
     /// As SQL, whether a row may be from before; `None`: there is none of that kind.
     pub(super) fn before(&self) -> Option<String> {
-        let entries: Vec<String> = self.0.iter().map(|(oid, xid)| format!("\"{oid}\":\"{xid}\"")).collect();
-        let map = format!("'{{{}}}'::jsonb", entries.join(","));
-        (!entries.is_empty()).then(|| {
-            format!(
-                "(({map} ? tableoid::oid::text) AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
-            )
-        })
+        let (mut after, mut never) = (Vec::new(), Vec::new());
+        for (oid, proven) in &self.0 {
+            match proven {
+                Proven::After(xid) => after.push(format!("\"{oid}\":\"{xid}\"")),
+                Proven::Never => never.push(oid.to_string()),
+            }
+        }
+        let map = format!("'{{{}}}'::jsonb", after.join(","));
+        let xid = format!("({map} ->> tableoid::oid::text)::xid");
+        let after = (!after.is_empty())
+            .then(|| format!("({map} ? tableoid::oid::text AND (age(xmin) >= age({xid}) OR age(xmin) < 0))"));
+        let never = (!never.is_empty()).then(|| format!("tableoid = ANY ('{{{}}}'::oid[])", never.join(",")));
+        let parts: Vec<String> = after.into_iter().chain(never).collect();
+        (!parts.is_empty()).then(|| format!("({})", parts.join(" OR ")))
     }
 
     /// Whether everything that came later is known here.
     pub(super) fn has_all_of(&self, later: &Self) -> bool {
-        later.0.iter().all(|(oid, xid)| self.0.get(oid) == Some(xid))
+        later.0.iter().all(|(oid, proven)| self.0.get(oid) == Some(proven))
     }
 
     /// The same as [`Joined::before`], of one table alone.
     pub(super) fn before_of(&self, oid: u32) -> Option<String> {
-        let xid = self.0.get(&oid)?;
-        Some(format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"))
+        Some(match self.0.get(&oid)? {
+            Proven::After(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),
+            Proven::Never => "true".to_owned(),
+        })
     }
 }
 
@@ -102,8 +125,9 @@ fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> Str
                JOIN pg_catalog.pg_class AS c ON c.oid = up.node AND c.relispartition
                JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
               WHERE NOT (up.passed AND (p.puballtables OR {named} OR {in_schema}))),
-              joined (leaf, xmin) AS (
-             SELECT up.leaf, i.xmin
+              joined (leaf, xmin, new) AS (
+             SELECT up.leaf, i.xmin, EXISTS (SELECT FROM pg_catalog.pg_attribute AS s
+                                             WHERE s.attrelid = up.node AND s.attnum = -1 AND s.xmin = i.xmin)
                FROM up JOIN pg_catalog.pg_inherits AS i ON i.inhrelid = up.node
                JOIN pg_catalog.pg_class AS c ON c.oid = up.node AND c.relispartition
                JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
@@ -111,13 +135,13 @@ fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> Str
                 AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
                                  WHERE a.attrelid = up.node AND a.attnum > 0 AND {as_column})
               UNION ALL
-             SELECT up.leaf, d.xmin
+             SELECT up.leaf, d.xmin, false
                FROM up JOIN pg_catalog.pg_depend AS d
                  ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = up.node AND d.objsubid = 0
                     AND d.refclassid = 'pg_catalog.pg_namespace'::regclass
                JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
               WHERE NOT p.puballtables AND NOT {named} AND {in_schema} AND NOT {as_schema})
-         SELECT leaf, xmin FROM joined WHERE {came_later} ORDER BY age(xmin) DESC",
+         SELECT leaf, xmin, new FROM joined WHERE {came_later} ORDER BY age(xmin) DESC",
         as_column = is_as_old("a", "up.node"),
         as_schema = is_as_old("d", "up.node"),
     )
@@ -128,22 +152,23 @@ mod tests {
     use super::*;
 
     fn joined(of: &[(u32, &str)]) -> Joined {
-        Joined(of.iter().map(|(oid, xid)| (*oid, (*xid).to_owned())).collect())
+        Joined(of.iter().map(|(oid, xid)| (*oid, Proven::After((*xid).to_owned()))).collect())
     }
 
     #[test]
     fn rows_of_what_came_later_are_those_of_its_transaction_and_of_older_ones() {
         assert_eq!(Joined::default().before(), None);
-        let two = joined(&[(16400, "751"), (16410, "760")]);
+        let mut three = joined(&[(16400, "751"), (16410, "760")]);
         let map = r#"'{"16400":"751","16410":"760"}'::jsonb"#;
-        assert_eq!(
-            two.before().unwrap(),
-            format!(
-                "(({map} ? tableoid::oid::text) AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
-            )
+        let two = format!(
+            "({map} ? tableoid::oid::text AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
         );
-        assert_eq!(two.before_of(16410).unwrap(), "(age(xmin) >= age('760'::xid) OR age(xmin) < 0)");
-        assert_eq!(two.before_of(1), None);
+        assert_eq!(three.before().unwrap(), format!("({two})"));
+        assert_eq!(three.before_of(16410).unwrap(), "(age(xmin) >= age('760'::xid) OR age(xmin) < 0)");
+        assert_eq!(three.before_of(1), None);
+        three.0.insert(16420, Proven::Never);
+        assert_eq!(three.before().unwrap(), format!("({two} OR tableoid = ANY ('{{16420}}'::oid[]))"));
+        assert_eq!(three.before_of(16420).unwrap(), "true");
     }
 
     #[test]
