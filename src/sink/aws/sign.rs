@@ -26,9 +26,9 @@ pub(crate) struct Keys {
 
 #[cfg(feature = "sqs")]
 impl Keys {
-    /// Whether they have not ended.
-    pub(crate) fn are_good(&self, now: SystemTime) -> bool {
-        self.expires_at.is_none_or(|end| now < end)
+    /// Whether they end, and have not: those without an end are replaced by whoever keeps them.
+    pub(crate) fn are_good_still(&self, now: SystemTime) -> bool {
+        self.expires_at.is_some_and(|end| now < end)
     }
 }
 

@@ -304,7 +304,7 @@ impl<'a> Worker<'a> {
                     step.outcomes.clear();
                 }
                 self.settle(step, receiver);
-                concluded.and(missing.map(drop))
+                concluded.and_then(|()| missing.map(drop))
             }
         }
     }

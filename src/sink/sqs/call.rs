@@ -154,8 +154,8 @@ impl Caller {
         let keys = match asked.unwrap_or_else(|ended| Err((Fault::Later, ended.to_string()))) {
             Ok(keys) => Arc::new(keys),
             Err((fault, text)) => {
-                // They were asked for before the ones at hand end.
-                let good = held.as_mut().filter(|held| fault == Fault::Later && held.keys.are_good(now));
+                // They were asked for before the ones at hand end, which nobody has refused.
+                let good = held.as_mut().filter(|held| held.keys.are_good_still(now));
                 let Some(good) = good else { return Err(self.no_keys(fault, &text)) };
                 good.until = now + ASKED_AT_MOST;
                 return Ok(Arc::clone(&good.keys));
@@ -212,8 +212,9 @@ mod tests {
         assert_eq!(asked(start + 4 * MINUTE, Ok(keys("second"))), Ok("first".to_owned()));
         assert_eq!(asked(start + 6 * MINUTE, Err(Fault::Later)), Ok("first".to_owned()), "they have four minutes left");
         assert_eq!(asked(start + 6 * MINUTE, Ok(keys("second"))), Ok("first".to_owned()), "it was asked a moment ago");
-        assert_eq!(asked(start + 7 * MINUTE, Err(Fault::LogIn)), Err(LOG_IN_LABEL));
+        assert_eq!(asked(start + 7 * MINUTE, Err(Fault::LogIn)), Ok("first".to_owned()));
         assert_eq!(asked(start + 8 * MINUTE, Ok(keys("third"))), Ok("third".to_owned()));
         assert_eq!(asked(start + 11 * MINUTE, Err(Fault::Later)), Err(CONNECTION));
+        assert_eq!(asked(start + 11 * MINUTE, Err(Fault::LogIn)), Err(LOG_IN_LABEL));
     }
 }

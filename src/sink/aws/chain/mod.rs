@@ -31,7 +31,6 @@ const PLAIN_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "fd00:ec2::23
 const INSTANCE: &str = "http://169.254.169.254";
 
 /// Codes with which AWS's token service refuses what it may take a moment later.
-#[cfg(feature = "sqs")]
 const PASSING: [&str; 3] = ["Throttling", "ThrottlingException", "IDPCommunicationError"];
 
 /// How many roles may be behind each other.
@@ -104,7 +103,7 @@ pub enum AwsError {
     NoKeys(String),
 }
 
-#[cfg(feature = "sqs")]
+#[cfg_attr(not(feature = "sqs"), allow(dead_code, reason = "Kafka's client asks again by itself"))]
 impl AwsError {
     /// Whether it passes by itself.
     pub(crate) fn passes(&self) -> bool {

@@ -187,8 +187,8 @@ fn an_instance_is_asked_by_version_two_of_its_service() {
 
 #[test]
 fn a_service_that_is_busy_or_ill_is_not_one_that_refuses() {
-    let busy = r#"<E><Error><Code>Throttling</Code><Message>Rate exceeded</Message></Error></E>"#;
-    let denied = r#"<E><Error><Code>AccessDenied</Code><Message>no</Message></Error></E>"#;
+    let busy = r"<E><Error><Code>Throttling</Code><Message>Rate exceeded</Message></Error></E>";
+    let denied = r"<E><Error><Code>AccessDenied</Code><Message>no</Message></Error></E>";
     for (status, body, passes) in [
         (500, "", true),
         (503, "", true),
