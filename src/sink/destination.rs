@@ -64,8 +64,7 @@ impl PartialEq for Kind {
 
 impl Kind {
     /// What a check finds where nobody answers, or not us. `who` answers there; `elsewhere`: what to try.
-    #[cfg(any(feature = "nats", feature = "redis", feature = "sqs"))]
-    pub(super) fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {
+    pub fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {
         let found = Side::Destination(self.name).fail("connection", failure.text.clone());
         match (failure.class, (self.hint)(failure)) {
             (FailureClass::LogIn, Some(hint)) => found.why(format!("the {who} refuses the authentication")).fix(hint),
