@@ -93,7 +93,7 @@ pub enum Verdict<T> {
     Again,
     /// It is given up; the ones behind it are sent.
     Gone,
-    /// Another takes its place.
+    /// Another takes its place, and goes alone: it has another address, which may refuse it while that of the ones behind it takes them.
     Instead(T),
 }
 
@@ -132,6 +132,8 @@ struct State {
     /// All of its records.
     records: u32,
     waits: Waits,
+    /// Its first record takes another's place.
+    instead: bool,
     /// It is in `ready`.
     ready: bool,
     /// It is in `emptied`.
@@ -181,6 +183,7 @@ impl State {
             under_way: 0,
             records: 0,
             waits: Waits::Not,
+            instead: false,
             ready: false,
             emptied: false,
         }
@@ -265,8 +268,9 @@ impl<T: Copy> Lanes<T> {
         most: u32,
         fit: &mut impl FnMut(&T) -> Fit,
     ) -> (u32, bool) {
-        let mut at = self.states.get(lane.0 as usize).map_or(NONE, |state| state.first);
-        let mut taken = 0;
+        let Some(state) = self.states.get(lane.0 as usize) else { return (0, false) };
+        let most = if state.instead { most.min(1) } else { most };
+        let (mut at, mut taken) = (state.first, 0);
         while taken < most
             && let Some(slot) = self.slots.get(at as usize)
         {
@@ -354,6 +358,7 @@ impl<T: Copy> Lanes<T> {
                 if let Some(slot) = self.slots.get_mut(first) {
                     slot.item = item;
                 }
+                self.state(lane).instead = true;
                 old
             }
         };
@@ -420,7 +425,9 @@ impl<T: Copy> Lanes<T> {
 
     fn remove_first(&mut self, lane: Lane) {
         let free = self.free;
-        let first = self.state(lane).first;
+        let state = self.state(lane);
+        state.instead = false;
+        let first = state.first;
         if let Some(slot) = self.slots.get_mut(first as usize) {
             let next = std::mem::replace(&mut slot.next, free);
             self.free = first;

@@ -19,6 +19,8 @@ struct Queue {
     under_way: usize,
     held: bool,
     postponed: bool,
+    /// The first stands in for another, and goes alone.
+    instead: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -99,10 +101,11 @@ impl Model {
         let mut queues: Vec<_> = self.lanes.iter().filter(|(_, queue)| queue.could_be_taken()).collect();
         queues.sort_unstable_by_key(|(_, queue)| queue.records.front().map(|(number, _)| *number));
         let front = |(lane, queue): (&u16, &Queue)| {
+            let most = if queue.instead { 1 } else { of_a_lane as usize };
             queue
                 .records
                 .iter()
-                .take(of_a_lane as usize)
+                .take(most)
                 .map(|(number, item)| (*number, *item, *lane))
                 .collect::<Vec<_>>()
         };
@@ -148,6 +151,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                     lanes.delivered(of);
                     let queue = model.queue(lane);
                     queue.under_way -= 1;
+                    queue.instead = false;
                     queue.records.pop_front();
                 }
             }
@@ -206,10 +210,14 @@ fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -
     queue.held = false;
     match way {
         Way::Again => prop_assert_eq!(old, None),
-        Way::Gone => prop_assert_eq!(old, queue.records.pop_front().map(|(_, item)| item)),
+        Way::Gone => {
+            queue.instead = false;
+            prop_assert_eq!(old, queue.records.pop_front().map(|(_, item)| item));
+        }
         Way::Instead => {
             prop_assert_eq!(old, first);
             queue.records[0].1 = instead;
+            queue.instead = true;
         }
     }
     Ok(())
