@@ -7,6 +7,7 @@
 
 mod amqp;
 pub(crate) mod bring;
+mod cluster;
 mod elasticmq;
 mod jetstream;
 mod nats;
@@ -30,6 +31,7 @@ use crate::process::{self, Guarded, LastWill};
 use crate::{provision, run_dir};
 
 pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
+pub use cluster::Cluster;
 pub use jetstream::{Connection as JetStream, Stored};
 pub use queues::{Queues, SqsMessage};
 pub(crate) use queues::{Received, field, post};
