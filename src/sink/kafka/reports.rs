@@ -168,7 +168,9 @@ impl KafkaSink {
     }
 
     fn renew_isolating(&mut self, old: Option<Client>) {
-        old.into_iter().for_each(|client| self.retire_later(client));
+        if let Some(client) = old {
+            self.retire_later(client);
+        }
         self.partitions.isolating_renewed(self.now);
     }
 

@@ -102,12 +102,7 @@ impl Model {
         queues.sort_unstable_by_key(|(_, queue)| queue.records.front().map(|(number, _)| *number));
         let front = |(lane, queue): (&u16, &Queue)| {
             let most = if queue.instead { 1 } else { of_a_lane as usize };
-            queue
-                .records
-                .iter()
-                .take(most)
-                .map(|(number, item)| (*number, *item, *lane))
-                .collect::<Vec<_>>()
+            queue.records.iter().take(most).map(|(number, item)| (*number, *item, *lane)).collect::<Vec<_>>()
         };
         let mut fronts: Vec<_> = queues.into_iter().flat_map(front).take(at_most).collect();
         fronts.sort_unstable();

@@ -188,14 +188,14 @@ fn of_settings(given: &GivenKeys) -> Result<Keys, (Fault, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::testing::given;
     use crate::sink::lanes::block_on;
+    use crate::sink::tests::read_in_test;
 
     const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
     fn keys_that_are_good_still_are_used_while_nobody_gives_new_ones() {
-        let caller = Caller::new(Settings::read("sqs", &given("r-1"), |_| None, 1).unwrap());
+        let caller = Caller::new(read_in_test("sqs", "r-1", &[], |asked| Settings::read(asked)).unwrap());
         let start = SystemTime::now();
         let keys = move |id: &str| Keys {
             id: id.to_owned(),

@@ -357,7 +357,7 @@ impl Partitions {
             match (mutant, &partition.state) {
                 (Mutant::SearchWithoutProof, _) => partition.search.proven = true,
                 (Mutant::LaneWithoutProof, State::Unproven) => {
-                    (partition.state, partition.moved) = (State::Proven, now)
+                    (partition.state, partition.moved) = (State::Proven, now);
                 }
                 (Mutant::TwoLanes, _) => {
                     partition.place.lane = u8::try_from(world.dice.below(world.lanes as u64)).unwrap();
