@@ -1,6 +1,6 @@
 //! What may be typed. The doc comment of a field is its help text.
 //!
-//! In: the arguments of the process. Out: [`Typed`], with the switches of the command, and [`FlagValues`], every value still as text and
+//! In: the arguments of the process. Out: `Typed`, with the switches of the command, and `FlagValues`, every value still as text and
 //! asked for by its flag's name as in the other layers; or what to print instead ([`Exit`](super::Exit)).
 //! Nothing here is validated but that a flag exists and has its value; what values mean, and where else they may come
 //! from, is [`settings`](crate::settings)'s. So that it can tell "not given" from a default, no flag has a default here.
