@@ -12,6 +12,8 @@ mod nats;
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redis_cluster;
 mod script;
 #[cfg(feature = "sqs")]
 mod sns;

@@ -29,34 +29,45 @@ impl Valkey {
     }
 }
 
+/// A key of another type stands in the stream's place, which is kept beside it. At once: what the sink adds between two commands
+/// would be lost.
+pub(crate) const REFUSE: &str = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end \
+     return redis.call('SET', KEYS[1], 'no stream')";
+
+/// Ends that.
+pub(crate) const ALLOW: &str = "redis.call('DEL', KEYS[1]) \
+     return redis.call('EXISTS', KEYS[2]) == 1 and redis.call('RENAME', KEYS[2], KEYS[1])";
+
+/// The sink, as settings name it.
+pub(crate) fn open(address: &str, properties: &[(&str, &str)], max_in_flight: usize) -> Box<dyn Sink> {
+    opened(&redis::KIND, "redis", address, properties, max_in_flight)
+}
+
+/// Of the entries that XRANGE replies with.
+pub(crate) fn payloads(entries: &Reply) -> Vec<String> {
+    let payload = |entry: &Reply| {
+        let fields = entry.items()[1].items();
+        let pairs: Vec<(String, String)> = fields.chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect();
+        pairs.iter().find(|(name, _)| name == "payload").map(|(_, value)| value.clone()).unwrap()
+    };
+    entries.items().iter().map(payload).collect()
+}
+
 impl Ground for Valkey {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
-        let address = format!("127.0.0.1:{}", self.broker.port());
-        opened(&redis::KIND, "redis", &address, self.properties, max_in_flight)
+        open(&format!("127.0.0.1:{}", self.broker.port()), self.properties, max_in_flight)
     }
 
     fn stored(&self, address: &str) -> Vec<String> {
-        let entries = self.call(&["XRANGE", address, "-", "+"]);
-        let payload = |entry: &Reply| {
-            let fields = entry.items()[1].items();
-            let pairs: Vec<(String, String)> = fields.chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect();
-            pairs.iter().find(|(name, _)| name == "payload").map(|(_, value)| value.clone()).unwrap()
-        };
-        entries.items().iter().map(payload).collect()
+        payloads(&self.call(&["XRANGE", address, "-", "+"]))
     }
 
-    /// A key of another type stands in the stream's place, which is kept beside it. At once: what the sink adds between two commands
-    /// would be lost.
     fn refuse(&self, address: &str) {
-        let swap = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end \
-                    return redis.call('SET', KEYS[1], 'no stream')";
-        self.call(&["EVAL", swap, "2", address, &format!("{address}:kept")]);
+        self.call(&["EVAL", REFUSE, "2", address, &format!("{address}:kept")]);
     }
 
     fn allow(&self, address: &str) {
-        let swap = "redis.call('DEL', KEYS[1]) \
-                    return redis.call('EXISTS', KEYS[2]) == 1 and redis.call('RENAME', KEYS[2], KEYS[1])";
-        self.call(&["EVAL", swap, "2", address, &format!("{address}:kept")]);
+        self.call(&["EVAL", ALLOW, "2", address, &format!("{address}:kept")]);
     }
 
     fn fill(&self) {

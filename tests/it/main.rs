@@ -51,6 +51,8 @@ mod records;
 mod redis;
 #[cfg(feature = "redis")]
 mod redis_access;
+#[cfg(feature = "redis")]
+mod redis_cluster;
 mod refusals;
 mod registry;
 mod republish;

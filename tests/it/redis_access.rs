@@ -116,7 +116,7 @@ fn tls_takes_a_known_authoritys_certificate_for_the_servers_name_only_and_shows_
 }
 
 /// The rules of the user that the manual creates, for this lane's streams.
-fn rules_of_the_manual(lane: &Lane) -> Vec<String> {
+pub(crate) fn rules_of_the_manual(lane: &Lane) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/destinations/redis.md");
     let page = std::fs::read_to_string(page).unwrap();
     let rights = page.split("\n\n").find(|paragraph| paragraph.starts_with("Rights: ")).unwrap();

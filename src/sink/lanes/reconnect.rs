@@ -33,8 +33,13 @@ impl Reconnect {
     /// nothing more.
     pub async fn wait(&mut self, receiver: &mut Receiver, failure: Failure) -> Option<()> {
         receiver.set_blocked(Some(failure));
-        receiver.while_listening(tokio::time::sleep(self.pause)).await?;
-        self.pause = (self.pause * 2).min(PAUSES.1);
-        Some(())
+        let pause = self.pause();
+        receiver.while_listening(tokio::time::sleep(pause)).await
+    }
+
+    /// How long to wait before the next attempt.
+    pub fn pause(&mut self) -> Duration {
+        let next = (self.pause * 2).min(PAUSES.1);
+        std::mem::replace(&mut self.pause, next)
     }
 }

@@ -7,10 +7,10 @@
 
 use super::entry::{PARTS, TAKEN};
 use super::judge::of_stream;
-use super::link::Link;
+use super::lookup;
 use super::resp::{Token, Tokens};
 use super::settings::Settings;
-use crate::sink::destination::{DeadLetters, Destination as _, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
 use crate::sink::lanes::{Outage, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use std::collections::VecDeque;
@@ -54,12 +54,9 @@ impl Reading {
 
     /// A command's reply, which is no error.
     fn ask(&self, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
-        let reply = block_on(async {
-            let mut link = Link::open(&self.settings).await?;
-            link.call(command).await
-        })?;
+        let (address, reply) = block_on(lookup::call(&self.settings, &self.stream, command))?;
         match Tokens::of(&reply).next() {
-            Some(Token::Error(error)) => Err(of_stream(&self.settings.address(), error)),
+            Some(Token::Error(error)) => Err(of_stream(&address, error)),
             Some(_) | None => Ok(reply),
         }
     }

@@ -3,7 +3,7 @@
 //! In: `--to redis://…` and properties. Out: [`Settings`] as a [`Destination`]: sinks, checks, a stream for measurements.
 
 use super::dead_letters::Reading;
-use super::link::Link;
+use super::lookup;
 use super::properties::{EXAMPLE, PROPERTIES, SCHEMES};
 use super::resp::{Token, Tokens};
 use super::settings::{Place, Sentinels, Settings};
@@ -55,7 +55,8 @@ fn hint(failure: &Failure) -> Option<String> {
     }
     match failure.reason {
         judge::NOT_PERMITTED => Some(
-            "ACL SETUSER USER ~STREAM +xadd +multi +exec, with -X dedupe also +eval +set +del and ~walrelay:seen:*"
+            "ACL SETUSER USER ~STREAM +xadd +multi +exec, with -X dedupe also +eval +set +del and ~walrelay:seen:*, \
+             on a cluster also +cluster|slots +cluster|info +asking"
                 .to_owned(),
         ),
         judge::WRONG_TYPE => {
@@ -73,6 +74,7 @@ impl Destination for Settings {
     fn address(&self) -> String {
         match &self.place {
             Place::Server(server) => server.address(),
+            Place::Nodes(nodes) => Server::addresses(nodes),
             Place::Sentinels(Sentinels { servers, primary, .. }) => {
                 format!("{primary} of {}", Server::addresses(servers))
             }
@@ -113,11 +115,8 @@ impl ScratchStream {
 
     /// The number that a command about the stream replies with.
     fn number(&self, what: &'static str, command: &[u8]) -> Result<i64, ScratchError> {
-        let asked = block_on(async {
-            let mut link = Link::open(&self.settings).await?;
-            link.call(&[command, self.stream.as_bytes()]).await
-        });
-        let reply = asked.map_err(|failure| self.failed(what, &failure.text))?;
+        let asked = block_on(lookup::call(&self.settings, &self.stream, &[command, self.stream.as_bytes()]));
+        let (_, reply) = asked.map_err(|failure| self.failed(what, &failure.text))?;
         match Tokens::of(&reply).next() {
             Some(Token::Integer(number)) => Ok(number),
             Some(Token::Error(error)) => Err(self.failed(what, &String::from_utf8_lossy(error))),

@@ -4,6 +4,7 @@
 //! Control flow follows the code an error begins with, never its text.
 
 use super::entry::Form;
+use super::redirect::Redirect;
 use super::resp::{Token, Tokens, code};
 use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
 use crate::sink::{Failure, FailureClass};
@@ -17,6 +18,8 @@ pub(super) enum Judged {
     Later(Failure),
     /// As [`Judged::Later`], on another connection: this server takes no writes.
     Elsewhere(Failure),
+    /// Nothing was taken: another node of the cluster is to be asked. What the error says, for people.
+    Redirected(Redirect, Failure),
     /// Nothing was taken, and which record is to blame is not said: each is to be sent alone.
     Alone,
     /// The replies are not those of the batch.
@@ -27,13 +30,16 @@ pub(super) enum Judged {
 enum Fault {
     Row,
     Topic,
+    /// The slot of a cluster: other streams' records may be taken.
+    Slot,
+    Redirect(Redirect),
     Later,
     Elsewhere,
 }
 
 /// Labels of failures, for metrics.
 const MEMORY: &str = "memory";
-const NOT_WRITABLE: &str = "not_writable";
+pub(super) const NOT_WRITABLE: &str = "not_writable";
 pub(super) const NOT_PERMITTED: &str = "not_permitted";
 pub(super) const WRONG_TYPE: &str = "wrong_type";
 const REFUSED: &str = "refused";
@@ -58,13 +64,12 @@ fn fault(error: &[u8]) -> (Fault, &'static str) {
     let error = behind_place(error);
     match code(error) {
         b"OOM" => (Fault::Later, MEMORY),
-        b"MISCONF" | b"LOADING" | b"BUSY" | b"CLUSTERDOWN" | b"TRYAGAIN" | b"NOREPLICAS" => {
-            (Fault::Later, NOT_WRITABLE)
-        }
+        b"MISCONF" | b"LOADING" | b"BUSY" | b"NOREPLICAS" => (Fault::Later, NOT_WRITABLE),
         b"READONLY" | b"MASTERDOWN" | b"UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
         b"NOAUTH" | b"WRONGPASS" => (Fault::Elsewhere, LOG_IN_LABEL),
-        // A node of a cluster that does not have the stream.
-        b"MOVED" | b"ASK" | b"CROSSSLOT" => (Fault::Later, NOT_WRITABLE),
+        b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => {
+            (Redirect::of(error).map_or(Fault::Slot, Fault::Redirect), NOT_WRITABLE)
+        }
         b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
         b"WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
         _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
@@ -100,7 +105,7 @@ pub(super) fn of_login(address: &str, error: &[u8]) -> Failure {
     let end = error.windows(REPEATS.len()).position(|part| part == REPEATS).unwrap_or(error.len());
     let failure = environment(address, error.get(..end).unwrap_or_default());
     match fault(error) {
-        (Fault::Later, _) => failure,
+        (Fault::Slot | Fault::Redirect(_) | Fault::Later, _) => failure,
         (Fault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
         (Fault::Row | Fault::Topic | Fault::Elsewhere, _) => {
             Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
@@ -113,7 +118,7 @@ pub(super) fn of_stream(address: &str, error: &[u8]) -> Failure {
     let passing = environment(address, error);
     match fault(error).0 {
         Fault::Row | Fault::Topic => Failure { class: FailureClass::Topic, ..passing },
-        Fault::Later | Fault::Elsewhere => passing,
+        Fault::Slot | Fault::Redirect(_) | Fault::Later | Fault::Elsewhere => passing,
     }
 }
 
@@ -132,17 +137,19 @@ pub(super) fn judge<'a>(
     outcomes: &mut Vec<Outcome>,
 ) -> Judged {
     let records = streams.clone().count();
-    let mut judge = Judge { address, streams, records, replies, outcomes, later: None, elsewhere: false };
+    let mut judge =
+        Judge { address, streams, records, replies, outcomes, later: None, elsewhere: false, redirect: None };
     let whole = match form {
         Form::Single => judge.each(),
         Form::Script => judge.array(),
         Form::Multi => judge.transaction(),
     };
-    match (whole, judge.later) {
-        (Some(judged), _) => judged,
-        (None, Some(failure)) if judge.elsewhere => Judged::Elsewhere(failure),
-        (None, Some(failure)) => Judged::Later(failure),
-        (None, None) => Judged::Each,
+    match (whole, judge.later, judge.redirect) {
+        (Some(judged), ..) => judged,
+        (None, Some(failure), _) if judge.elsewhere => Judged::Elsewhere(failure),
+        (None, _, Some((redirect, failure))) => Judged::Redirected(redirect, failure),
+        (None, Some(failure), None) => Judged::Later(failure),
+        (None, None, None) => Judged::Each,
     }
 }
 
@@ -154,6 +161,7 @@ struct Judge<'j, 'r, S> {
     outcomes: &'j mut Vec<Outcome>,
     later: Option<Failure>,
     elsewhere: bool,
+    redirect: Option<(Redirect, Failure)>,
 }
 
 impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
@@ -176,6 +184,11 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
         let class = match fault {
             Fault::Row => FailureClass::Row,
             Fault::Topic => FailureClass::Topic,
+            Fault::Slot => return Outcome::Later(environment(self.address, error)),
+            Fault::Redirect(redirect) => {
+                self.redirect = Some((redirect, environment(self.address, error)));
+                return Outcome::Unknown;
+            }
             Fault::Later | Fault::Elsewhere => {
                 self.elsewhere |= matches!(fault, Fault::Elsewhere);
                 self.later = Some(environment(self.address, error));
@@ -198,15 +211,16 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
 
     /// An error for all of them: nothing was taken.
     fn none(&mut self, error: &[u8]) -> Option<Judged> {
-        let unknown = |records| std::iter::repeat_n(Outcome::Unknown, records);
-        let passes = matches!(fault(error).0, Fault::Later | Fault::Elsewhere);
+        let passes = !matches!(fault(error).0, Fault::Row | Fault::Topic);
         if self.records == 1 || passes {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
+            // What is wrong with the slot concerns each of them; else what is said of the first is said of the whole.
+            let other = if let Outcome::Later(_) = first { first.clone() } else { Outcome::Unknown };
             self.outcomes.push(first);
-            self.outcomes.extend(unknown(self.records.saturating_sub(1)));
+            self.outcomes.extend(std::iter::repeat_n(other, self.records.saturating_sub(1)));
             return None;
         }
-        self.outcomes.extend(unknown(self.records));
+        self.outcomes.extend(std::iter::repeat_n(Outcome::Unknown, self.records));
         Some(Judged::Alone)
     }
 
@@ -331,6 +345,35 @@ mod tests {
         assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
         assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x"), (Judged::Alone, nothing));
         assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
+    }
+
+    #[test]
+    fn a_node_that_does_not_have_the_slot_names_the_one_that_does_and_takes_nothing() {
+        let redirected = |form: Form, records: usize, replies: &str| match judged(form, records, replies) {
+            (Judged::Redirected(redirect, failure), each) => (redirect.ask, redirect.port, failure.text, each.concat()),
+            other => panic!("{other:?}"),
+        };
+        let moved = "Redis at h:1: MOVED 9 b:7".to_owned();
+        assert_eq!(redirected(Form::Single, 1, "-MOVED_9_b:7"), (false, 7, moved.clone(), "?".to_owned()));
+        let queued = "+OK +QUEUED -MOVED_9_b:7 -EXECABORT_y";
+        assert_eq!(redirected(Form::Multi, 2, queued), (false, 7, moved.clone(), "??".to_owned()));
+        assert_eq!(redirected(Form::Multi, 2, "+OK +QUEUED +QUEUED -MOVED_9_b:7"), (false, 7, moved, "??".to_owned()));
+        let ask = "Redis at h:1: ASK 9 b:7".to_owned();
+        assert_eq!(redirected(Form::Script, 2, "-ASK_9_b:7"), (true, 7, ask, "??".to_owned()));
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_written_now_concerns_its_own_records_alone() {
+        for error in ["TRYAGAIN_x", "CLUSTERDOWN_x", "CROSSSLOT_x"] {
+            let text = format!("Environment Redis at h:1: {}", error.replace('_', " "));
+            let both = vec![text.clone(), text.clone()];
+            assert_eq!(judged(Form::Script, 2, &format!("-{error}")), (Judged::Each, both.clone()));
+            let exec = format!("+OK +QUEUED +QUEUED -{error}");
+            assert_eq!(judged(Form::Multi, 2, &exec), (Judged::Each, both.clone()));
+            let queued = format!("+OK -{error} -{error} -EXECABORT_y");
+            assert_eq!(judged(Form::Multi, 2, &queued), (Judged::Each, both));
+            assert_eq!(judged(Form::Single, 1, &format!("-{error}")), (Judged::Each, vec![text]));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::resp::{Token, Tokens, code, length, words};
 use super::sentinel;
 use super::settings::{Place, Settings};
 use crate::secret::Secret;
+use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::{Peer, Socket};
@@ -24,25 +25,43 @@ const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A connection.
 pub(super) struct Link {
     socket: Socket,
+    host: String,
     /// The server's, for people.
     address: String,
 }
 
 impl Link {
-    /// Reaches the server, wherever it is now, and logs in.
+    /// Reaches the server, wherever it is now, and logs in. Of several nodes: the first.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses the user.
     pub(super) async fn open(settings: &Settings) -> Result<Self, Failure> {
-        let server = match &settings.place {
-            Place::Server(server) => server.clone(),
-            Place::Sentinels(sentinels) => sentinel::primary(settings, sentinels).await?,
-        };
+        match &settings.place {
+            Place::Server(server) => Self::open_at(settings, server).await,
+            Place::Nodes(nodes) => match nodes.first() {
+                Some(server) => Self::open_at(settings, server).await,
+                None => Err(broken(&settings.address(), "no node is named")),
+            },
+            Place::Sentinels(sentinels) => {
+                let server = sentinel::primary(settings, sentinels).await?;
+                Self::open_at(settings, &server).await
+            }
+        }
+    }
+
+    /// Reaches this server, and logs in.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses the user.
+    pub(super) async fn open_at(settings: &Settings, server: &Server) -> Result<Self, Failure> {
         let opening = async {
-            let mut link = Self::reach(settings, &server).await?;
+            let mut link = Self::reach(settings, server).await?;
             link.log_in(settings).await?;
             Ok(link)
         };
         match tokio::time::timeout(REACHED_WITHIN, opening).await {
             Ok(opened) => opened,
-            Err(_late) => Err(broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
+            Err(_late) => Err(unanswered(&server.address())),
         }
     }
 
@@ -54,7 +73,7 @@ impl Link {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
         match Socket::connect(peer).await {
-            Ok(socket) => Ok(Self { socket, address }),
+            Ok(socket) => Ok(Self { socket, host: server.host.clone(), address }),
             Err(error) => Err(broken(&address, &error.to_string())),
         }
     }
@@ -112,6 +131,17 @@ impl Link {
         self.call_for(command, 1).await
     }
 
+    /// The same, where the server is to answer as soon as it is reached.
+    ///
+    /// # Errors
+    /// The connection is lost, or the server hangs.
+    pub(super) async fn ask(&mut self, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
+        match tokio::time::timeout(REACHED_WITHIN, self.call(command)).await {
+            Ok(replied) => replied,
+            Err(_late) => Err(unanswered(&self.address)),
+        }
+    }
+
     /// The same for a command behind others that were written: waits for so many replies.
     ///
     /// # Errors
@@ -150,6 +180,11 @@ impl Link {
         &self.address
     }
 
+    /// The name or address that it was reached by.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// What has come.
     pub(super) fn input(&self) -> &[u8] {
         self.socket.input()
@@ -159,6 +194,10 @@ impl Link {
     pub(super) fn consume(&mut self, length: usize) {
         self.socket.consume(length);
     }
+}
+
+fn unanswered(address: &str) -> Failure {
+    broken(address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))
 }
 
 /// The connection cannot be had, or is lost.

@@ -7,16 +7,21 @@
 //! Specification: Redis, "Streams", "Transactions", "Redis serialization protocol specification".
 
 mod check;
+mod cluster;
+mod conversation;
 mod dead_letters;
 mod destination;
 mod entry;
 mod info;
 mod judge;
 mod link;
+mod lookup;
 mod properties;
+mod redirect;
 mod resp;
 mod sentinel;
 mod settings;
+mod slot;
 mod worker;
 
 pub use destination::KIND;

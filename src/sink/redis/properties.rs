@@ -1,7 +1,7 @@
 //! A Redis destination's address and properties, as users write them.
 //!
-//! In: `redis://user:password@host:port/database` and `-X` properties; with `sentinel`, the hosts are Sentinels. Out: [`Settings`]. No error
-//! here shows a password.
+//! In: `redis://user:password@host:port/database` and `-X` properties. Several hosts are nodes of a cluster; with `sentinel`, the hosts are
+//! Sentinels. Out: [`Settings`]. No error here shows a password.
 
 use super::entry::{Adding, Most};
 use super::settings::{Place, Sentinels, Settings, Wait};
@@ -45,7 +45,7 @@ pub(super) const SCHEMES: [&str; 2] = ["redis", "rediss"];
 pub(super) const EXAMPLE: &str = "redis://HOST:PORT";
 
 /// What is asked of an address, for messages.
-const PLACES: &str = "HOST:PORT, or HOST:PORT,HOST:PORT of Sentinels with -X sentinel=NAME";
+const PLACES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
 
 impl Settings {
     pub(super) fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
@@ -96,7 +96,7 @@ fn in_address(given: &Given, asked: &Asked<'_>) -> Result<InAddress, SettingErro
     let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
         (Some(name), servers) => Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?),
         (None, Ok([server])) => Place::Server(server),
-        (None, Err(_several)) => return Err(wrong(names)),
+        (None, Err(nodes)) => Place::Nodes(nodes),
     };
     Ok(InAddress { user, password, place, database })
 }
@@ -204,6 +204,13 @@ mod tests {
     }
 
     #[test]
+    fn several_hosts_are_nodes_of_a_cluster() {
+        let settings = read("redis", "app:secret@a,b:7000", &[]).unwrap();
+        assert_eq!((settings.address().as_str(), settings.user.as_deref()), ("a:6379,b:7000", Some("app")));
+        assert!(matches!(settings.place, Place::Nodes(nodes) if nodes.len() == 2));
+    }
+
+    #[test]
     fn properties_say_how_entries_are_added() {
         let said = [("maxlen", "1000"), ("approx", "false"), ("wait", "1,500"), ("dedupe", "7d")];
         let settings = read("redis", "h", &said).unwrap();
@@ -219,7 +226,7 @@ mod tests {
             ("", vec![]),
             ("h:port", vec![]),
             ("h/x", vec![]),
-            ("a,b", vec![]),
+            ("a,", vec![]),
             ("h", vec![("maxlen", "0")]),
             ("h", vec![("approx", "true")]),
             ("h", vec![("maxlen", "1"), ("approx", "yes")]),

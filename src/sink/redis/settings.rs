@@ -32,8 +32,10 @@ pub(super) struct Settings {
 /// Where the server is.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// There.
+    /// There: one server, or a node of a cluster, whatever it says itself.
     Server(Server),
+    /// They are nodes of a cluster, at least two; any of them will do.
+    Nodes(Vec<Server>),
     /// Sentinels know it.
     Sentinels(Sentinels),
 }

@@ -1,0 +1,311 @@
+//! What `walrelay check` looks at: the server, or each primary of a cluster, whether it keeps what it acknowledges, and the streams of the
+//! latest rows.
+//!
+//! In: facts. Out: findings. Judging is pure. What several nodes have in common is found once, with their names.
+
+mod facts;
+
+use super::cluster::View;
+use super::destination::KIND;
+use super::info;
+use super::settings::{Place, Sentinels, Settings};
+use crate::finding::{Finding, Side};
+use crate::sink::destination::Wanted;
+use crate::sink::lanes::block_on;
+use facts::{Facts, Node, Stream, gather};
+
+/// What the findings here are about.
+const SIDE: Side = Side::Destination(KIND.name);
+
+/// What to try where nobody answers.
+const ELSEWHERE: &str = "--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS";
+
+/// Looks at the server, and judges it.
+pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
+    match block_on(gather(settings, wanted.addresses())) {
+        Ok(facts) => findings(settings, &facts),
+        Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
+    }
+}
+
+fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
+    let mut found = match &facts.cluster {
+        None => facts.nodes.iter().flat_map(|node| of_node(settings, node)).collect(),
+        Some(view) => of_cluster(settings, facts, view),
+    };
+    found.extend(failover(settings, facts));
+    found.extend(settings.adding.most.map(|most| {
+        SIDE.ok("maxlen", format!("streams are trimmed to {} entries", most.entries))
+            .why("entries beyond that are removed, whether they were read or not")
+    }));
+    found.extend(facts.streams.iter().map(|stream| of_stream(settings, stream)));
+    found
+}
+
+fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
+    let mut found = vec![connection(node)];
+    if info::field(&node.info, "role") == Some("slave") {
+        found.push(
+            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"),
+        );
+    }
+    found.extend(durability(settings, node));
+    found.extend(eviction(settings, node));
+    found.extend(replicas(settings, node));
+    found
+}
+
+/// The cluster as a whole, then what its nodes have in common, then what they have not.
+fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
+    let mut found = vec![state(view)];
+    found.extend(facts.silent.iter().map(|failure| {
+        SIDE.fail("connection", failure.text.clone())
+            .why("the cluster names this primary: records for its streams cannot be delivered")
+            .fix("start the node, or let this machine reach it at the address that it announces (cluster-announce-ip)")
+    }));
+    let mut common: Vec<(Finding, Vec<&str>)> = Vec::new();
+    for node in &facts.nodes {
+        for finding in of_node(settings, node) {
+            match common.iter_mut().find(|(known, _)| *known == finding) {
+                Some((_, nodes)) => nodes.push(&node.address),
+                None => common.push((finding, vec![&node.address])),
+            }
+        }
+    }
+    found.extend(common.into_iter().map(|(finding, nodes)| {
+        let text = format!("{}: {}", nodes.join(", "), finding.finding);
+        Finding { finding: text, ..finding }
+    }));
+    found
+}
+
+/// Whether the cluster serves all slots.
+fn state(view: &View) -> Finding {
+    let primaries = view.primaries.len();
+    let uncovered = view.uncovered();
+    if !uncovered.is_empty() {
+        return SIDE
+            .fail("cluster", format!("no node of the cluster has the slots {}", uncovered.join(", ")))
+            .why("records for streams in these slots cannot be delivered")
+            .fix("valkey-cli --cluster fix HOST:PORT, or redis-cli --cluster fix HOST:PORT");
+    }
+    match view.state.as_deref() {
+        Some("ok") => SIDE.ok("cluster", format!("a cluster of {primaries} primaries, which have all slots")),
+        Some(state) => SIDE
+            .fail("cluster", format!("cluster_state is {state}, as {} sees it", view.by))
+            .why("a cluster in this state takes no writes")
+            .fix("start the nodes that CLUSTER NODES shows as fail"),
+        None => SIDE
+            .warn("cluster", format!("a cluster of {primaries} primaries, which does not say its state"))
+            .fix("ACL SETUSER USER +cluster|info"),
+    }
+}
+
+fn connection(node: &Node) -> Finding {
+    let field = |name: &str| info::field(&node.info, name);
+    match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => SIDE.ok("connection", format!("Valkey {version} answers")),
+        (None, Some(version)) => SIDE.ok("connection", format!("Redis {version} answers")),
+        (None, None) => SIDE
+            .warn("connection", "the server answers, and does not say how it is configured")
+            .why("whether it keeps what it acknowledges could not be checked")
+            .fix("ACL SETUSER USER +info +config|get"),
+    }
+}
+
+/// Whether what is acknowledged survives a crash.
+fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
+    let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
+    let file = info::field(&node.info, "aof_enabled")?;
+    if file != "1" {
+        let found = SIDE.warn("appendonly", "appendonly is no").why(why);
+        return Some(found.fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
+    }
+    Some(match node.sync.as_deref() {
+        Some("always") => SIDE.ok("appendonly", "appendonly is yes, appendfsync is always"),
+        _ if settings.wait.is_some() => SIDE.ok("appendonly", "appendonly is yes, and each batch waits for it (wait)"),
+        Some(sync) => SIDE
+            .warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
+            .why(why)
+            .fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
+        None => SIDE.ok("appendonly", "appendonly is yes").why("appendfsync could not be checked"),
+    })
+}
+
+/// Whether it may throw away what was added.
+fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
+    let policy = info::field(&node.info, "maxmemory_policy")?;
+    let text = format!("maxmemory-policy is {policy}");
+    let unlimited = info::field(&node.info, "maxmemory") == Some("0");
+    let (found, is_harmless) = if policy.starts_with("allkeys") {
+        (SIDE.fail("eviction", text).why("a full server deletes whole streams, read or not"), false)
+    } else {
+        let found = SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again");
+        (found, settings.adding.dedupe.is_none())
+    };
+    let found = found.fix("CONFIG SET maxmemory-policy noeviction");
+    Some(found.ok_if(policy == "noeviction" || unlimited || is_harmless))
+}
+
+fn replicas(settings: &Settings, node: &Node) -> Option<Finding> {
+    let wait = settings.wait.filter(|wait| wait.replicas > 0)?;
+    let connected: u32 = info::field(&node.info, "connected_slaves")?.parse().ok()?;
+    let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
+    let found = SIDE.fail("replicas", text).why("nothing counts as delivered before they have it");
+    Some(found.fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
+}
+
+/// Whether what is acknowledged survives a failover.
+fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
+    let (check, text) = match (&settings.place, &facts.cluster) {
+        (Place::Sentinels(Sentinels { primary, .. }), _) => {
+            ("sentinel", format!("Sentinel names the primary of {primary}"))
+        }
+        (_, Some(view)) if !view.replicas.is_empty() => {
+            ("failover", format!("{} replicas may take over from primaries", view.replicas.len()))
+        }
+        (_, _) => return None,
+    };
+    let found = SIDE.warn(check, text).fix("-X wait=1,1000");
+    let found = found.why("a failover loses what was acknowledged and the new primary has not received");
+    Some(found.ok_if(settings.wait.is_some_and(|wait| wait.replicas > 0)))
+}
+
+fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
+    let Stream { name, kind, refused } = stream;
+    if let Some(refused) = refused {
+        let user = settings.user.as_deref().unwrap_or("default");
+        let script = if settings.adding.dedupe.is_some() { " +eval +set +del ~walrelay:seen:*" } else { "" };
+        return SIDE
+            .fail("stream", format!("stream {name}: {refused}"))
+            .why("records for it are refused")
+            .fix(format!("ACL SETUSER {user} ~{name} +xadd +multi +exec{script}"));
+    }
+    let kind = match kind {
+        Ok(kind) => kind.as_str(),
+        Err(why) => {
+            return SIDE
+                .fail("stream", format!("stream {name}: {why}"))
+                .why("whether it takes records could not be checked")
+                .fix("check again once the cluster has settled");
+        }
+    };
+    match kind {
+        "stream" => SIDE.ok("stream", format!("stream {name} is there")),
+        "none" => SIDE.ok("stream", format!("stream {name} is created by its first record")),
+        other => SIDE
+            .fail("stream", format!("{name} is a {other}, not a stream"))
+            .why("records for it are refused")
+            .fix(format!("RENAME {name} OTHER, or another --topic")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Level;
+    use crate::sink::redis::cluster::view;
+    use crate::sink::tests::read_in_test;
+
+    fn settings(properties: &[(&str, &str)]) -> Settings {
+        read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
+    }
+
+    fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<Stream>) -> Vec<(Level, String)> {
+        let info = format!("${}\r\n{info}\r\n", info.len()).into_bytes();
+        let node = Node { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()) };
+        let facts = Facts { nodes: vec![node], streams, ..Facts::default() };
+        let found = findings(&settings(properties), &facts);
+        found.into_iter().map(|found| (found.level, found.finding)).collect()
+    }
+
+    const SOUND: &str =
+        "redis_version:7.2.4\r\nrole:master\r\naof_enabled:1\r\nmaxmemory:1\r\nmaxmemory_policy:noeviction\r\n";
+
+    #[test]
+    fn a_server_that_keeps_everything_is_fine() {
+        let found = judged(&[], SOUND, "always", Vec::new());
+        assert!(found.iter().all(|(level, _)| *level == Level::Ok), "{found:?}");
+        assert!(found.iter().any(|(_, text)| text == "Redis 7.2.4 answers"));
+    }
+
+    #[test]
+    fn a_server_that_may_lose_what_it_acknowledged_is_told_apart() {
+        let level = |properties: &[(&str, &str)], info: &str, sync: &str, text: &str| {
+            let found = judged(properties, info, sync, Vec::new());
+            found.iter().find(|(_, found)| found.contains(text)).unwrap_or_else(|| panic!("{text}: {found:?}")).0
+        };
+        assert_eq!(level(&[], SOUND, "everysec", "everysec"), Level::Warn);
+        assert_eq!(level(&[("wait", "0,1000")], SOUND, "everysec", "each batch waits"), Level::Ok);
+        assert_eq!(level(&[], &SOUND.replace("aof_enabled:1", "aof_enabled:0"), "", "appendonly is no"), Level::Warn);
+        assert_eq!(level(&[], &SOUND.replace("noeviction", "allkeys-lru"), "", "allkeys-lru"), Level::Fail);
+        let volatile = SOUND.replace("noeviction", "volatile-lru");
+        assert_eq!(level(&[], &volatile, "", "volatile-lru"), Level::Ok);
+        assert_eq!(level(&[("dedupe", "1d")], &volatile, "", "volatile-lru"), Level::Warn);
+        assert_eq!(level(&[], &SOUND.replace("master", "slave"), "", "replica"), Level::Fail);
+        assert_eq!(level(&[("sentinel", "main")], SOUND, "", "the primary of main"), Level::Warn);
+        assert_eq!(level(&[("sentinel", "main"), ("wait", "1,1000")], SOUND, "", "the primary of main"), Level::Ok);
+        let one = format!("{SOUND}connected_slaves:1\r\n");
+        assert_eq!(level(&[("wait", "2,1000")], &one, "", "1 replicas are connected"), Level::Fail);
+    }
+
+    #[test]
+    fn streams_that_take_nothing_are_named() {
+        let stream = |name: &str, kind: &str, refused: Option<&str>| Stream {
+            name: name.to_owned(),
+            kind: Ok(kind.to_owned()),
+            refused: refused.map(str::to_owned),
+        };
+        let streams = vec![
+            stream("a", "stream", None),
+            stream("b", "none", None),
+            stream("c", "string", None),
+            stream("d", "none", Some("NOPERM no")),
+        ];
+        let found = judged(&[], SOUND, "always", streams);
+        let levels: Vec<Level> = found.iter().rev().take(4).rev().map(|(level, _)| *level).collect();
+        assert_eq!(levels, [Level::Ok, Level::Ok, Level::Fail, Level::Fail]);
+    }
+
+    fn in_cluster(properties: &[(&str, &str)], view: View, nodes: &[(&str, &str)]) -> Vec<(Level, String)> {
+        let node = |(address, info): &(&str, &str)| Node {
+            address: (*address).to_owned(),
+            info: format!("${}\r\n{info}\r\n", info.len()).into_bytes(),
+            sync: Some("always".to_owned()),
+        };
+        let facts = Facts { nodes: nodes.iter().map(node).collect(), cluster: Some(view), ..Facts::default() };
+        let found = findings(&settings(properties), &facts);
+        found.into_iter().map(|found| (found.level, found.finding)).collect()
+    }
+
+    #[test]
+    fn of_a_clusters_nodes_each_is_named_that_differs() {
+        let sound = format!("{SOUND}connected_slaves:1\r\n");
+        let lonely = SOUND.replace("noeviction", "allkeys-lru") + "connected_slaves:0\r\n";
+        let nodes = [("a:1", sound.as_str()), ("b:2", sound.as_str()), ("c:3", lonely.as_str())];
+        let whole = || view(&[(0, 99, "a:1 d:4"), (100, 199, "b:2 e:5"), (200, 16383, "c:3")]);
+        let found = in_cluster(&[("wait", "1,1000")], whole(), &nodes);
+        for (level, text) in [
+            (Level::Ok, "a cluster of 3 primaries, which have all slots"),
+            (Level::Ok, "a:1, b:2, c:3: Redis 7.2.4 answers"),
+            (Level::Ok, "a:1, b:2: maxmemory-policy is noeviction"),
+            (Level::Fail, "c:3: maxmemory-policy is allkeys-lru"),
+            (Level::Fail, "c:3: 0 replicas are connected, 1 are waited for"),
+            (Level::Ok, "2 replicas may take over from primaries"),
+        ] {
+            assert!(found.contains(&(level, text.to_owned())), "{text}: {found:?}");
+        }
+        let found = in_cluster(&[], whole(), &nodes);
+        assert!(found.contains(&(Level::Warn, "2 replicas may take over from primaries".to_owned())), "{found:?}");
+    }
+
+    #[test]
+    fn a_cluster_that_takes_no_writes_or_not_for_all_slots_fails() {
+        let mut down = view(&[(0, 16383, "a:1")]);
+        down.state = Some("fail".to_owned());
+        let found = in_cluster(&[], down, &[]);
+        assert_eq!(found, [(Level::Fail, "cluster_state is fail, as seed:1 sees it".to_owned())]);
+        let found = in_cluster(&[], view(&[(0, 9, "a:1"), (11, 99, "a:1")]), &[]);
+        assert_eq!(found, [(Level::Fail, "no node of the cluster has the slots 10, 100-16383".to_owned())]);
+    }
+}

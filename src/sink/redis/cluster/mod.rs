@@ -1,0 +1,359 @@
+//! The nodes of a cluster, side by side: takes what may be under way, gives each node its share, follows slots from node to node.
+//!
+//! In: records behind the hand-over's lanes, a first view of the cluster. Out: their outcomes.
+//!
+//! ```text
+//!   lanes ──take──▶ by slot ──▶ node: share ──▶ step: one command a stream ──▶ delivered
+//!     ▲                                                     │
+//!     └──── MOVED, ASK, a connection lost: in order, first of their lane
+//! ```
+//!
+//! One command holds records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
+//! take go back to their lanes, and are routed anew. So a lane's records are never under way to two nodes, or in two commands.
+//!
+//! Invariant: as that of the whole destination. Nothing is sent a second time by itself, and no loop runs without a pause: a redirect
+//! is followed a few times at once, a view is asked for at most every 100 ms, a node is connected to as a single server is.
+//! Specification: Redis, "Redis cluster specification".
+
+mod node;
+mod routes;
+mod view;
+
+pub(super) use view::View;
+#[cfg(test)]
+pub(super) use view::tests::view;
+
+use super::conversation::{Conversation, Size};
+use super::link::broken;
+use super::settings::{Place, Settings};
+use crate::sink::Failure;
+use crate::sink::lanes::address::Server;
+use crate::sink::lanes::{Event, Fit, Place as InChunk, Receiver, Taken};
+use node::{Node, Pending, State};
+use routes::{Routes, Said};
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often it is looked round where nothing is due.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// A node that is silent for so long while replies are due may have lost its slots: the others are asked.
+const SUSPECT_AFTER: Duration = Duration::from_secs(2);
+
+/// Pauses between views: the first, doubled up to the last, and how long without one until it is the first again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const CALM_AFTER: Duration = Duration::from_secs(10);
+
+/// Runs until the relay wants nothing more.
+pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiver) {
+    let mut cluster = Cluster::new(settings, &view);
+    receiver.set_blocked(None);
+    loop {
+        cluster.look_round(receiver);
+        cluster.take(receiver);
+        cluster.send(receiver);
+        cluster.show(receiver);
+        let wake = cluster.wake();
+        tokio::select! {
+            event = receiver.next() => match event {
+                Event::Work => {}
+                Event::Restarted => cluster.forget(),
+                Event::Closed => return,
+            },
+            happened = poll_fn(|context| cluster.poll(context)) => cluster.heed(happened, receiver),
+            () = tokio::time::sleep_until(wake) => {}
+        }
+    }
+}
+
+/// What has happened at the nodes.
+enum Happened<'a> {
+    Viewed(Result<View, Failure>),
+    /// A connection is open, or cannot be had.
+    Opened(usize, Result<Box<Conversation<'a>>, Failure>),
+    /// Something was read or written, or the connection is lost.
+    Turned(usize, io::Result<()>),
+}
+
+/// A view being asked for.
+type Viewing<'a> = Pin<Box<dyn Future<Output = Result<View, Failure>> + 'a>>;
+
+/// All nodes.
+struct Cluster<'a> {
+    settings: &'a Settings,
+    routes: Routes,
+    /// By the numbers of `routes`.
+    nodes: Vec<Node<'a>>,
+    replicas: Vec<Server>,
+    viewing: Option<Viewing<'a>>,
+    /// None is asked for before that.
+    view_from: Instant,
+    view_pause: Duration,
+    /// Which of the nodes is polled first, so that none waits for the others.
+    first: usize,
+    /// No node has the slot of a record that waits.
+    unserved: Option<Failure>,
+    /// What was shown last.
+    shown: Option<Failure>,
+    taken: Vec<Taken<InChunk>>,
+    batch: Vec<Pending>,
+}
+
+impl<'a> Cluster<'a> {
+    fn new(settings: &'a Settings, view: &View) -> Self {
+        let routes = Routes::of(view);
+        let nodes = routes.servers().iter().map(|server| Node::new(settings, server.clone())).collect();
+        Self {
+            settings,
+            routes,
+            nodes,
+            replicas: view.replicas.clone(),
+            viewing: None,
+            view_from: Instant::now(),
+            view_pause: PAUSES.0,
+            first: 0,
+            unserved: None,
+            shown: None,
+            taken: Vec::new(),
+            batch: Vec::new(),
+        }
+    }
+
+    /// Takes what may be under way, and gives each node its share. What waits at a node is bounded by what is in flight.
+    fn take(&mut self, receiver: &mut Receiver) {
+        let mut unserved = None;
+        while receiver.has_ready() {
+            let Self { routes, nodes, taken, .. } = self;
+            let (mut size, mut alone) = (Size::default(), false);
+            receiver.take(taken, u32::MAX, |record| {
+                let way = match routes.way(record.topic()) {
+                    Ok(way) => way,
+                    Err(slot) => {
+                        unserved = Some(slot);
+                        return Fit::NotThis;
+                    }
+                };
+                let Some(node) = nodes.get(way.node) else { return Fit::NotThis };
+                let one_by_one = node.is_alone();
+                if one_by_one && (alone || !node.is_idle()) {
+                    return Fit::NotThis;
+                }
+                if !size.add(Size { records: 1, bytes: record.held_bytes() }) {
+                    return Fit::Full;
+                }
+                alone |= one_by_one;
+                Fit::Takes
+            });
+            if taken.is_empty() {
+                break;
+            }
+            for taken in taken.drain(..) {
+                let Some(record) = receiver.record(taken.item) else { continue };
+                if let Ok(way) = routes.way(record.topic())
+                    && let Some(node) = nodes.get_mut(way.node)
+                {
+                    node.push(way, taken, record.held_bytes());
+                }
+            }
+            nodes.iter_mut().for_each(Node::end_share);
+        }
+        self.routes.asked();
+        self.unserved = unserved.map(|slot| self.routes.unserved(slot));
+        if self.unserved.is_some() {
+            self.routes.set_stale();
+        }
+    }
+
+    fn send(&mut self, receiver: &Receiver) {
+        for node in &mut self.nodes {
+            node.send(receiver, &mut self.batch);
+        }
+    }
+
+    /// Whether the view may be old, and what has been silent for too long.
+    fn look_round(&mut self, receiver: &mut Receiver) {
+        let now = Instant::now();
+        for number in 0..self.nodes.len() {
+            let Some(node) = self.nodes.get(number) else { break };
+            let (suspect, overdue) = match &node.state {
+                State::Open(conversation) => {
+                    let suspect = conversation.silent_for(SUSPECT_AFTER).is_some_and(|time| time <= now);
+                    (suspect, conversation.overdue())
+                }
+                State::Opening(_, since) => (*since + SUSPECT_AFTER <= now, None),
+                State::Closed(_) => (!node.is_idle(), None),
+            };
+            if suspect {
+                self.routes.set_stale();
+            }
+            let replaced = suspect && node.has_steps() && !self.routes.is_owner(number);
+            let replaced = replaced.then(|| broken(&node.server.address(), "it is silent, and has no slots any more"));
+            if let Some(failure) = overdue.or(replaced) {
+                self.lost(number, failure, receiver);
+            }
+        }
+        if self.routes.is_stale() && self.viewing.is_none() && self.view_from <= now {
+            self.viewing = Some(Box::pin(ask(self.settings, self.informants())));
+        }
+    }
+
+    /// Whom to ask for a view, in this order: who was named as knowing better, nodes that answer, all others, and those of the settings.
+    fn informants(&mut self) -> Vec<Server> {
+        let mut all: Vec<Server> = self.routes.refreshing().into_iter().collect();
+        let now = Instant::now();
+        let answers = |node: &&Node<'a>| match &node.state {
+            State::Open(conversation) => conversation.silent_for(SUSPECT_AFTER).is_none_or(|time| now < time),
+            State::Closed(_) | State::Opening(..) => false,
+        };
+        all.extend(self.nodes.iter().filter(answers).map(|node| node.server.clone()));
+        all.extend(self.nodes.iter().filter(|node| !answers(node)).map(|node| node.server.clone()));
+        all.extend(self.replicas.iter().cloned());
+        match &self.settings.place {
+            Place::Server(server) => all.push(server.clone()),
+            Place::Nodes(nodes) => all.extend(nodes.iter().cloned()),
+            Place::Sentinels(_) => {}
+        }
+        let mut once = Vec::with_capacity(all.len());
+        for server in all {
+            if !once.contains(&server) {
+                once.push(server);
+            }
+        }
+        once
+    }
+
+    /// What everything waits for at the first node that waits.
+    fn show(&mut self, receiver: &Receiver) {
+        let blocked = self.nodes.iter().find_map(Node::blocked).or(self.unserved.as_ref());
+        if blocked != self.shown.as_ref() {
+            self.shown = blocked.cloned();
+            receiver.set_blocked(self.shown.clone());
+        }
+    }
+
+    fn wake(&self) -> Instant {
+        let now = Instant::now();
+        let look = self.nodes.iter().filter_map(|node| match &node.state {
+            State::Open(conversation) => conversation.silent_for(SUSPECT_AFTER),
+            State::Opening(_, since) => Some(*since + SUSPECT_AFTER),
+            State::Closed(_) => None,
+        });
+        // Who is suspect already waits for the next view.
+        let look = look.filter(|time| *time > now);
+        let view = (self.routes.is_stale() && self.viewing.is_none()).then_some(self.view_from);
+        let due = self.nodes.iter().filter_map(Node::wake).chain(look).chain(view);
+        due.min().unwrap_or_else(|| now + IDLE)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Happened<'a>> {
+        if let Some(viewing) = &mut self.viewing
+            && let Poll::Ready(viewed) = viewing.as_mut().poll(context)
+        {
+            return Poll::Ready(Happened::Viewed(viewed));
+        }
+        let nodes = self.nodes.len();
+        for number in (self.first..nodes).chain(0..self.first.min(nodes)) {
+            let Some(node) = self.nodes.get_mut(number) else { continue };
+            let happened = match &mut node.state {
+                State::Closed(_) => continue,
+                State::Opening(opening, _) => {
+                    opening.as_mut().poll(context).map(|opened| Happened::Opened(number, opened))
+                }
+                // Nothing is lost when it is dropped half-way.
+                State::Open(conversation) => {
+                    pin!(conversation.turn()).poll(context).map(|turned| Happened::Turned(number, turned))
+                }
+            };
+            if happened.is_ready() {
+                self.first = number + 1;
+                return happened;
+            }
+        }
+        Poll::Pending
+    }
+
+    fn heed(&mut self, happened: Happened<'a>, receiver: &mut Receiver) {
+        match happened {
+            Happened::Viewed(viewed) => {
+                self.viewing = None;
+                let now = Instant::now();
+                let calm = now.duration_since(self.view_from) > CALM_AFTER;
+                self.view_pause = if calm { PAUSES.0 } else { (self.view_pause * 2).min(PAUSES.1) };
+                self.view_from = now + self.view_pause;
+                // Where none answers, the nodes say why.
+                if let Ok(view) = viewed {
+                    self.apply(&view, receiver);
+                }
+            }
+            Happened::Opened(number, Ok(conversation)) => {
+                if let Some(node) = self.nodes.get_mut(number) {
+                    node.opened(conversation, receiver);
+                }
+            }
+            Happened::Opened(number, Err(failure)) => self.lost(number, failure, receiver),
+            Happened::Turned(number, turned) => self.turned(number, turned, receiver),
+        }
+    }
+
+    fn turned(&mut self, number: usize, turned: io::Result<()>, receiver: &mut Receiver) {
+        let Self { routes, nodes, settings, .. } = self;
+        let Some(node) = nodes.get_mut(number) else { return };
+        let State::Open(conversation) = &mut node.state else { return };
+        let failure = match turned {
+            Ok(()) => conversation.read(receiver, &mut Said { routes, by: number }).err(),
+            Err(error) => Some(conversation.lost(receiver, &error)),
+        };
+        if node.is_alone() {
+            // They wait in shares, and may be more than one of a lane.
+            node.give_back_pending(receiver);
+        }
+        let known = nodes.len();
+        for named in routes.servers().iter().skip(known) {
+            nodes.push(Node::new(settings, named.clone()));
+        }
+        if let Some(failure) = failure {
+            self.lost(number, failure, receiver);
+        }
+    }
+
+    fn lost(&mut self, number: usize, failure: Failure, receiver: &mut Receiver) {
+        if let Some(node) = self.nodes.get_mut(number) {
+            node.lost(failure, receiver);
+        }
+        self.routes.set_stale();
+    }
+
+    /// Slots are elsewhere now: what waits is routed anew. What is under way stays so, until its node answers or is given up.
+    fn apply(&mut self, view: &View, receiver: &mut Receiver) {
+        self.replicas.clone_from(&view.replicas);
+        let nodes = &self.nodes;
+        let Some(numbers) = self.routes.apply(view, |number| nodes.get(number).is_some_and(Node::has_steps)) else {
+            return;
+        };
+        let mut known: Vec<Option<Node<'a>>> = Vec::new();
+        known.resize_with(self.routes.servers().len(), || None);
+        for (mut node, number) in self.nodes.drain(..).zip(numbers) {
+            node.give_back_pending(receiver);
+            if let Some(place) = number.and_then(|number| known.get_mut(number)) {
+                *place = Some(node);
+            }
+        }
+        let servers = self.routes.servers().iter();
+        let nodes = known.into_iter().zip(servers);
+        let nodes = nodes.map(|(node, server)| node.unwrap_or_else(|| Node::new(self.settings, server.clone())));
+        self.nodes = nodes.collect();
+    }
+
+    fn forget(&mut self) {
+        self.routes.forget();
+        self.nodes.iter_mut().for_each(Node::forget);
+    }
+}
+
+async fn ask(settings: &Settings, nodes: Vec<Server>) -> Result<View, Failure> {
+    View::read(settings, &nodes).await
+}

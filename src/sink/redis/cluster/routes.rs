@@ -1,0 +1,320 @@
+//! Which node a stream's records go to.
+//!
+//! In: views, redirects. Out: a node's number for a stream. It does no I/O and reads no clock.
+//!
+//! ```text
+//!   view ─────▶ owner of each slot ◀───── MOVED: this slot, and the view is old
+//!   ASK ──────▶ for this stream once, behind ASKING
+//! ```
+//!
+//! Invariant: ASKING is said only for a stream for which a node has just said ASK. A slot whose move began anew may hold the stream
+//! still, and the entry would create it a second time on the node that the slot moves to.
+//! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
+
+use super::view::{View, unserved};
+use crate::sink::Failure;
+use crate::sink::lanes::Outcome;
+use crate::sink::lanes::address::Server;
+use crate::sink::redis::conversation::{Next, Route};
+use crate::sink::redis::redirect::Redirect;
+use crate::sink::redis::slot;
+use std::collections::HashMap;
+
+/// No node.
+const NONE: u16 = u16::MAX;
+
+/// So many redirects of a stream in a row are followed at once; from then on each has to wait.
+const AT_ONCE: u32 = 5;
+
+/// Where a stream's records go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) slot: u16,
+    /// The node's number.
+    pub(super) node: usize,
+    /// Behind ASKING.
+    pub(super) asking: bool,
+}
+
+/// What is known of the nodes.
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// By number.
+    servers: Vec<Server>,
+    /// The node of each slot.
+    owners: Vec<u16>,
+    /// For streams whose slot moves: the node to ask, once.
+    asks: HashMap<String, u16>,
+    /// Redirects in a row.
+    redirects: HashMap<String, u32>,
+    /// Who has said what is known.
+    by: String,
+    /// That may be old.
+    stale: bool,
+    /// Who knows better, where somebody was named.
+    knows: Option<Server>,
+}
+
+impl Routes {
+    pub(super) fn of(view: &View) -> Self {
+        Self {
+            servers: view.primaries.clone(),
+            owners: view.owners(),
+            asks: HashMap::new(),
+            redirects: HashMap::new(),
+            by: view.by.clone(),
+            stale: false,
+            knows: None,
+        }
+    }
+
+    /// Every node that is known, by number.
+    pub(super) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Where records of this stream go.
+    ///
+    /// # Errors
+    /// No node has its slot, which is this.
+    pub(super) fn way(&self, stream: &str) -> Result<Way, u16> {
+        let slot = slot::of(stream);
+        if !self.asks.is_empty()
+            && let Some(node) = self.asks.get(stream)
+        {
+            return Ok(Way { slot, node: usize::from(*node), asking: true });
+        }
+        match self.owners.get(usize::from(slot)) {
+            Some(&node) if node != NONE => Ok(Way { slot, node: usize::from(node), asking: false }),
+            Some(_) | None => Err(slot),
+        }
+    }
+
+    /// What records for this slot wait for, which no node has.
+    pub(super) fn unserved(&self, slot: u16) -> Failure {
+        unserved(&self.by, slot)
+    }
+
+    /// Whether the node has slots.
+    pub(super) fn is_owner(&self, node: usize) -> bool {
+        self.owners.iter().any(|owner| usize::from(*owner) == node)
+    }
+
+    /// What was said to ask has been: the next records go to the slot's node again.
+    pub(super) fn asked(&mut self) {
+        self.asks.clear();
+    }
+
+    /// A restart: what was refused so far is forgotten.
+    pub(super) fn forget(&mut self) {
+        self.asks.clear();
+        self.redirects.clear();
+    }
+
+    /// It may be old.
+    pub(super) fn set_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether it may be old.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// It is looked at now. Who should be asked first.
+    pub(super) fn refreshing(&mut self) -> Option<Server> {
+        self.stale = false;
+        self.knows.take()
+    }
+
+    /// Takes over a view. Nodes that it does not name stay known where `keeps` says so, by their number. The new number of each node, by
+    /// its old one; `None`: nothing has changed.
+    pub(super) fn apply(&mut self, view: &View, keeps: impl Fn(usize) -> bool) -> Option<Vec<Option<usize>>> {
+        self.by.clone_from(&view.by);
+        let owners = view.owners();
+        let old = self.owners.iter().map(|owner| self.servers.get(usize::from(*owner)));
+        let new = owners.iter().map(|owner| view.primaries.get(usize::from(*owner)));
+        if old.eq(new) {
+            return None;
+        }
+        let mut servers = view.primaries.clone();
+        let numbers = self.servers.iter().enumerate().map(|(number, server)| {
+            let known = servers.iter().position(|known| known == server);
+            known.or_else(|| {
+                keeps(number).then(|| {
+                    servers.push(server.clone());
+                    servers.len() - 1
+                })
+            })
+        });
+        let numbers = numbers.collect();
+        self.servers = servers;
+        self.owners = owners;
+        self.forget();
+        Some(numbers)
+    }
+
+    fn number(&mut self, server: Server) -> u16 {
+        let number = self.servers.iter().position(|known| *known == server).unwrap_or_else(|| {
+            self.servers.push(server);
+            self.servers.len() - 1
+        });
+        u16::try_from(number).unwrap_or(NONE)
+    }
+
+    /// What becomes of records of `stream` that `from` did not take.
+    fn redirected(&mut self, from: usize, stream: &str, redirect: &Redirect, failure: Failure) -> Next {
+        let said_by = self.servers.get(from).map_or("", |server| server.host.as_str());
+        let Some(server) = redirect.server(said_by) else {
+            self.stale = true;
+            return Next::Later(failure);
+        };
+        let known = if redirect.ask {
+            self.asks.contains_key(stream)
+        } else {
+            // What was sent before the slot's node was known.
+            self.owners.get(usize::from(redirect.slot)).is_some_and(|owner| usize::from(*owner) != from)
+        };
+        if known {
+            return Next::Again;
+        }
+        if !redirect.ask {
+            self.stale = true;
+            self.knows = Some(server.clone());
+        }
+        let redirects = self.redirects.entry(stream.to_owned()).or_default();
+        *redirects += 1;
+        let at_once = *redirects <= AT_ONCE;
+        let number = self.number(server);
+        if !redirect.ask {
+            if let Some(owner) = self.owners.get_mut(usize::from(redirect.slot)) {
+                *owner = number;
+            }
+        } else if at_once {
+            self.asks.insert(stream.to_owned(), number);
+        }
+        if at_once { Next::Again } else { Next::Later(failure) }
+    }
+
+    fn judged(&mut self, stream: &str, outcomes: &[Outcome]) {
+        if let Some(Outcome::Later(_)) = outcomes.first() {
+            // No node has the slot, or the one asked is cut off from the others.
+            self.stale = true;
+        } else if !self.redirects.is_empty() {
+            self.redirects.remove(stream);
+        }
+    }
+}
+
+/// One node's word on where records go.
+pub(super) struct Said<'a> {
+    pub(super) routes: &'a mut Routes,
+    /// Its number.
+    pub(super) by: usize,
+}
+
+impl Route for Said<'_> {
+    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> Next {
+        self.routes.redirected(self.by, stream, redirect, failure)
+    }
+
+    fn judged(&mut self, stream: &str, outcomes: &[Outcome]) {
+        self.routes.judged(stream, outcomes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::tests::view;
+    use super::*;
+    use crate::sink::FailureClass;
+
+    /// The slot of `foo` is 12182.
+    fn routes() -> Routes {
+        Routes::of(&view(&[(0, 9999, "a:1"), (10000, 16383, "b:2")]))
+    }
+
+    fn failure() -> Failure {
+        Failure { class: FailureClass::Environment, reason: "not_writable", text: "x".to_owned() }
+    }
+
+    fn redirected(routes: &mut Routes, by: usize, error: &str) -> Next {
+        let redirect = Redirect::of(error.as_bytes()).unwrap();
+        Said { routes, by }.redirected("foo", &redirect, failure())
+    }
+
+    fn at(routes: &Routes) -> (String, bool) {
+        let way = routes.way("foo").unwrap();
+        (routes.servers()[way.node].address(), way.asking)
+    }
+
+    #[test]
+    fn moved_moves_the_slot_and_makes_the_view_old() {
+        let mut routes = routes();
+        assert_eq!(at(&routes), ("b:2".to_owned(), false));
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), Next::Again);
+        assert_eq!((at(&routes), routes.is_stale()), (("c:3".to_owned(), false), true));
+        // The others that were under way say the same.
+        for _ in 0..20 {
+            assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), Next::Again);
+        }
+        assert_eq!((routes.servers().len(), routes.refreshing().unwrap().port), (3, 3));
+        assert_eq!(routes.slot_after("hello"), "a:1");
+    }
+
+    #[test]
+    fn ask_is_for_one_stream_once() {
+        let mut routes = routes();
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), Next::Again);
+        assert_eq!((at(&routes), routes.is_stale()), (("a:1".to_owned(), true), false));
+        assert_eq!(routes.slot_after("{foo}2"), "b:2");
+        routes.asked();
+        assert_eq!(at(&routes), ("b:2".to_owned(), false));
+    }
+
+    #[test]
+    fn nodes_that_name_one_another_are_followed_a_few_times_at_once() {
+        let mut routes = routes();
+        let mut at_once = 0;
+        while redirected(&mut routes, 1, "ASK 12182 a:1") == Next::Again {
+            routes.asked();
+            at_once += 1;
+        }
+        assert_eq!((at_once, at(&routes).1), (AT_ONCE, false));
+        routes.judged("foo", &[Outcome::Delivered]);
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), Next::Again);
+        let mut by = 0;
+        while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])) == Next::Again {
+            by = 1 - by;
+            assert!(routes.redirects["foo"] <= AT_ONCE);
+        }
+    }
+
+    #[test]
+    fn a_node_that_nobody_can_name_is_waited_for() {
+        let mut routes = routes();
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 ?:3"), Next::Later(failure()));
+        assert!(routes.is_stale() && at(&routes).0 == "b:2");
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 :3"), Next::Again);
+        assert_eq!(at(&routes).0, "b:3");
+    }
+
+    #[test]
+    fn a_view_renumbers_nodes_and_one_that_says_the_same_changes_nothing() {
+        let mut routes = routes();
+        assert_eq!(routes.apply(&view(&[(0, 9999, "a:1"), (10000, 16383, "b:2 c:3")]), |_| true), None);
+        let failed_over = view(&[(0, 9999, "c:3"), (10000, 16383, "b:2 a:1")]);
+        assert_eq!(routes.apply(&failed_over, |_| false), Some(vec![None, Some(1)]));
+        assert_eq!(routes.slot_after("hello"), "c:3");
+        let back = view(&[(0, 16383, "b:2")]);
+        assert_eq!(routes.apply(&back, |node| node == 0), Some(vec![Some(1), Some(0)]));
+        assert!(routes.is_owner(0) && !routes.is_owner(1));
+        assert!(routes.apply(&view(&[(0, 9999, "b:2")]), |_| false).is_some() && routes.way("foo").is_err());
+    }
+
+    impl Routes {
+        fn slot_after(&self, stream: &str) -> String {
+            self.servers()[self.way(stream).unwrap().node].address()
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Which node of a cluster has which slots, as one of its nodes sees it.
+//!
+//! In: the replies to CLUSTER INFO and CLUSTER SLOTS. Out: primaries, their slots, their replicas. A view may be old by the time it is
+//! used: nodes themselves say so then.
+//! Specification: Redis, commands CLUSTER SLOTS, CLUSTER INFO; "Redis cluster specification".
+
+use crate::sink::destination::Destination as _;
+use crate::sink::lanes::address::Server;
+use crate::sink::redis::info;
+use crate::sink::redis::judge::{NOT_WRITABLE, environment};
+use crate::sink::redis::link::{Link, broken};
+use crate::sink::redis::redirect::server;
+use crate::sink::redis::resp::{Token, Tokens};
+use crate::sink::redis::settings::Settings;
+use crate::sink::redis::slot::SLOTS;
+use crate::sink::{Failure, FailureClass};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// How long one node may take: another knows as well.
+const ASKED_WITHIN: Duration = Duration::from_secs(2);
+
+/// What one node sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sink::redis) struct View {
+    /// Who says so.
+    pub(in crate::sink::redis) by: String,
+    /// `cluster_state`: `fail` where too many nodes are out of its sight, so that its view may be of before.
+    pub(in crate::sink::redis) state: Option<String>,
+    /// Those that have slots.
+    pub(in crate::sink::redis) primaries: Vec<Server>,
+    /// Slots, and the number of their primary.
+    ranges: Vec<(RangeInclusive<u16>, usize)>,
+    pub(in crate::sink::redis) replicas: Vec<Server>,
+}
+
+impl View {
+    /// What the first of these nodes sees that is not cut off from the others; where there is none, what one sees that is.
+    ///
+    /// # Errors
+    /// None of them says it, or one refuses the user.
+    pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
+        let (mut reasons, mut cut_off) = (Vec::new(), None);
+        for node in nodes {
+            let asking = async { Self::of(&mut Link::open_at(settings, node).await?).await };
+            match tokio::time::timeout(ASKED_WITHIN, asking).await {
+                Ok(Ok(view)) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
+                Ok(Ok(view)) => return Ok(view),
+                // Nobody else's login differs.
+                Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
+                Ok(Err(failure)) => reasons.push(failure.text),
+                Err(_late) => {
+                    let late = format!("no answer within {} s", ASKED_WITHIN.as_secs());
+                    reasons.push(broken(&node.address(), &late).text);
+                }
+            }
+        }
+        cut_off.ok_or_else(|| broken(&settings.address(), &reasons.join("; ")))
+    }
+
+    /// What the node at the other end sees.
+    ///
+    /// # Errors
+    /// It does not say it.
+    pub(in crate::sink::redis) async fn of(link: &mut Link) -> Result<Self, Failure> {
+        let info = link.ask(&[b"CLUSTER", b"INFO"]).await?;
+        let state = info::field(&info, "cluster_state").map(str::to_owned);
+        let reply = link.ask(&[b"CLUSTER", b"SLOTS"]).await?;
+        Self::of_reply(link.address(), link.host(), state, &reply)
+    }
+
+    fn of_reply(by: &str, host: &str, state: Option<String>, reply: &[u8]) -> Result<Self, Failure> {
+        let mut view =
+            Self { by: by.to_owned(), state, primaries: Vec::new(), ranges: Vec::new(), replicas: Vec::new() };
+        let mut tokens = Tokens::of(reply);
+        let ranges = match tokens.next() {
+            Some(Token::Array(ranges)) => ranges,
+            Some(Token::Error(error)) => return Err(environment(by, error)),
+            Some(Token::Text(_) | Token::Integer(_) | Token::Bytes(_) | Token::Null) | None => {
+                return Err(broken(by, "its reply names no slots"));
+            }
+        };
+        for _ in 0..ranges {
+            view.add(&mut tokens, host).ok_or_else(|| broken(by, "its reply names no slots"))?;
+        }
+        Ok(view)
+    }
+
+    /// One range: its first and its last slot, the primary, its replicas. `None`: it is none.
+    fn add(&mut self, tokens: &mut Tokens<'_>, host: &str) -> Option<()> {
+        let Some(Token::Array(items)) = tokens.next() else { return None };
+        let mut slot = || match tokens.next() {
+            Some(Token::Integer(slot)) => u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS),
+            _other => None,
+        };
+        let range = slot()?..=slot()?;
+        for number in 0..items.checked_sub(2)? {
+            let (named, port) = node(tokens)?;
+            // A node whose address nobody knows has slots all the same.
+            let Some(server) = server(named, port, host) else { continue };
+            if number > 0 {
+                push(&mut self.replicas, server);
+                continue;
+            }
+            let primary = push(&mut self.primaries, server);
+            self.ranges.push((range.clone(), primary));
+        }
+        Some(())
+    }
+
+    /// The primary that has the slot.
+    pub(in crate::sink::redis) fn owner(&self, slot: u16) -> Option<&Server> {
+        let (_, primary) = self.ranges.iter().find(|(range, _)| range.contains(&slot))?;
+        self.primaries.get(*primary)
+    }
+
+    /// For each slot the number of its primary; `u16::MAX` where it has none.
+    pub(super) fn owners(&self) -> Vec<u16> {
+        let mut owners = vec![u16::MAX; SLOTS];
+        for (range, primary) in &self.ranges {
+            let slots = owners.get_mut(usize::from(*range.start())..=usize::from(*range.end()));
+            slots.unwrap_or_default().fill(u16::try_from(*primary).unwrap_or(u16::MAX));
+        }
+        owners
+    }
+
+    /// Slots that no node has, as ranges.
+    pub(in crate::sink::redis) fn uncovered(&self) -> Vec<String> {
+        let owners = self.owners();
+        let mut slots = owners.iter().enumerate().filter(|(_, owner)| **owner == u16::MAX).map(|(slot, _)| slot);
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for slot in slots.by_ref() {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                Some(_) | None => ranges.push((slot, slot)),
+            }
+        }
+        let shown = |(first, last): &(usize, usize)| {
+            if first == last { first.to_string() } else { format!("{first}-{last}") }
+        };
+        ranges.iter().map(shown).collect()
+    }
+
+    /// The failure of a record whose slot no node has.
+    pub(in crate::sink::redis) fn unserved(&self, slot: u16) -> Failure {
+        unserved(&self.by, slot)
+    }
+}
+
+/// The failure of a record whose slot no node has, as the node at `by` sees it.
+pub(super) fn unserved(by: &str, slot: u16) -> Failure {
+    let text = format!("Redis at {by}: no node of the cluster has slot {slot}");
+    Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }
+}
+
+/// One node: its host, its port, and more. `None`: it is none.
+fn node<'a>(tokens: &mut Tokens<'a>) -> Option<(&'a str, u16)> {
+    let Some(Token::Array(items)) = tokens.next() else { return None };
+    let host = match tokens.next()? {
+        Token::Bytes(host) | Token::Text(host) => std::str::from_utf8(host).ok()?,
+        // The address at which that node was asked.
+        Token::Null => "",
+        Token::Error(_) | Token::Integer(_) | Token::Array(_) => return None,
+    };
+    let Some(Token::Integer(port)) = tokens.next() else { return None };
+    skip(tokens, items.checked_sub(2)?)?;
+    Some((host, u16::try_from(port).ok()?))
+}
+
+/// Passes over so many replies.
+fn skip(tokens: &mut Tokens<'_>, replies: usize) -> Option<()> {
+    let mut left = replies;
+    while left > 0 {
+        left -= 1;
+        if let Token::Array(items) = tokens.next()? {
+            left += items;
+        }
+    }
+    Some(())
+}
+
+/// Its number; it is appended unless it is there.
+fn push(servers: &mut Vec<Server>, server: Server) -> usize {
+    servers.iter().position(|known| *known == server).unwrap_or_else(|| {
+        servers.push(server);
+        servers.len() - 1
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Of ranges, each with its nodes as `host:port`, the primary first.
+    pub(in crate::sink::redis) fn view(ranges: &[(u16, u16, &str)]) -> View {
+        let node = |node: &str| {
+            let (host, port) = node.rsplit_once(':').unwrap();
+            let host = if host == "null" { "$-1".to_owned() } else { format!("${}\r\n{host}", host.len()) };
+            // As servers from Redis 7 on have it.
+            format!("*4\r\n{host}\r\n:{port}\r\n$2\r\nid\r\n*2\r\n$2\r\nip\r\n$1\r\n1\r\n")
+        };
+        let range = |(first, last, nodes): &(u16, u16, &str)| {
+            let nodes: Vec<String> = nodes.split(' ').map(node).collect();
+            format!("*{}\r\n:{first}\r\n:{last}\r\n{}", nodes.len() + 2, nodes.concat())
+        };
+        let reply = format!("*{}\r\n{}", ranges.len(), ranges.iter().map(range).collect::<String>());
+        View::of_reply("seed:1", "seed", Some("ok".to_owned()), reply.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn slots_have_the_primaries_that_the_reply_names() {
+        let view = view(&[(0, 99, "a:1 b:2"), (100, 100, "c:3"), (200, 16383, "a:1 d:4 b:2")]);
+        let owner = |slot: u16| view.owner(slot).map(Server::address);
+        assert_eq!((owner(0), owner(100)), (Some("a:1".to_owned()), Some("c:3".to_owned())));
+        assert_eq!((owner(101), owner(16383)), (None, Some("a:1".to_owned())));
+        assert_eq!(view.uncovered(), ["101-199"]);
+        assert_eq!((view.primaries.len(), view.replicas.len()), (2, 2));
+        let owners = view.owners();
+        assert_eq!((owners[99], owners[100], owners[150], owners[200]), (0, 1, u16::MAX, 0));
+    }
+
+    #[test]
+    fn a_host_that_is_empty_is_that_of_the_node_asked_and_a_question_mark_is_nobodys() {
+        let view = view(&[(0, 1, ":7"), (2, 3, "null:8"), (4, 5, "?:9 e:1")]);
+        let addresses: Vec<String> = view.primaries.iter().map(Server::address).collect();
+        assert_eq!(addresses, ["seed:7", "seed:8"]);
+        assert_eq!((view.owner(4), view.uncovered()), (None, vec!["4-16383".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_no_such_reply_is_a_failure() {
+        let failure = |reply: &str| View::of_reply("s:1", "s", None, reply.as_bytes()).unwrap_err();
+        let single = failure("-ERR This instance has cluster support disabled\r\n").to_string();
+        assert!(single.contains("support disabled"));
+        assert_eq!(failure("-NOAUTH no\r\n").class, FailureClass::LogIn);
+        for reply in ["+OK\r\n", "*1\r\n:1\r\n", "*1\r\n*2\r\n:1\r\n:99999\r\n", "*1\r\n*3\r\n:1\r\n:2\r\n*1\r\n:3\r\n"]
+        {
+            assert_eq!(failure(reply).class, FailureClass::Environment, "{reply}");
+        }
+    }
+}
