@@ -29,7 +29,7 @@ impl Valkey {
     }
 }
 
-/// A key of another type stands in the stream's place, which is kept beside it. At once: what the sink adds between two commands
+/// A key of another type takes the stream's place, and the stream gets another name. In one step: what the sink adds between two commands
 /// would be lost.
 pub(crate) const REFUSE: &str = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end \
      return redis.call('SET', KEYS[1], 'no stream')";

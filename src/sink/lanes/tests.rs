@@ -19,7 +19,7 @@ struct Queue {
     under_way: usize,
     held: bool,
     postponed: bool,
-    /// The first stands in for another, and goes alone.
+    /// The first takes the place of another, and is sent alone.
     instead: bool,
 }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 /// What is asked, and what it may be forbidden to ask.
 pub(super) const QUESTION: &str = "$JS.API.STREAM.NAMES";
 
-/// What stands before the number in the subject that an answer comes to.
+/// The part before the number in the subject of an answer.
 const PREFIX: &str = "s";
 
 /// How long an answer counts, and how long one is waited for.

@@ -1,4 +1,4 @@
-//! When a token that stands in a password's place ends.
+//! When a token that is used as the password expires.
 //!
 //! In: what we logged in with. Out: the end that it says of itself, where it is a JSON Web Token. Its signature is the broker's to judge.
 //! Specification: RFC 7519, `exp`; RabbitMQ, "OAuth 2.0 Authentication Backend".

@@ -44,7 +44,7 @@ pub(super) struct Step {
     size: Size,
     /// What was sent, in order; none: what waits for records that were added already.
     parts: Vec<Part>,
-    /// Filled once the batch is judged, while its wait goes on.
+    /// Filled once the batch is judged, before its wait ends.
     outcomes: Vec<Outcome>,
 }
 

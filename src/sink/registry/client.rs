@@ -109,7 +109,7 @@ impl Registry {
             message: Option<String>,
         }
         let refusal = serde_json::from_str::<Refusal>(&answer.body);
-        // What has no code is of somebody who stands before it.
+        // An answer without a code is a proxy's, not the registry's.
         let is_registrys = refusal.as_ref().is_ok_and(|refusal| refusal.error_code.is_some());
         let words = match refusal {
             Ok(Refusal { error_code, message: Some(message) }) => {
@@ -333,7 +333,7 @@ mod tests {
         let text = "schema registry, subject \"orders-value\": Subject 'orders-value' not found. (40401)";
         assert_eq!(judged(404, unknown), Err((FailureClass::Topic, text.to_owned())));
         assert_eq!(judged(422, r#"{"error_code":42201,"message":"no"}"#).unwrap_err().0, FailureClass::Topic);
-        // What is no registry's answer says nothing about a subject: somebody stands before it, or it takes fewer requests.
+        // An answer that is not the registry's says nothing about a subject: a proxy gave it, or the registry limits requests.
         let limited = r#"{"error_code":429,"message":"Too many requests"}"#;
         for (status, body) in [
             (401, ""),

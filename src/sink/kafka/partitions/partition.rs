@@ -166,8 +166,8 @@ pub(super) struct Partition {
     pub(super) state: State,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
-    /// When something of it was delivered last, the first of what is under way was handed over, or its producer was replaced, so that
-    /// what is under way is answered or given up soon.
+    /// When something of it was delivered last, when the first of what is under way was sent, or when its producer was replaced, so that
+    /// what is under way is answered or given up soon. The latest of these.
     pub(super) moved: Instant,
     /// The last of those under way.
     pub(super) gathering: Gathering,

@@ -81,7 +81,7 @@ fn offer_plain(partitions: &mut Partitions, at: u32, records: u64, now: Instant,
     }
 }
 
-/// So many of what was handed over first are delivered.
+/// The first so many records that the producer has are delivered.
 fn answer(partitions: &mut Partitions, records: usize, now: Instant, world: &mut World) {
     let waiting = world.producers[0].waiting.get_mut(&0).unwrap();
     let messages: Vec<Message> = waiting.drain(..records).collect();
