@@ -272,6 +272,10 @@ mod tests {
         assert!(lost.broken(&to(brokers::Kind::Valkey, &[])).is_empty());
         assert_eq!(lost.broken(&to(brokers::Kind::Valkey, &["-X", "dedupe=7d"])).len(), 1);
         assert_eq!(outcome(true, 3).broken(&to(brokers::Kind::Nats, &[])).len(), 1);
+        let heartbeat = Duration::from_secs(3);
+        assert!(to(brokers::Kind::RabbitMq, &[]).may_be_left_after(heartbeat));
+        assert!(!to(brokers::Kind::RabbitMq, &[]).may_be_left_after(heartbeat / 2));
+        assert!(!to(brokers::Kind::ElasticMq, &[]).may_be_left_after(10 * heartbeat));
     }
 
     #[test]

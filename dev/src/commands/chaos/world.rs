@@ -40,10 +40,10 @@ const WAL_SENDER_TIMEOUT: &str = "4s";
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
 
 /// The same where the destination has a setting of its own: a server that does not answer for so long is left.
-const SILENCES: [(brokers::Kind, &str); 3] = [
-    (brokers::Kind::RabbitMq, "heartbeat=3s"),
-    (brokers::Kind::Nats, "timeout=5s"),
-    (brokers::Kind::Valkey, "timeout=5s"),
+const SILENCES: [(brokers::Kind, &str, u64); 3] = [
+    (brokers::Kind::RabbitMq, "heartbeat", 3),
+    (brokers::Kind::Nats, "timeout", 5),
+    (brokers::Kind::Valkey, "timeout", 5),
 ];
 
 /// What begins a property by which a destination drops repeats itself.
@@ -118,6 +118,15 @@ impl Settings {
         }
     }
 
+    /// Whether a server that is kept silent for so long may be left, with what is under way to it.
+    pub(super) fn may_be_left_after(&self, silent: Duration) -> bool {
+        self.silence().is_some_and(|(_, seconds)| silent >= Duration::from_secs(seconds))
+    }
+
+    fn silence(&self) -> Option<(&'static str, u64)> {
+        SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to).map(|&(_, name, seconds)| (name, seconds))
+    }
+
     /// Whether many records of a key are under way together.
     fn takes_keys_at_once(&self) -> bool {
         matches!(self.to, None | Some(brokers::Kind::Valkey))
@@ -154,8 +163,8 @@ impl Settings {
     fn relay(&self, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
         let silence = match self.to {
-            None => Some(SOCKET_TIMEOUT),
-            Some(to) => SILENCES.iter().find(|(kind, _)| *kind == to).map(|(_, silence)| *silence),
+            None => Some(SOCKET_TIMEOUT.to_owned()),
+            Some(_) => self.silence().map(|(name, seconds)| format!("{name}={seconds}s")),
         };
         arguments.push(MAX_IN_FLIGHT.to_owned());
         arguments.extend(silence.map(|silence| format!("-X{silence}")));
