@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use rdkafka::producer::Producer as _;
+use rustix::process::Signal;
 use walrelay_dev::consume::Record;
 use walrelay_dev::kafka::{Kafka, Options};
 use walrelay_dev::postgres::shared_postgres;
@@ -178,6 +179,42 @@ fn rows_that_a_killed_broker_has_not_marked_are_seen_although_the_relay_died_as_
     insert(&lane, 201, 300);
     rows_are_seen(&lane, &relay, 300);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// Of both relays something is open in the same partitions: the second one's is hidden until the first one has ended its own. The second
+/// one stands still while the broker is away, and its client is asked to say nothing of connections that end.
+#[test]
+fn rows_of_two_relays_that_a_killed_broker_has_not_marked_are_seen() {
+    let mut marker = Marker::start();
+    let (lane, mut relay) = marker.lane(&[]);
+    let other = Lane::on(shared_postgres().unwrap(), &marker.kafka).furnish(TABLE, "outbox");
+    let topic = lane.topic("{route}");
+    let mut others = other.streaming(&[EXACTLY_ONCE, "--topic", &topic, "-X", "log.connection.close=false"]);
+    insert(&other, 1, 100);
+    other.wait_confirmed();
+    let of_both = |last: u32, logs: &dyn Fn() -> String| {
+        let seen = || Ok(rows(&lane).len() >= 2 * last as usize);
+        wait_until(LONG, "the rows of both to be seen", seen)
+            .unwrap_or_else(|error| panic!("{error}, {}: {}", rows(&lane).len(), logs()));
+    };
+    of_both(100, &|| relay.log() + &others.log());
+    for last in [200, 300, 400] {
+        wait_until(LONG, "every transaction to be marked", || Ok(!marker.transactions()?.contains("Prepare"))).unwrap();
+        marker.line.stall_both();
+        for lane in [&lane, &other] {
+            insert(lane, last - 99, last);
+            lane.wait_confirmed();
+        }
+        // The second one looks while the first one has yet to end what is its own.
+        others.signal(Signal::STOP).unwrap();
+        marker.die_for(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1500));
+        others.signal(Signal::CONT).unwrap();
+        of_both(last, &|| relay.log() + &others.log());
+    }
+    assert_eq!(rows(&lane).len(), 800);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    assert_eq!(others.terminate(LONG).unwrap().code, 0, "{}", others.log());
 }
 
 /// The record of progress is seen by then, so that alone does not tell which rows were committed with it.

@@ -45,8 +45,10 @@ pub(super) fn events() -> u64 {
     EVENTS.get()
 }
 
-/// What librdkafka's log lines about the end of a connection are marked with. Of an established one that ends it tells in no other way,
-/// and where the next attempt succeeds, as behind a proxy, of none.
+/// What librdkafka's log lines about the end of a connection are marked with. Of an established one that ends it tells in no other way
+/// where the next attempt succeeds, as behind a proxy, or after this process was stopped for a while. It says it in two lines. The
+/// one for people is left out within 30 s of one that says the same, where nothing was sent for a minute, and where
+/// `log.connection.close` is off. The one for [debugging](super::settings) always comes, and before whatever the next connection brings.
 const CONNECTION_ENDED: &str = "FAIL";
 
 /// Receives librdkafka's callbacks.
@@ -58,6 +60,8 @@ pub(super) struct Context {
     failed: AtomicBool,
     /// A connection broke, or could not be made, since that was asked.
     lost: AtomicBool,
+    /// The user wants to see lines for debugging.
+    debugs: bool,
     login: Option<Login>,
 }
 
@@ -81,9 +85,9 @@ struct Trouble {
 }
 
 impl Context {
-    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>, login: Option<&Login>) -> Self {
+    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>, debugs: bool, login: Option<&Login>) -> Self {
         let (brokers, failed, lost) = (brokers.to_owned(), AtomicBool::new(false), AtomicBool::new(false));
-        Self { brokers, shared: Arc::clone(shared), failed, lost, login: login.cloned() }
+        Self { brokers, shared: Arc::clone(shared), failed, lost, debugs, login: login.cloned() }
     }
 
     /// Its producer gets each new token or password.
@@ -179,8 +183,8 @@ impl Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         EVENTS.set(EVENTS.get() + 1);
-        // What is for debugging is also said of connections that it ends itself.
-        if facility == CONNECTION_ENDED && !matches!(level, RDKafkaLogLevel::Debug) {
+        // It is also said of connections that librdkafka ends itself: that is rare, and looked at for nothing.
+        if facility == CONNECTION_ENDED {
             self.lost.store(true, Ordering::Relaxed);
         }
         // Errors come again, with their code, by `error`.
@@ -188,11 +192,11 @@ impl ClientContext for Context {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::warn!(target: "walrelay::librdkafka", facility, "{message}");
             }
-            RDKafkaLogLevel::Error
-            | RDKafkaLogLevel::Warning
-            | RDKafkaLogLevel::Notice
-            | RDKafkaLogLevel::Info
-            | RDKafkaLogLevel::Debug => self.show(facility, message),
+            RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+                self.show(facility, message)
+            }
+            RDKafkaLogLevel::Debug if self.debugs => self.show(facility, message),
+            RDKafkaLogLevel::Debug => {}
         }
     }
 
@@ -260,4 +264,40 @@ pub(super) fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
         partition: Some(message.partition()),
         content: Content::Unknown,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::Producer as _;
+    use std::time::Duration;
+    use walrelay_dev::tap::Tap;
+
+    /// The client connects again at once, so that it has no other trouble to tell of.
+    #[test]
+    fn each_connection_that_ends_is_heard_of_in_transactions_although_the_client_is_to_say_nothing() {
+        let cluster = MockCluster::new(1).unwrap();
+        let tap = Tap::start(cluster.bootstrap_servers()).unwrap();
+        let silent = [("log.connection.close".to_owned(), "false".to_owned())];
+        let settings = Settings::new(&tap.address(), "walrelay", &silent, 1 << 20).unwrap();
+        let producer = settings.transactional("walrelay/outbox").unwrap();
+        let polls_until = |what: &str, is_so: &dyn Fn() -> bool| {
+            let until = Instant::now() + Duration::from_secs(20);
+            while !is_so() {
+                assert!(Instant::now() < until, "{what}");
+                producer.poll(Duration::from_millis(10));
+            }
+        };
+        let asks = || producer.client().fetch_metadata(None, Duration::from_millis(100)).is_ok();
+        polls_until("it connects", &asks);
+        // What it says of its beginning.
+        for _ in 0..100 {
+            producer.poll(Duration::from_millis(1));
+        }
+        producer.context().forget_lost();
+        tap.cut();
+        polls_until("it says that a connection has ended", &|| producer.context().is_lost());
+    }
 }

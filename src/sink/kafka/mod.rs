@@ -44,6 +44,7 @@ mod rights;
 mod scratch;
 mod senders;
 mod settings;
+mod stillness;
 mod topics;
 mod transactions;
 mod written;

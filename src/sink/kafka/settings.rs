@@ -53,6 +53,11 @@ const TOGETHER: [(&str, &str); 3] =
 /// Brokers allow 15 minutes; a user may say less.
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 
+/// What librdkafka says for debugging; and of what, where it is to tell of each connection that ends: a line or two for each of those, one
+/// for each flush, none for a record.
+const DEBUG: &str = "debug";
+const CONNECTIONS: &str = "broker";
+
 /// More than a broker admits, unless its `transaction.max.timeout.ms` is as large as it can be.
 pub(super) const LONGEST_TRANSACTION_MS: &str = "2147483647";
 
@@ -99,6 +104,8 @@ pub struct Settings {
     max_in_flight: u64,
     lanes: u8,
     troubles: Arc<Troubles>,
+    /// The user wants to see what librdkafka says for debugging.
+    debugs: bool,
     login: Option<Login>,
 }
 
@@ -114,8 +121,8 @@ impl Settings {
         max_in_flight: u64,
     ) -> Result<Self, SettingsError> {
         let mut client = ClientConfig::new();
-        let debug = properties.iter().any(|(key, _)| key == "debug");
-        client.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
+        let debugs = properties.iter().any(|(key, _)| key == DEBUG);
+        client.set_log_level(if debugs { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
         client.set("bootstrap.servers", brokers).set("client.id", client_id);
         for (key, value) in DEFAULTS {
             client.set(key, value);
@@ -137,7 +144,7 @@ impl Settings {
         }
         client.create_native_config().map_err(refused)?;
         let brokers = brokers.to_owned();
-        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default(), login: None })
+        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default(), debugs, login: None })
     }
 
     /// With what proves who we are, where that changes.
@@ -202,6 +209,11 @@ impl Settings {
         settings.client.remove("enable.gapless.guarantee");
         let timeout = self.transaction_timeout().as_millis().to_string();
         settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
+        // What a broker that was killed did not mark is looked for after the end of each connection: see `context`.
+        let users =
+            self.property(DEBUG).filter(|users| !users.is_empty()).map(|users| format!("{users},{CONNECTIONS}"));
+        settings.client.set(DEBUG, users.unwrap_or_else(|| CONNECTIONS.to_owned()));
+        settings.client.set_log_level(RDKafkaLogLevel::Debug);
         settings.producer()
     }
 
@@ -292,7 +304,7 @@ impl Settings {
     }
 
     fn context(&self) -> Context {
-        Context::new(&self.brokers, &self.troubles, self.login.as_ref())
+        Context::new(&self.brokers, &self.troubles, self.debugs, self.login.as_ref())
     }
 
     /// A client with the password of now, where one is read.

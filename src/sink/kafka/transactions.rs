@@ -4,7 +4,7 @@
 //!  Foreign ──► Initializing ──► Reading ──► Looking ──► Idle ──► Open ──► Committing ──► Idle …
 //!              init_transactions  progress    what is      begin    progress record, commit
 //!                                             still open
-//!                                           Marking ◄── the only broker was lost
+//!                                           Marking ◄── the only broker may have been killed
 //! ```
 //!
 //! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: what was committed under
@@ -16,6 +16,7 @@ use super::cover::{Cover, Found, Known, Look, Open, Outcome, Place};
 use super::listed::Listed;
 use super::progress::{self, First, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
+use super::stillness::{Clocks, Stillness};
 use super::written::{self, Written};
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
@@ -23,7 +24,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often Kafka is asked for a sign of life while its coordinator gives none.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +54,9 @@ pub(super) struct Transactions {
     written: Written,
     /// The cluster has one broker, for all that is known.
     is_alone: bool,
+    stillness: Stillness,
+    /// That broker may have been killed since it was looked for what is open, although the client has not said so, or no longer does.
+    doubtful: bool,
     /// What was open there was to be aborted, and nothing was committed since.
     aborted: BTreeSet<Place>,
     /// These had no leader when it was looked for what is open, and whether they have one again: nothing is written there before it was
@@ -74,7 +78,7 @@ enum Phase {
     Covering(Vec<Cover>, Box<Next>),
     /// No transaction is open.
     Idle,
-    /// Nor here: the connection to the only broker was lost, and what was committed last may not be marked.
+    /// Nor here: the only broker may have been killed, and what was committed last may not be marked.
     Marking(Marking),
     Open,
     /// The progress record is on its way until it is reported, then the commit.
@@ -102,11 +106,15 @@ impl Transactions {
         self.listed.keep(topic, settings, name)
     }
 
-    /// Whether a record can be taken, with a transaction opened for it where there is none.
+    /// Whether a record can be taken, with a transaction opened for it where there is none. None is opened while what was committed
+    /// last may not be marked: should it be aborted, its marker would hide that.
     pub(super) fn open(&mut self, producer: &BaseProducer<Context>) -> Result<bool, Failure> {
         match self.phase {
             Phase::Open => Ok(true),
             Phase::Idle => {
+                if self.is_in_doubt(producer, now()) {
+                    return Ok(false);
+                }
                 producer.begin_transaction().map_err(|error| broken("begin a transaction", &error))?;
                 (self.phase, self.arrived) = (Phase::Open, false);
                 self.written.clear();
@@ -120,6 +128,14 @@ impl Transactions {
             | Phase::Marking(_)
             | Phase::Committing { .. } => Ok(false),
         }
+    }
+
+    /// Whether the only broker may have been killed since it was looked for what is open. The connections of one that was killed all end,
+    /// and the client says so before it makes the next. Only who stood still may be here before the client has had the time to.
+    fn is_in_doubt(&mut self, producer: &BaseProducer<Context>, now: Clocks) -> bool {
+        self.doubtful |= self.stillness.is_over(now);
+        // Of several brokers another one writes the markers.
+        self.is_alone && (self.doubtful || producer.context().is_lost())
     }
 
     fn is_open(&self) -> bool {
@@ -203,7 +219,7 @@ impl KafkaSink {
             Ok(()) => {
                 let has_several = self.metadata(LONG_SLICE).is_ok_and(|metadata| metadata.brokers().len() > 1);
                 // What is lost from here on may hide something, what was before it is looked at now. The client has said it all by now.
-                self.producer.context().forget_lost();
+                self.forget_doubts();
                 self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = !has_several);
                 let reading = Reading::new(&self.settings);
                 Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
@@ -302,23 +318,21 @@ impl KafkaSink {
         }
     }
 
-    /// The connection to the only broker was lost: it may have been killed before it had marked what was committed last. Where nothing
-    /// is open, that is seen to; where something is of which nothing has arrived, it begins again, and finds it. Of several brokers
-    /// another one writes the markers.
+    /// The only broker may have been killed before it had marked what was committed last. Where nothing is open, that is seen to. Where
+    /// something is of which nothing has arrived, what becomes of it decides: see `begins_again`.
     pub(super) fn see_that_it_is_marked(&mut self) -> Result<(), Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(()) };
-        match &mut transactions.phase {
-            Phase::Idle | Phase::Open if !(transactions.is_alone && self.producer.context().is_lost()) => Ok(()),
-            // While it is away, what comes is in flight, as in any outage.
-            Phase::Idle => {
+        let in_doubt = transactions.is_in_doubt(&self.producer, now());
+        let outcome = match &mut transactions.phase {
+            Phase::Idle if in_doubt => {
                 if self.is_alive() {
-                    self.producer.context().forget_lost();
+                    self.forget_doubts();
                     self.begin_marking();
                 }
                 Ok(())
             }
-            Phase::Open if !transactions.arrived => {
-                Err(client("the connection to the only broker was lost at the beginning of a transaction".to_owned()))
+            Phase::Open if !transactions.arrived && transactions.is_alone && self.producer.context().is_lost() => {
+                self.begins_again()
             }
             Phase::Marking(_) => self.mark(),
             Phase::Foreign
@@ -326,9 +340,33 @@ impl KafkaSink {
             | Phase::Reading(..)
             | Phase::Looking(..)
             | Phase::Covering(..)
+            | Phase::Idle
             | Phase::Open
             | Phase::Committing { .. } => Ok(()),
+        };
+        // Its own questions do not count: while one of them waits, nothing is begun.
+        self.transactions.iter_mut().for_each(|transactions| transactions.stillness.left(now()));
+        outcome
+    }
+
+    /// What was lost or stood still before now is looked at now. The client has to have said it all.
+    fn forget_doubts(&mut self) {
+        self.producer.context().forget_lost();
+        self.transactions.iter_mut().for_each(|transactions| transactions.doubtful = false);
+    }
+
+    /// The only broker was lost, and of the open transaction nothing has arrived: what was before it may be committed and not marked. As
+    /// long as the broker is away it begins again, and finds that: nothing of it can arrive before. If it is back already, as after
+    /// this process stood still, records may be there before an abort is, whose marker would hide what was committed. The marker
+    /// of a commit shows it, so the transaction goes on; what is not marked elsewhere is looked for afterwards.
+    fn begins_again(&mut self) -> Result<(), Failure> {
+        let was_committed = self.transactions.as_ref().is_some_and(|transactions| transactions.aborted.is_empty());
+        if was_committed && self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty()) {
+            self.forget_doubts();
+            self.transactions.iter_mut().for_each(|transactions| transactions.doubtful = true);
+            return Ok(());
         }
+        Err(client("the connection to the only broker was lost at the beginning of a transaction".to_owned()))
     }
 
     fn begin_marking(&mut self) {
@@ -382,7 +420,18 @@ impl KafkaSink {
     /// Why no transaction can be opened, where that is not for want of room.
     #[cold]
     pub(super) fn unmarked(&self) -> Option<Failure> {
-        let is_marking = matches!(self.transactions.as_ref()?.phase, Phase::Marking(_));
+        let transactions = self.transactions.as_ref()?;
+        let is_marking = match transactions.phase {
+            Phase::Marking(_) => true,
+            Phase::Idle => transactions.is_alone && (transactions.doubtful || self.producer.context().is_lost()),
+            Phase::Foreign
+            | Phase::Initializing
+            | Phase::Reading(..)
+            | Phase::Looking(..)
+            | Phase::Covering(..)
+            | Phase::Open
+            | Phase::Committing { .. } => false,
+        };
         let text = self.producer.context().trouble().map_or_else(
             || "seeing that Kafka has marked what was committed before the connection was lost".to_owned(),
             |trouble| format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
@@ -513,6 +562,10 @@ impl KafkaSink {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }
     }
+}
+
+fn now() -> Clocks {
+    (Instant::now(), SystemTime::now())
 }
 
 /// What became of the transaction that this record is the first of in the topic of progress, if it is ours.
