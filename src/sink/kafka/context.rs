@@ -193,7 +193,7 @@ impl ClientContext for Context {
                 tracing::warn!(target: "walrelay::librdkafka", facility, "{message}");
             }
             RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
-                self.show(facility, message)
+                self.show(facility, message);
             }
             RDKafkaLogLevel::Debug if self.debugs => self.show(facility, message),
             RDKafkaLogLevel::Debug => {}
