@@ -365,6 +365,9 @@ impl<'a> Conversation<'a> {
             Some(waiting) => waited(waiting, self.link.address(), &mut replies),
         };
         let concluded = self.conclude(concluded);
+        if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
+            self.set_blocked(None);
+        }
         let any_added = step.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered));
         match (concluded, missing) {
             (Ok(()), Ok(Some(missing))) if any_added => {

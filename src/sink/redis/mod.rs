@@ -22,6 +22,8 @@ mod resp;
 mod sentinel;
 mod settings;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use destination::KIND;

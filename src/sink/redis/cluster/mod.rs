@@ -21,7 +21,7 @@ mod view;
 
 pub(super) use view::View;
 #[cfg(test)]
-pub(super) use view::tests::view;
+pub(super) use view::tests::{slots, view};
 
 use super::conversation::{Conversation, Size};
 use super::link::broken;

@@ -193,18 +193,21 @@ pub(super) mod tests {
 
     /// Of ranges, each with its nodes as `host:port`, the primary first.
     pub(in crate::sink::redis) fn view(ranges: &[(u16, u16, &str)]) -> View {
+        View::of_reply("seed:1", "seed", Some("ok".to_owned()), slots(ranges).as_bytes()).unwrap()
+    }
+
+    /// The reply to CLUSTER SLOTS, as servers from Redis 7 on have it.
+    pub(in crate::sink::redis) fn slots(ranges: &[(u16, u16, &str)]) -> String {
         let node = |node: &str| {
             let (host, port) = node.rsplit_once(':').unwrap();
             let host = if host == "null" { "$-1".to_owned() } else { format!("${}\r\n{host}", host.len()) };
-            // As servers from Redis 7 on have it.
             format!("*4\r\n{host}\r\n:{port}\r\n$2\r\nid\r\n*2\r\n$2\r\nip\r\n$1\r\n1\r\n")
         };
         let range = |(first, last, nodes): &(u16, u16, &str)| {
             let nodes: Vec<String> = nodes.split(' ').map(node).collect();
             format!("*{}\r\n:{first}\r\n:{last}\r\n{}", nodes.len() + 2, nodes.concat())
         };
-        let reply = format!("*{}\r\n{}", ranges.len(), ranges.iter().map(range).collect::<String>());
-        View::of_reply("seed:1", "seed", Some("ok".to_owned()), reply.as_bytes()).unwrap()
+        format!("*{}\r\n{}", ranges.len(), ranges.iter().map(range).collect::<String>())
     }
 
     #[test]

@@ -1,0 +1,156 @@
+//! The sink on servers whose replies a test chooses: what real ones do only in a moment that cannot be met, or where a network is cut.
+
+use super::cluster::slots;
+use super::resp::{Token, Tokens, length};
+use super::settings::Settings;
+use crate::sink::tests::read_in_test;
+use crate::sink::{Content, Enqueue, Origin, Record, Report, Rows, Sink, Tag, Token as ReportToken};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A deadline that only a failure reaches.
+const LONG: Duration = Duration::from_secs(30);
+
+/// The slot of the stream `foo` is 12182, that of `hello` 866.
+const ALL: (u16, u16) = (0, 16_383);
+
+const OK: &str = "+OK\r\n";
+const ADDED: &str = "$3\r\n1-0\r\n";
+
+/// What a server says to a command; the words of the command, of which the first is its name.
+trait Answers: Fn(&[&str]) -> Option<String> + Send + Sync + 'static {}
+
+impl<T: Fn(&[&str]) -> Option<String> + Send + Sync + 'static> Answers for T {}
+
+/// A port that nobody else has. What listens there ends with the process.
+struct Fake(TcpListener);
+
+impl Fake {
+    fn new() -> Self {
+        Self(TcpListener::bind(("127.0.0.1", 0)).unwrap())
+    }
+
+    fn address(&self) -> String {
+        self.0.local_addr().unwrap().to_string()
+    }
+
+    /// Serves. `answers`: what it says where it is not what every server says.
+    fn serve(self, answers: impl Answers) {
+        let answers = Arc::new(answers);
+        std::thread::spawn(move || {
+            for stream in self.0.incoming().flatten() {
+                let answers = Arc::clone(&answers);
+                std::thread::spawn(move || converse(stream, answers.as_ref()));
+            }
+        });
+    }
+}
+
+fn converse(mut stream: TcpStream, answers: &impl Answers) {
+    let (mut input, mut room) = (Vec::new(), [0; 4096]);
+    while let Ok(read @ 1..) = stream.read(&mut room) {
+        input.extend_from_slice(&room[..read]);
+        while let Ok(Some(whole)) = length(&input, 1) {
+            let words: Vec<&str> = Tokens::of(&input[..whole]).skip(1).map(text).collect();
+            let answer = answers(&words).unwrap_or_else(|| usual(&words).to_owned());
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+            input.drain(..whole);
+        }
+    }
+}
+
+fn text(token: Token<'_>) -> &str {
+    let Token::Bytes(bytes) = token else { panic!("{token:?}") };
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn usual(words: &[&str]) -> &'static str {
+    match words {
+        ["INFO", ..] => "$38\r\nredis_version:7.2.4\r\ncluster_enabled:1\r\n",
+        ["CLUSTER", "INFO"] => "$16\r\ncluster_state:ok\r\n",
+        ["XADD", ..] => ADDED,
+        _ => OK,
+    }
+}
+
+/// Where the node says that all slots are: at the first, of which the others are replicas.
+fn all_at(nodes: &[&str]) -> String {
+    slots(&[(ALL.0, ALL.1, &nodes.join(" "))])
+}
+
+/// The sink, and how much of what was handed over it has delivered.
+struct Driven {
+    sink: Box<dyn Sink + Send>,
+    delivered: u32,
+}
+
+impl Driven {
+    fn on(address: &str, properties: &[(&str, &str)]) -> Self {
+        let settings = read_in_test("redis", address, properties, |asked| Settings::read(asked)).unwrap();
+        Self { sink: super::open(settings).unwrap(), delivered: 0 }
+    }
+
+    /// Hands over a record of each of these streams.
+    fn push(&mut self, streams: &[&str]) {
+        for stream in streams {
+            let record = Record {
+                topic: stream,
+                key: Some(b"k"),
+                value: Some(b"{}"),
+                headers: &[],
+                timestamp_millis: 0,
+                partition: None,
+                content: Content::Unknown,
+            };
+            let tag = Tag { token: ReportToken::unpack(1), origin: Origin::default() };
+            assert!(matches!(self.sink.try_enqueue(&record, tag), Enqueue::Taken));
+        }
+        self.sink.ran_dry(Rows::Live);
+    }
+
+    /// Waits until it is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + LONG;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what}: {} delivered, {:?}", self.delivered, self.sink.blocked());
+            let delivered = &mut self.delivered;
+            self.sink.poll(&mut |report| match report {
+                Report::Delivered(run) => *delivered += run.records,
+                other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+            });
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[track_caller]
+    fn until_delivered(&mut self, records: u32) {
+        self.until("delivered", |driven| driven.delivered == records);
+    }
+
+    #[track_caller]
+    fn until_free(&mut self) {
+        self.until("nothing is waited for", |driven| driven.sink.blocked().is_none());
+    }
+}
+
+#[test]
+fn once_replicas_that_were_missing_have_everything_nothing_is_waited_for() {
+    let server = Fake::new();
+    let mut driven = Driven::on(&server.address(), &[("wait", "1,10")]);
+    let waits = AtomicUsize::new(0);
+    server.serve(move |words| match words {
+        ["INFO"] => Some("$19\r\nredis_version:7.2.4\r\n".to_owned()),
+        ["WAIT", ..] => Some(format!(":{}\r\n", u32::from(waits.fetch_add(1, Ordering::SeqCst) >= 20))),
+        _ => None,
+    });
+    driven.push(&["foo"]);
+    driven.until("the replica is waited for", |driven| driven.sink.blocked().is_some());
+    driven.until_delivered(1);
+    driven.until_free();
+}
