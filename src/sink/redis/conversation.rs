@@ -373,6 +373,7 @@ impl<'a> Conversation<'a> {
             (Ok(()), Ok(Some(missing))) if any_added => {
                 self.set_blocked(Some(missing));
                 self.wait();
+                self.settle_unadded(&mut step, receiver);
                 step.parts.clear();
                 step.size = Size::default();
                 self.steps.push_back(step);
@@ -420,6 +421,24 @@ impl<'a> Conversation<'a> {
             }
         }
         self.keep(step);
+    }
+
+    /// Parts of which nothing was added do not wait with the others.
+    fn settle_unadded(&mut self, step: &mut Step, receiver: &mut Receiver) {
+        let mut unadded = self.step();
+        let Step { taken, parts, outcomes, .. } = step;
+        let mut first = 0;
+        for part in parts.iter() {
+            let end = (first + part.records).min(taken.len()).min(outcomes.len());
+            let own = outcomes.get(first..end).unwrap_or_default();
+            if own.iter().any(|outcome| matches!(outcome, Outcome::Delivered)) {
+                first = end;
+            } else {
+                unadded.taken.extend(taken.drain(first..end));
+                unadded.outcomes.extend(outcomes.drain(first..end));
+            }
+        }
+        self.settle(unadded, receiver);
     }
 
     /// Its room is used again.

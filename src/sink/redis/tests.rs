@@ -154,3 +154,24 @@ fn once_replicas_that_were_missing_have_everything_nothing_is_waited_for() {
     driven.until_delivered(1);
     driven.until_free();
 }
+
+#[test]
+fn a_stream_that_moved_does_not_wait_for_replicas_of_the_node_that_it_left() {
+    let (left, other) = (Fake::new(), Fake::new());
+    let (at_left, at_other) = (left.address(), other.address());
+    let mut driven = Driven::on(&at_left, &[("wait", "1,10")]);
+    let before = all_at(&[&at_left]);
+    let after = slots(&[(0, 9999, &at_left), (10_000, 16_383, &at_other)]);
+    let views = AtomicUsize::new(0);
+    left.serve(move |words| match words {
+        // From then on it knows.
+        ["CLUSTER", "SLOTS"] if views.fetch_add(1, Ordering::SeqCst) > 0 => Some(after.clone()),
+        ["CLUSTER", "SLOTS"] => Some(before.clone()),
+        ["XADD", "foo", ..] => Some(format!("-MOVED 12182 {at_other}\r\n")),
+        ["WAIT", ..] => Some(":0\r\n".to_owned()),
+        _ => None,
+    });
+    other.serve(|words| (words[0] == "WAIT").then(|| ":1\r\n".to_owned()));
+    driven.push(&["foo", "hello"]);
+    driven.until_delivered(1);
+}
