@@ -269,6 +269,11 @@ impl<'a> Conversation<'a> {
         overdue.then(|| broken(self.link.address(), &format!("no reply for {} s", most.as_secs())))
     }
 
+    /// Whether what is next waits for replicas, or for the file, that were missing already.
+    pub(super) fn waits_again(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.parts.is_empty() && !step.taken.is_empty())
+    }
+
     /// Whether no replies are due.
     pub(super) fn is_idle(&self) -> bool {
         self.steps.is_empty()

@@ -156,6 +156,37 @@ fn once_replicas_that_were_missing_have_everything_nothing_is_waited_for() {
 }
 
 #[test]
+fn a_primary_without_replicas_is_left_once_another_has_its_slots() {
+    // It is cut off from the others, and we are not.
+    let (alone, other) = (Fake::new(), Fake::new());
+    let (at_alone, at_other) = (alone.address(), other.address());
+    let mut driven = Driven::on(&at_alone, &[("wait", "1,10")]);
+    let added = AtomicUsize::new(0);
+    let (before, after) = (all_at(&[&at_alone, &at_other]), all_at(&[&at_other]));
+    alone.serve(move |words| {
+        let is_cut_off = added.load(Ordering::SeqCst) > 0;
+        match words {
+            ["CLUSTER", "INFO"] if is_cut_off => Some("$18\r\ncluster_state:fail\r\n".to_owned()),
+            ["CLUSTER", "SLOTS"] => Some(before.clone()),
+            ["XADD", ..] => {
+                added.fetch_add(1, Ordering::SeqCst);
+                None
+            }
+            ["WAIT", ..] => Some(":0\r\n".to_owned()),
+            _ => None,
+        }
+    });
+    other.serve(move |words| match words {
+        ["CLUSTER", "SLOTS"] => Some(after.clone()),
+        ["WAIT", ..] => Some(":1\r\n".to_owned()),
+        _ => None,
+    });
+    driven.push(&["foo"]);
+    driven.until_delivered(1);
+    driven.until_free();
+}
+
+#[test]
 fn a_stream_that_moved_does_not_wait_for_replicas_of_the_node_that_it_left() {
     let (left, other) = (Fake::new(), Fake::new());
     let (at_left, at_other) = (left.address(), other.address());
@@ -174,4 +205,26 @@ fn a_stream_that_moved_does_not_wait_for_replicas_of_the_node_that_it_left() {
     other.serve(|words| (words[0] == "WAIT").then(|| ":1\r\n".to_owned()));
     driven.push(&["foo", "hello"]);
     driven.until_delivered(1);
+}
+
+#[test]
+fn a_primary_that_takes_nothing_for_a_reason_of_its_own_is_left_once_another_has_its_slots() {
+    let (ill, other) = (Fake::new(), Fake::new());
+    let (at_ill, at_other) = (ill.address(), other.address());
+    let mut driven = Driven::on(&at_ill, &[]);
+    let views = AtomicUsize::new(0);
+    let (before, after) = (all_at(&[&at_ill, &at_other]), all_at(&[&at_other]));
+    ill.serve(move |words| match words {
+        ["CLUSTER", "INFO"] if views.load(Ordering::SeqCst) > 0 => Some("$18\r\ncluster_state:fail\r\n".to_owned()),
+        ["CLUSTER", "SLOTS"] => {
+            views.fetch_add(1, Ordering::SeqCst);
+            Some(before.clone())
+        }
+        ["XADD", ..] => Some("-BUSY a script runs\r\n".to_owned()),
+        _ => None,
+    });
+    other.serve(move |words| (words == ["CLUSTER", "SLOTS"]).then(|| after.clone()));
+    driven.push(&["foo"]);
+    driven.until_delivered(1);
+    driven.until_free();
 }

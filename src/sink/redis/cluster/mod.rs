@@ -179,19 +179,22 @@ impl<'a> Cluster<'a> {
         let now = Instant::now();
         for number in 0..self.nodes.len() {
             let Some(node) = self.nodes.get(number) else { break };
-            let (suspect, overdue) = match &node.state {
+            let (suspect, useless, overdue) = match &node.state {
                 State::Open(conversation) => {
-                    let suspect = conversation.silent_for(SUSPECT_AFTER).is_some_and(|time| time <= now);
-                    (suspect, conversation.overdue())
+                    let silent = conversation.silent_for(SUSPECT_AFTER).is_some_and(|time| time <= now);
+                    // Cut off from its replicas, it may be cut off from the others as well.
+                    let useless = silent || conversation.waits_again();
+                    (useless || node.blocked().is_some(), useless, conversation.overdue())
                 }
-                State::Opening(_, since) => (*since + SUSPECT_AFTER <= now, None),
-                State::Closed(_) => (!node.is_idle(), None),
+                State::Opening(_, since) => (*since + SUSPECT_AFTER <= now, false, None),
+                State::Closed(_) => (!node.is_idle(), false, None),
             };
             if suspect {
                 self.routes.set_stale();
             }
-            let replaced = suspect && node.has_steps() && !self.routes.is_owner(number);
-            let replaced = replaced.then(|| broken(&node.server.address(), "it is silent, and has no slots any more"));
+            let replaced = useless && node.has_steps() && !self.routes.is_owner(number);
+            let replaced =
+                replaced.then(|| broken(&node.server.address(), "it acknowledges nothing, and has no slots any more"));
             if let Some(failure) = overdue.or(replaced) {
                 self.lost(number, failure, receiver);
             }
