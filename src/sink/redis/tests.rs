@@ -228,3 +228,16 @@ fn a_primary_that_takes_nothing_for_a_reason_of_its_own_is_left_once_another_has
     driven.until_delivered(1);
     driven.until_free();
 }
+
+#[test]
+fn a_node_that_does_not_know_the_user_hides_no_other_node() {
+    let (strange, other) = (Fake::new(), Fake::new());
+    let (at_strange, at_other) = (strange.address(), other.address());
+    let mut driven = Driven::on(&format!("{at_strange},{at_other}"), &[("username", "app"), ("password", "p")]);
+    strange.serve(|words| (words[0] == "AUTH").then(|| "-WRONGPASS no\r\n".to_owned()));
+    let view = all_at(&[&at_other]);
+    other.serve(move |words| (words == ["CLUSTER", "SLOTS"]).then(|| view.clone()));
+    driven.push(&["foo"]);
+    driven.until_delivered(1);
+    driven.until_free();
+}

@@ -7,7 +7,7 @@
 use crate::sink::destination::Destination as _;
 use crate::sink::lanes::address::Server;
 use crate::sink::redis::info;
-use crate::sink::redis::judge::{NOT_WRITABLE, environment};
+use crate::sink::redis::judge::{NOT_PERMITTED, NOT_WRITABLE, environment};
 use crate::sink::redis::link::{Link, broken};
 use crate::sink::redis::redirect::server;
 use crate::sink::redis::resp::{Token, Tokens};
@@ -40,22 +40,21 @@ impl View {
     /// # Errors
     /// None of them says it, or one refuses the user.
     pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
-        let (mut reasons, mut cut_off) = (Vec::new(), None);
+        let (mut failures, mut cut_off) = (Vec::new(), None);
         for node in nodes {
             let asking = async { Self::of(&mut Link::open_at(settings, node).await?).await };
             match tokio::time::timeout(ASKED_WITHIN, asking).await {
                 Ok(Ok(view)) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
                 Ok(Ok(view)) => return Ok(view),
-                // Nobody else's login differs.
-                Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
-                Ok(Err(failure)) => reasons.push(failure.text),
+                // Each node has users of its own: another may know this one.
+                Ok(Err(failure)) => failures.push(failure),
                 Err(_late) => {
                     let late = format!("no answer within {} s", ASKED_WITHIN.as_secs());
-                    reasons.push(broken(&node.address(), &late).text);
+                    failures.push(broken(&node.address(), &late));
                 }
             }
         }
-        cut_off.ok_or_else(|| broken(&settings.address(), &reasons.join("; ")))
+        cut_off.ok_or_else(|| none_says(settings, failures))
     }
 
     /// What the node at the other end sees.
@@ -144,6 +143,18 @@ impl View {
     /// The failure of a record whose slot no node has.
     pub(in crate::sink::redis) fn unserved(&self, slot: u16) -> Failure {
         unserved(&self.by, slot)
+    }
+}
+
+/// Why none of the nodes says what it sees: what an operator has to fix, where there is such a thing.
+fn none_says(settings: &Settings, mut failures: Vec<Failure>) -> Failure {
+    if let Some(place) = failures.iter().position(|failure| failure.class == FailureClass::LogIn) {
+        return failures.swap_remove(place);
+    }
+    let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
+    match failures.into_iter().find(|failure| failure.reason == NOT_PERMITTED) {
+        Some(failure) => Failure { text, ..failure },
+        None => broken(&settings.address(), &text),
     }
 }
 
