@@ -22,6 +22,10 @@ const ROOM: &str = "2gb";
 /// Messages that a stream of NATS takes until it is full: more than arrive while that is being set.
 const ALMOST: u64 = 300;
 
+/// A stream is empty when nothing has come for so long; that takes no longer than this.
+const NOTHING_FOR: Duration = Duration::from_millis(200);
+const EMPTY_WITHIN: Duration = Duration::from_mins(1);
+
 /// All of them.
 #[derive(Debug)]
 pub enum Servers {
@@ -91,7 +95,15 @@ impl Servers {
                 let words: Vec<&str> = std::iter::once("UNLINK").chain(topics.iter().copied()).collect();
                 broker.resp()?.call(&words).map(drop)
             }
-            brokers::Kind::Nats => broker.jetstream(&json!(null))?.api("STREAM.PURGE.OUTBOX", &json!(null)).map(drop),
+            brokers::Kind::Nats => {
+                let mut connection = broker.jetstream(&json!(null))?;
+                // What a killed client had sent comes even then.
+                process::wait_until(EMPTY_WITHIN, "an empty stream", || {
+                    connection.api("STREAM.PURGE.OUTBOX", &json!(null))?;
+                    std::thread::sleep(NOTHING_FOR);
+                    Ok(connection.count("OUTBOX")? == 0)
+                })
+            }
             brokers::Kind::RabbitMq => broker.amqp()?.purge("OUTBOX"),
             brokers::Kind::ElasticMq => other.arrivals.remove(topics),
         }

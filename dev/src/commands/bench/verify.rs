@@ -45,7 +45,7 @@ pub(super) fn verify(ground: &Ground, topics: &[String], loaded: &Loaded, whole:
     let mut checker = Checker::new(loaded)?;
     let numbers: HashMap<&str, u64> = topics.iter().map(String::as_str).zip(0..).collect();
     let mut see = |record: Record| {
-        checker.see(numbers.get(record.topic.as_str()).copied().unwrap_or(u64::MAX), &record);
+        checker.see(numbers.get(record.topic.as_str()).copied(), &record);
     };
     if ground.kind().is_some() {
         ground.arrivals().read(topics, see)?;
@@ -63,14 +63,15 @@ impl<'a> Checker<'a> {
         Ok(Self { loaded, seen, keys: HashMap::new(), hash: 0, verdict: Verdict::default() })
     }
 
-    fn see(&mut self, topic: u64, record: &Record) {
+    /// `topic`: its number; `None`: it is none of the run's.
+    fn see(&mut self, topic: Option<u64>, record: &Record) {
         // The one that was there before: see `Ground::open`.
         if record.offset == 0 && record.value.is_none() && record.headers.is_empty() {
             return;
         }
         let row = row_of(record);
         let place = row.and_then(|row| self.seen.get_mut(usize::try_from(row).ok()?));
-        let (Some(row), Some(seen)) = (row, place) else {
+        let (Some(topic), Some(row), Some(seen)) = (topic, row, place) else {
             self.verdict.wrong += 1;
             return;
         };
@@ -147,7 +148,7 @@ mod tests {
         let loaded = loaded(4);
         let mut checker = Checker::new(&loaded).unwrap();
         for (row, partition, value) in rows {
-            checker.see(0, &record(*row, *partition, value));
+            checker.see(Some(0), &record(*row, *partition, value));
         }
         assert_eq!(checker.finish(), expected);
     }
@@ -163,7 +164,18 @@ mod tests {
         let mut checker = Checker::new(&loaded).unwrap();
         let empty = |offset| Record { offset, key: None, value: None, headers: Vec::new(), ..record(0, 0, "0") };
         for record in [empty(0), record(0, 0, "0"), empty(2)] {
-            checker.see(0, &record);
+            checker.see(Some(0), &record);
+        }
+        assert_eq!(checker.finish(), Verdict { wrong: 1, ..Verdict::default() });
+    }
+
+    #[test]
+    fn a_record_in_another_runs_topic_is_wrong_and_no_row() {
+        let loaded = loaded(2);
+        let mut checker = Checker::new(&loaded).unwrap();
+        checker.see(None, &record(1, 0, "1"));
+        for row in [0, 1] {
+            checker.see(Some(0), &record(row, 0, &row.to_string()));
         }
         assert_eq!(checker.finish(), Verdict { wrong: 1, ..Verdict::default() });
     }
@@ -187,7 +199,7 @@ mod tests {
         let mut checker = Checker::new(&loaded).unwrap();
         let plain = record(0, 0, "0");
         let headers = vec![("id".to_owned(), Some(format!("\"{:032x}\"", 0).into_bytes()))];
-        checker.see(0, &Record { key: Some(b"\"order-0\"".to_vec()), headers, ..plain });
+        checker.see(Some(0), &Record { key: Some(b"\"order-0\"".to_vec()), headers, ..plain });
         assert_eq!(checker.finish(), Verdict::default());
     }
 
