@@ -8,7 +8,7 @@ use crate::sink::{Content, Enqueue, Origin, Record, Report, Rows, Sink, Tag, Tok
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A deadline that only a failure reaches.
@@ -143,14 +143,41 @@ impl Driven {
 fn once_replicas_that_were_missing_have_everything_nothing_is_waited_for() {
     let server = Fake::new();
     let mut driven = Driven::on(&server.address(), &[("wait", "1,10")]);
-    let waits = AtomicUsize::new(0);
+    let are_back = Arc::new(AtomicBool::new(false));
+    let replicas = Arc::clone(&are_back);
     server.serve(move |words| match words {
         ["INFO"] => Some("$19\r\nredis_version:7.2.4\r\n".to_owned()),
-        ["WAIT", ..] => Some(format!(":{}\r\n", u32::from(waits.fetch_add(1, Ordering::SeqCst) >= 20))),
+        ["WAIT", ..] => {
+            std::thread::sleep(Duration::from_millis(10));
+            Some(format!(":{}\r\n", u32::from(replicas.load(Ordering::SeqCst))))
+        }
         _ => None,
     });
     driven.push(&["foo"]);
     driven.until("the replica is waited for", |driven| driven.sink.blocked().is_some());
+    are_back.store(true, Ordering::SeqCst);
+    driven.until_delivered(1);
+    driven.until_free();
+}
+
+#[test]
+fn a_node_whose_slots_went_elsewhere_holds_up_nothing_whatever_it_said_last() {
+    let (full, other) = (Fake::new(), Fake::new());
+    let (at_full, at_other) = (full.address(), other.address());
+    let mut driven = Driven::on(&format!("{at_full},{at_other}"), &[]);
+    let asked = AtomicUsize::new(0);
+    // The one that is full keeps others.
+    let before = all_at(&[&at_full, &at_other]);
+    let after = slots(&[(0, 9999, &at_full), (10_000, 16_383, &at_other)]);
+    full.serve(move |words| match words {
+        ["CLUSTER", "SLOTS"] => Some(before.clone()),
+        ["XADD", ..] if asked.fetch_add(1, Ordering::SeqCst) < 2 => Some("-OOM no\r\n".to_owned()),
+        ["XADD", ..] => Some(format!("-MOVED 12182 {at_other}\r\n")),
+        _ => None,
+    });
+    other.serve(move |words| (words == ["CLUSTER", "SLOTS"]).then(|| after.clone()));
+    driven.push(&["foo"]);
+    driven.until("room is waited for", |driven| driven.sink.blocked().is_some());
     driven.until_delivered(1);
     driven.until_free();
 }

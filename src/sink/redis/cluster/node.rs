@@ -179,8 +179,9 @@ impl<'a> Node<'a> {
     /// What its records wait for.
     pub(super) fn blocked(&self) -> Option<&Failure> {
         match &self.state {
+            // What it said last, it said of records that are elsewhere now.
+            _ if self.is_idle() => None,
             State::Open(conversation) => conversation.blocked(),
-            State::Closed(_) | State::Opening(..) if self.pending.is_empty() => None,
             State::Closed(_) | State::Opening(..) => self.failure.as_ref(),
         }
     }
