@@ -3,8 +3,10 @@
 use super::cluster::slots;
 use super::resp::{Token, Tokens, length};
 use super::settings::Settings;
+use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::tests::read_in_test;
 use crate::sink::{Content, Enqueue, Origin, Record, Report, Rows, Sink, Tag, Token as ReportToken};
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -267,4 +269,43 @@ fn a_node_that_does_not_know_the_user_hides_no_other_node() {
     driven.push(&["foo"]);
     driven.until_delivered(1);
     driven.until_free();
+}
+
+#[test]
+fn check_names_the_rights_that_are_missing_and_replicas_that_could_not_take_over() {
+    let (primary, replica) = (Fake::new(), Fake::new());
+    let (at_primary, at_replica) = (primary.address(), replica.address());
+    let topics = BTreeSet::new();
+    let wanted = Wanted {
+        client: "walrelay",
+        topics: &topics,
+        topics_begin: "",
+        dead_letters: None,
+        largest_bytes: 0,
+        without_key: false,
+        exactly_once: None,
+    };
+    let found = |address: &str| {
+        let login = [("username", "app"), ("password", "p")];
+        let settings = read_in_test("redis", address, &login, |asked| Settings::read(asked)).unwrap();
+        settings.check(&wanted).into_iter().map(|found| format!("{found:?}")).collect::<String>()
+    };
+    let silent = Fake::new();
+    let at_silent = silent.address();
+    silent.serve(|words| (words[0] == "CLUSTER").then(|| "-NOPERM no\r\n".to_owned()));
+    for address in [at_silent.clone(), format!("{at_silent},{at_silent}")] {
+        let found = found(&address);
+        assert!(found.contains("ACL SETUSER app +info +cluster|slots +cluster|info"), "{found}");
+    }
+    let view = all_at(&[&at_primary, &at_replica]);
+    primary.serve(move |words| match words {
+        ["CLUSTER", "SLOTS"] => Some(view.clone()),
+        ["ASKING"] => Some("-NOPERM no asking\r\n".to_owned()),
+        _ => None,
+    });
+    replica.serve(|words| (words[0] == "AUTH").then(|| "-WRONGPASS no\r\n".to_owned()));
+    let found = found(&at_primary);
+    for text in ["NOPERM no asking", "ACL SETUSER app +asking", &format!("Redis at {at_replica}: WRONGPASS no")] {
+        assert!(found.contains(text), "{text}: {found}");
+    }
 }

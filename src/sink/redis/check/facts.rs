@@ -19,6 +19,8 @@ pub(super) struct Facts {
     pub(super) nodes: Vec<Node>,
     /// Why a primary of the cluster does not.
     pub(super) silent: Vec<Failure>,
+    /// Why a replica of the cluster could not serve us as a primary.
+    pub(super) unready: Vec<Failure>,
     /// `None`: it is one server.
     pub(super) cluster: Option<View>,
     pub(super) streams: Vec<Stream>,
@@ -32,6 +34,8 @@ pub(super) struct Node {
     pub(super) info: Vec<u8>,
     /// `appendfsync`, where it may be asked for.
     pub(super) sync: Option<String>,
+    /// Of a cluster's node: why ASKING is refused.
+    pub(super) may_not_ask: Option<String>,
 }
 
 /// What stands under a stream's name.
@@ -62,6 +66,9 @@ pub(super) async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item 
                     Err(failure) => facts.silent.push(failure),
                 }
             }
+            for server in &view.replicas {
+                facts.unready.extend(Link::open_at(settings, server).await.err());
+            }
             facts.cluster = Some(view);
         }
     }
@@ -80,13 +87,20 @@ pub(super) async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item 
 
 async fn reach(settings: &Settings, server: &Server) -> Result<(Node, Link), Failure> {
     let mut link = Link::open_at(settings, server).await?;
-    Ok((node(&mut link).await?, link))
+    // It concerns the next command alone, which is about no key.
+    let asking = link.ask(&[b"ASKING"]).await?;
+    let may_not_ask = match Tokens::of(&asking).next() {
+        Some(Token::Error(error)) => Some(String::from_utf8_lossy(error).into_owned()),
+        Some(_) | None => None,
+    };
+    let node = Node { may_not_ask, ..node(&mut link).await? };
+    Ok((node, link))
 }
 
 async fn node(link: &mut Link) -> Result<Node, Failure> {
     let info = link.ask(&[b"INFO"]).await?;
     let sync = link.ask(&[b"CONFIG", b"GET", b"appendfsync"]).await?;
-    Ok(Node { address: link.address().to_owned(), info, sync: second_text(&sync) })
+    Ok(Node { address: link.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
 }
 
 /// The second string of an array.

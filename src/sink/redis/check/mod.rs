@@ -8,6 +8,7 @@ mod facts;
 use super::cluster::View;
 use super::destination::KIND;
 use super::info;
+use super::judge::NOT_PERMITTED;
 use super::settings::{Place, Sentinels, Settings};
 use crate::finding::{Finding, Side};
 use crate::sink::destination::Wanted;
@@ -24,6 +25,11 @@ const ELSEWHERE: &str = "--to redis://HOST:PORT with the server's address; redis
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts),
+        Err(failure) if failure.reason == NOT_PERMITTED => vec![
+            SIDE.fail("connection", failure.text)
+                .why("the user may not ask which nodes have the streams")
+                .fix(format!("ACL SETUSER {} +info +cluster|slots +cluster|info, on each node", user(settings))),
+        ],
         Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
 }
@@ -42,8 +48,17 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
     found
 }
 
+fn user(settings: &Settings) -> &str {
+    settings.user.as_deref().unwrap_or("default")
+}
+
 fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
     let mut found = vec![connection(node)];
+    found.extend(node.may_not_ask.iter().map(|refused| {
+        SIDE.fail("asking", refused.clone())
+            .why("while a slot moves to this node, streams that are there already take no records")
+            .fix(format!("ACL SETUSER {} +asking", user(settings)))
+    }));
     if info::field(&node.info, "role") == Some("slave") {
         found.push(
             SIDE.fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"),
@@ -62,6 +77,11 @@ fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
         SIDE.fail("connection", failure.text.clone())
             .why("the cluster names this primary: records for its streams cannot be delivered")
             .fix("start the node, or let this machine reach it at the address that it announces (cluster-announce-ip)")
+    }));
+    found.extend(facts.unready.iter().map(|failure| {
+        SIDE.warn("failover", failure.text.clone())
+            .why("once this replica takes over from its primary, records for its streams cannot be delivered")
+            .fix("start it, let this machine reach it at the address that it announces, and give it the same users")
     }));
     let mut common: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in &facts.nodes {
@@ -82,7 +102,15 @@ fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
 /// Whether the cluster serves all slots.
 fn state(view: &View) -> Finding {
     let primaries = view.primaries.len();
-    let uncovered = view.uncovered();
+    let (uncovered, nameless) = (view.uncovered(), view.nameless());
+    if !nameless.is_empty() {
+        return SIDE
+            .fail("cluster", format!("the nodes that have the slots {} announce no address", nameless.join(", ")))
+            .why("records for streams in these slots cannot be delivered")
+            .fix(
+                "CONFIG SET cluster-announce-hostname NAME there, or cluster-preferred-endpoint-type ip on each node",
+            );
+    }
     if !uncovered.is_empty() {
         return SIDE
             .fail("cluster", format!("no node of the cluster has the slots {}", uncovered.join(", ")))
@@ -174,7 +202,7 @@ fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
 fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     let Stream { name, kind, refused } = stream;
     if let Some(refused) = refused {
-        let user = settings.user.as_deref().unwrap_or("default");
+        let user = user(settings);
         let script = if settings.adding.dedupe.is_some() { " +eval +set +del ~walrelay:seen:*" } else { "" };
         return SIDE
             .fail("stream", format!("stream {name}: {refused}"))
@@ -213,7 +241,7 @@ mod tests {
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<Stream>) -> Vec<(Level, String)> {
         let info = format!("${}\r\n{info}\r\n", info.len()).into_bytes();
-        let node = Node { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()) };
+        let node = Node { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
         let facts = Facts { nodes: vec![node], streams, ..Facts::default() };
         let found = findings(&settings(properties), &facts);
         found.into_iter().map(|found| (found.level, found.finding)).collect()
@@ -272,6 +300,7 @@ mod tests {
             address: (*address).to_owned(),
             info: format!("${}\r\n{info}\r\n", info.len()).into_bytes(),
             sync: Some("always".to_owned()),
+            may_not_ask: None,
         };
         let facts = Facts { nodes: nodes.iter().map(node).collect(), cluster: Some(view), ..Facts::default() };
         let found = findings(&settings(properties), &facts);
@@ -305,6 +334,8 @@ mod tests {
         down.state = Some("fail".to_owned());
         let found = in_cluster(&[], down, &[]);
         assert_eq!(found, [(Level::Fail, "cluster_state is fail, as seed:1 sees it".to_owned())]);
+        let found = in_cluster(&[], view(&[(0, 16382, "a:1"), (16383, 16383, "?:2")]), &[]);
+        assert_eq!(found, [(Level::Fail, "the nodes that have the slots 16383 announce no address".to_owned())]);
         let found = in_cluster(&[], view(&[(0, 9, "a:1"), (11, 99, "a:1")]), &[]);
         assert_eq!(found, [(Level::Fail, "no node of the cluster has the slots 10, 100-16383".to_owned())]);
     }

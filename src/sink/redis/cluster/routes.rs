@@ -11,7 +11,7 @@
 //! still, and the entry would create it a second time on the node that the slot moves to.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
-use super::view::{View, unserved};
+use super::view::View;
 use crate::sink::Failure;
 use crate::sink::lanes::Outcome;
 use crate::sink::lanes::address::Server;
@@ -47,8 +47,8 @@ pub(super) struct Routes {
     asks: HashMap<String, u16>,
     /// Redirects in a row.
     redirects: HashMap<String, u32>,
-    /// Who has said what is known.
-    by: String,
+    /// What was said last.
+    view: View,
     /// That may be old.
     stale: bool,
     /// Who knows better, where somebody was named.
@@ -62,7 +62,7 @@ impl Routes {
             owners: view.owners(),
             asks: HashMap::new(),
             redirects: HashMap::new(),
-            by: view.by.clone(),
+            view: view.clone(),
             stale: false,
             knows: None,
         }
@@ -92,7 +92,7 @@ impl Routes {
 
     /// What records for this slot wait for, which no node has.
     pub(super) fn unserved(&self, slot: u16) -> Failure {
-        unserved(&self.by, slot)
+        self.view.unserved(slot)
     }
 
     /// Whether the node has slots.
@@ -130,7 +130,7 @@ impl Routes {
     /// Takes over a view. Nodes that it does not name stay known where `keeps` says so, by their number. The new number of each node, by
     /// its old one; `None`: nothing has changed.
     pub(super) fn apply(&mut self, view: &View, keeps: impl Fn(usize) -> bool) -> Option<Vec<Option<usize>>> {
-        self.by.clone_from(&view.by);
+        self.view.clone_from(view);
         let owners = view.owners();
         let old = self.owners.iter().map(|owner| self.servers.get(usize::from(*owner)));
         let new = owners.iter().map(|owner| view.primaries.get(usize::from(*owner)));

@@ -31,6 +31,8 @@ pub(in crate::sink::redis) struct View {
     pub(in crate::sink::redis) primaries: Vec<Server>,
     /// Slots, and the number of their primary.
     ranges: Vec<(RangeInclusive<u16>, usize)>,
+    /// Slots whose primary announces no address.
+    nameless: Vec<RangeInclusive<u16>>,
     pub(in crate::sink::redis) replicas: Vec<Server>,
 }
 
@@ -69,8 +71,14 @@ impl View {
     }
 
     fn of_reply(by: &str, host: &str, state: Option<String>, reply: &[u8]) -> Result<Self, Failure> {
-        let mut view =
-            Self { by: by.to_owned(), state, primaries: Vec::new(), ranges: Vec::new(), replicas: Vec::new() };
+        let mut view = Self {
+            by: by.to_owned(),
+            state,
+            primaries: Vec::new(),
+            ranges: Vec::new(),
+            nameless: Vec::new(),
+            replicas: Vec::new(),
+        };
         let mut tokens = Tokens::of(reply);
         let ranges = match tokens.next() {
             Some(Token::Array(ranges)) => ranges,
@@ -95,8 +103,12 @@ impl View {
         let range = slot()?..=slot()?;
         for number in 0..items.checked_sub(2)? {
             let (named, port) = node(tokens)?;
-            // A node whose address nobody knows has slots all the same.
-            let Some(server) = server(named, port, host) else { continue };
+            let Some(server) = server(named, port, host) else {
+                if number == 0 {
+                    self.nameless.push(range.clone());
+                }
+                continue;
+            };
             if number > 0 {
                 push(&mut self.replicas, server);
                 continue;
@@ -126,23 +138,30 @@ impl View {
     /// Slots that no node has, as ranges.
     pub(in crate::sink::redis) fn uncovered(&self) -> Vec<String> {
         let owners = self.owners();
-        let mut slots = owners.iter().enumerate().filter(|(_, owner)| **owner == u16::MAX).map(|(slot, _)| slot);
-        let mut ranges: Vec<(usize, usize)> = Vec::new();
-        for slot in slots.by_ref() {
+        let slots = (0..).zip(owners).filter(|(slot, owner)| *owner == u16::MAX && !is_in(&self.nameless, *slot));
+        let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+        for (slot, _) in slots {
             match ranges.last_mut() {
-                Some((_, last)) if *last + 1 == slot => *last = slot,
-                Some(_) | None => ranges.push((slot, slot)),
+                Some(range) if *range.end() + 1 == slot => *range = *range.start()..=slot,
+                Some(_) | None => ranges.push(slot..=slot),
             }
         }
-        let shown = |(first, last): &(usize, usize)| {
-            if first == last { first.to_string() } else { format!("{first}-{last}") }
-        };
-        ranges.iter().map(shown).collect()
+        shown(&ranges)
     }
 
-    /// The failure of a record whose slot no node has.
+    /// Slots whose node announces no address, as ranges.
+    pub(in crate::sink::redis) fn nameless(&self) -> Vec<String> {
+        shown(&self.nameless)
+    }
+
+    /// The failure of a record whose slot no node has that can be reached.
     pub(in crate::sink::redis) fn unserved(&self, slot: u16) -> Failure {
-        unserved(&self.by, slot)
+        let text = if is_in(&self.nameless, slot) {
+            format!("Redis at {}: the node that has slot {slot} announces no address", self.by)
+        } else {
+            format!("Redis at {}: no node of the cluster has slot {slot}", self.by)
+        };
+        Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }
     }
 }
 
@@ -158,10 +177,16 @@ fn none_says(settings: &Settings, mut failures: Vec<Failure>) -> Failure {
     }
 }
 
-/// The failure of a record whose slot no node has, as the node at `by` sees it.
-pub(super) fn unserved(by: &str, slot: u16) -> Failure {
-    let text = format!("Redis at {by}: no node of the cluster has slot {slot}");
-    Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }
+fn is_in(ranges: &[RangeInclusive<u16>], slot: u16) -> bool {
+    ranges.iter().any(|range| range.contains(&slot))
+}
+
+fn shown(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
+    let one = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    ranges.iter().map(one).collect()
 }
 
 /// One node: its host, its port, and more. `None`: it is none.
@@ -238,7 +263,10 @@ pub(super) mod tests {
         let view = view(&[(0, 1, ":7"), (2, 3, "null:8"), (4, 5, "?:9 e:1")]);
         let addresses: Vec<String> = view.primaries.iter().map(Server::address).collect();
         assert_eq!(addresses, ["seed:7", "seed:8"]);
-        assert_eq!((view.owner(4), view.uncovered()), (None, vec!["4-16383".to_owned()]));
+        assert_eq!((view.owner(4), view.uncovered()), (None, vec!["6-16383".to_owned()]));
+        assert_eq!(view.nameless(), ["4-5"]);
+        assert!(view.unserved(5).text.contains("slot 5 announces no address"));
+        assert!(view.unserved(6).text.contains("no node of the cluster has slot 6"));
     }
 
     #[test]
