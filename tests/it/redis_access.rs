@@ -18,15 +18,16 @@ use walrelay_dev::secure::{Authority, Issued};
 use crate::elsewhere::{self, insert, lane};
 use crate::lane::{LONG, Lane, wait_log};
 
-/// TLS on a free loopback port before a server that does none, as Valkey's program here; clients need a certificate. It ends when dropped.
-struct TlsFront {
-    port: u16,
+/// TLS on a free port of all loopback addresses before a server that does none, as Valkey's program here; clients need a certificate. It ends
+/// when dropped.
+pub(crate) struct TlsFront {
+    pub(crate) port: u16,
     _ends: oneshot::Sender<()>,
 }
 
 impl TlsFront {
-    fn before(server: u16, authority: &Authority, own: &Issued) -> Self {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    pub(crate) fn before(server: u16, authority: &Authority, own: &Issued) -> Self {
+        let listener = std::net::TcpListener::bind(("0.0.0.0", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let acceptor = TlsAcceptor::from(Arc::new(configuration(authority, own)));

@@ -9,10 +9,11 @@ use postgres::Client;
 use walrelay_dev::brokers::{Cluster, Reply};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay;
+use walrelay_dev::secure::Authority;
 
 use crate::elsewhere::{self, lane};
-use crate::lane::{LONG, Lane, binary};
-use crate::redis_access::rules_of_the_manual;
+use crate::lane::{LONG, Lane, binary, wait_log};
+use crate::redis_access::{TlsFront, rules_of_the_manual};
 
 /// Three primaries for all tests that stop none of them; streams of their own names.
 fn shared() -> &'static Cluster {
@@ -263,5 +264,67 @@ fn nodes_that_are_down_and_slots_that_nobody_has_are_waited_for() {
     lane.wait_confirmed();
     for (route, last) in [(&first, 60), (&second, 40)] {
         elsewhere::assert_complete(&ids(&cluster, &lane.topic(route)), last);
+    }
+}
+
+/// The node announces itself so, and all nodes know it.
+fn announce(cluster: &Cluster, node: usize, host: &str, port: u16) {
+    for (name, value) in [("cluster-announce-hostname", host), ("cluster-announce-port", &port.to_string())] {
+        let set = cluster.call(node, &["CONFIG", "SET", name, value]).unwrap();
+        assert_eq!(set, Reply::Text("OK".to_owned()), "{name}");
+    }
+    let is_named = |range: &Reply| {
+        let primary = range.items()[2].items();
+        primary[0].text() == host && primary[1].integer() == Some(port.into())
+    };
+    let all_know =
+        || Ok((0..3).all(|other| cluster.call(other, &["CLUSTER", "SLOTS"]).unwrap().items().iter().any(is_named)));
+    wait_until(LONG, &format!("all to know {host}:{port}"), all_know).unwrap();
+}
+
+#[test]
+fn with_tls_the_certificate_of_each_node_is_for_the_host_that_it_announces() {
+    let (lane, cluster) = (lane(), Cluster::start(3, 0, &["cluster-preferred-endpoint-type hostname"]).unwrap());
+    lane.sql(SAME_IDS);
+    let routes = [0, 1, 2].map(|node| route_on(&cluster, &lane, node));
+    let (authority, folder) = (Authority::new("right").unwrap(), tempfile::tempdir().unwrap());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority.pem()).unwrap();
+    authority.issue("walrelay", &[]).unwrap().write(folder.path(), "client").unwrap();
+    let hosts = ["localhost", "127.0.0.2", "127.0.0.3"];
+    let front = |node: usize| {
+        let own = authority.issue("node", &[hosts[node]]).unwrap();
+        TlsFront::before(cluster.nodes[node].port(), &authority, &own)
+    };
+    let fronts = [0, 1, 2].map(front);
+    for node in 0..3 {
+        announce(&cluster, node, hosts[node], fronts[node].port);
+    }
+    let to = format!("rediss://localhost:{}", fronts[0].port);
+    let files = [("ca", "ca.pem"), ("certificate", "client.crt"), ("key", "client.key")];
+    let properties = files.map(|(name, of)| format!("tls.{name}={}", file(of)));
+    let more: Vec<&str> = properties.iter().flat_map(|property| ["-X", property]).collect();
+    let mut writer = lane.connect();
+    let mut relay = elsewhere::start(&lane, &to, &more);
+    routes.iter().for_each(|route| insert(&mut writer, route, 1, 20));
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let found = elsewhere::check(&lane, &to, &more);
+    assert!(found.contains("a cluster of 3 primaries"), "{found}");
+
+    // Another node's name.
+    announce(&cluster, 2, hosts[1], fronts[2].port);
+    let relay = elsewhere::start(&lane, &to, &more);
+    routes.iter().rev().for_each(|route| insert(&mut writer, route, 21, 40));
+    wait_log(&relay, "not valid for name");
+    wait_for(&cluster, 0, &lane.topic(&routes[0]), 40);
+    wait_for(&cluster, 1, &lane.topic(&routes[1]), 40);
+    assert_eq!(ids(&cluster, &lane.topic(&routes[2])).len(), 20);
+    let found = elsewhere::check(&lane, &to, &more);
+    assert!(found.contains("not valid for name") && found.contains("cluster-announce-ip"), "{found}");
+    announce(&cluster, 2, hosts[2], fronts[2].port);
+    lane.wait_confirmed();
+    for route in &routes {
+        assert_eq!(elsewhere::assert_complete(&ids(&cluster, &lane.topic(route)), 40), 0, "{route}");
     }
 }
