@@ -309,3 +309,20 @@ fn check_names_the_rights_that_are_missing_and_replicas_that_could_not_take_over
         assert!(found.contains(text), "{text}: {found}");
     }
 }
+
+#[test]
+fn a_cluster_that_is_far_away_is_found() {
+    let nodes = [Fake::new(), Fake::new()];
+    let addresses = nodes.each_ref().map(Fake::address);
+    let mut driven = Driven::on(&addresses.join(","), &[]);
+    let view = all_at(&[&addresses[0]]);
+    for node in nodes {
+        let view = view.clone();
+        node.serve(move |words| {
+            std::thread::sleep(Duration::from_millis(750));
+            (words == ["CLUSTER", "SLOTS"]).then(|| view.clone())
+        });
+    }
+    driven.push(&["foo"]);
+    driven.until_delivered(1);
+}

@@ -14,11 +14,17 @@ use crate::sink::redis::resp::{Token, Tokens};
 use crate::sink::redis::settings::Settings;
 use crate::sink::redis::slot::SLOTS;
 use crate::sink::{Failure, FailureClass};
+use std::future::poll_fn;
 use std::ops::RangeInclusive;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-/// How long one node may take: another knows as well.
-const ASKED_WITHIN: Duration = Duration::from_secs(2);
+/// How long one node may take until another is asked as well, which may be faster.
+const ASKED_BESIDE_AFTER: Duration = Duration::from_secs(2);
+
+/// How long one node may take in all: as many round trips as it takes to connect, log in and ask, to a node that is far away.
+const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What one node sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,23 +43,28 @@ pub(in crate::sink::redis) struct View {
 }
 
 impl View {
-    /// What the first of these nodes sees that is not cut off from the others; where there is none, what one sees that is.
+    /// What the first of these nodes sees that is not cut off from the others; where there is none, what one sees that is. They are asked in
+    /// their order: the next one where one has failed, and beside one that has not answered for a while.
     ///
     /// # Errors
-    /// None of them says it, or one refuses the user.
+    /// None of them says it.
     pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
-        let (mut failures, mut cut_off) = (Vec::new(), None);
-        for node in nodes {
-            let asking = async { Self::of(&mut Link::open_at(settings, node).await?).await };
-            match tokio::time::timeout(ASKED_WITHIN, asking).await {
+        let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, Vec::new());
+        let mut left = nodes.iter();
+        loop {
+            asked.extend(left.next().map(|node| Box::pin(ask(settings, node))));
+            if asked.is_empty() {
+                break;
+            }
+            let answered = tokio::time::timeout(ASKED_BESIDE_AFTER, first_of(&mut asked)).await;
+            match answered {
                 Ok(Ok(view)) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
                 Ok(Ok(view)) => return Ok(view),
                 // Each node has users of its own: another may know this one.
                 Ok(Err(failure)) => failures.push(failure),
-                Err(_late) => {
-                    let late = format!("no answer within {} s", ASKED_WITHIN.as_secs());
-                    failures.push(broken(&node.address(), &late));
-                }
+                // Whoever answers later is asked again.
+                Err(_late) if left.len() == 0 && cut_off.is_some() => break,
+                Err(_late) => {}
             }
         }
         cut_off.ok_or_else(|| none_says(settings, failures))
@@ -163,6 +174,29 @@ impl View {
         };
         Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }
     }
+}
+
+/// What one node sees.
+async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
+    let asking = async { View::of(&mut Link::open_at(settings, node).await?).await };
+    let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
+    tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
+}
+
+/// The result of the one that is ready first, which is taken out.
+async fn first_of<F: Future + Unpin>(all: &mut Vec<F>) -> F::Output {
+    poll_fn(|context| {
+        for number in 0..all.len() {
+            if let Some(one) = all.get_mut(number)
+                && let Poll::Ready(result) = Pin::new(one).poll(context)
+            {
+                drop(all.swap_remove(number));
+                return Poll::Ready(result);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Why none of the nodes says what it sees: what an operator has to fix, where there is such a thing.
