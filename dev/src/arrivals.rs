@@ -6,6 +6,7 @@
 //! RabbitMQ gives each message of a queue away once. So the messages are in two queues: a stream, which can be read again and again,
 //! is followed; the quorum queue, which users have, is read in the end.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -60,6 +61,8 @@ pub enum Arrivals {
         /// The queue that is followed, where it is a queue.
         followed: &'static str,
     },
+    /// Nodes of a cluster of Redis, by their ports on 127.0.0.1.
+    Nodes(Vec<u16>),
     /// Queues of SQS' protocol.
     Queues(Arc<Drained>),
 }
@@ -129,7 +132,7 @@ impl Arrivals {
         match self {
             // Queues have no dots in their names, but for what makes them one of those that keep an order.
             Self::Queues(_) => format!("{}-{route}.fifo", prefix.replace('.', "-")),
-            Self::Kafka(_) | Self::Other { .. } => format!("{prefix}.{route}"),
+            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => format!("{prefix}.{route}"),
         }
     }
 
@@ -140,7 +143,7 @@ impl Arrivals {
     pub fn create(&self, topics: &[&str]) -> Result<()> {
         match self {
             Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.create(queue)),
-            Self::Kafka(_) | Self::Other { .. } => Ok(()),
+            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => Ok(()),
         }
     }
 
@@ -151,7 +154,7 @@ impl Arrivals {
     pub fn remove(&self, topics: &[&str]) -> Result<()> {
         match self {
             Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.delete(queue)),
-            Self::Kafka(_) | Self::Other { .. } => Ok(()),
+            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => Ok(()),
         }
     }
 
@@ -166,6 +169,7 @@ impl Arrivals {
                 Box::new(Follower::from_beginning(config, &names)?)
             }
             Self::Other { kind, port, followed } => other_follower(*kind, *port, followed, topics),
+            Self::Nodes(ports) => Box::new(Reader::new(Spread::new(ports, topics))),
             Self::Queues(drained) => drained::follow(drained, topics),
         })
     }
@@ -183,6 +187,7 @@ impl Arrivals {
             Self::Other { kind, port, followed } => {
                 Box::new(Asking { kind: *kind, port: *port, queue: followed, topics: topics.to_vec() })
             }
+            Self::Nodes(ports) => Box::new(Spread::new(ports, topics)),
             Self::Queues(drained) => drained::gauge(drained, topics),
         })
     }
@@ -201,7 +206,7 @@ impl Arrivals {
                 let mut gauge = Asking { kind: *kind, port: *port, queue: STREAM, topics: topics.to_vec() };
                 (other_follower(*kind, *port, STREAM, topics), gauge.ends()?)
             }
-            Self::Queues(drained) => (drained::follow(drained, topics), drained::gauge(drained, topics).ends()?),
+            Self::Nodes(_) | Self::Queues(_) => (self.follow(topics)?, self.gauge(topics)?.ends()?),
         };
         ends.retain(|_, end| *end > 0);
         let mut heard = Instant::now();
@@ -336,27 +341,105 @@ impl Source for Streams {
         words.extend(self.each.iter().map(|(stream, ..)| stream.as_str()));
         words.extend(self.each.iter().map(|(_, behind, _)| behind.as_str()));
         let reply = connection.call(&words)?;
-        if let Reply::Error(text) = reply {
-            bail!("Redis: {text}");
+        entries(&reply, &mut self.each)
+    }
+
+    fn disconnect(&mut self) {
+        self.connection = None;
+    }
+}
+
+/// What XREAD replies, and where it ends.
+fn entries(reply: &Reply, each: &mut [(String, String, i64)]) -> Result<Vec<Record>> {
+    if let Reply::Error(text) = reply {
+        bail!("Redis: {text}");
+    }
+    let mut records = Vec::new();
+    for one in reply.items() {
+        let [name, entries] = one.items() else { bail!("an answer that is none") };
+        let name = name.text();
+        let stream = each.iter_mut().find(|(stream, ..)| *stream == name);
+        let (_, behind, count) = stream.with_context(|| format!("nobody asked for {name}"))?;
+        for entry in entries.items() {
+            let [id, fields] = entry.items() else { bail!("{name}: an entry that is none") };
+            *behind = id.text();
+            records.push(of_redis(&name, &id.text(), *count, fields));
+            *count += 1;
         }
-        let mut records = Vec::new();
-        for one in reply.items() {
-            let [name, entries] = one.items() else { bail!("an answer that is none") };
-            let name = name.text();
-            let stream = self.each.iter_mut().find(|(stream, ..)| *stream == name);
-            let (_, behind, count) = stream.with_context(|| format!("nobody asked for {name}"))?;
-            for entry in entries.items() {
-                let [id, fields] = entry.items() else { bail!("{name}: an entry that is none") };
-                *behind = id.text();
-                records.push(of_redis(&name, &id.text(), *count, fields));
-                *count += 1;
+    }
+    Ok(records)
+}
+
+/// Streams of Redis on the nodes of a cluster, each asked for at the node that has it.
+struct Spread {
+    ports: Vec<u16>,
+    /// As of [`Streams`].
+    each: Vec<(String, String, i64)>,
+    /// By the streams.
+    homes: HashMap<String, u16>,
+    connections: HashMap<u16, RespConnection>,
+}
+
+impl Spread {
+    fn new(ports: &[u16], topics: &[String]) -> Self {
+        let each = topics.iter().map(|topic| (topic.clone(), "0-0".to_owned(), 0)).collect();
+        Self { ports: ports.to_owned(), each, homes: HashMap::new(), connections: HashMap::new() }
+    }
+
+    /// A command's reply by the node that has the stream.
+    fn call(&mut self, stream: &str, words: &[&str]) -> Result<Reply> {
+        let mut port = self.homes.get(stream).or(self.ports.first()).copied().context("no node")?;
+        for _ in 0..=self.ports.len() {
+            let connection = match self.connections.entry(port) {
+                Entry::Occupied(connection) => connection.into_mut(),
+                Entry::Vacant(none) => none.insert(RespConnection::open(port)?),
+            };
+            match connection.call(words)? {
+                // MOVED, the slot, the node's address.
+                Reply::Error(text) if text.starts_with("MOVED ") => {
+                    port = text.rsplit(':').next().unwrap_or_default().parse().with_context(|| text.clone())?;
+                    self.homes.insert(stream.to_owned(), port);
+                }
+                reply => return Ok(reply),
             }
+        }
+        bail!("nodes name one another for {stream}")
+    }
+
+    fn lengths(&mut self) -> Result<Ends> {
+        let streams: Vec<String> = self.each.iter().map(|(stream, ..)| stream.clone()).collect();
+        let mut ends = Ends::new();
+        for stream in streams {
+            let length = self.call(&stream, &["XLEN", &stream])?.integer().context("a stream without a length")?;
+            ends.insert((stream, 0), length);
+        }
+        Ok(ends)
+    }
+}
+
+impl Source for Spread {
+    fn read(&mut self, _limit: Duration) -> Result<Vec<Record>> {
+        let asked: Vec<_> = self.each.iter().map(|(stream, behind, _)| (stream.clone(), behind.clone())).collect();
+        let mut records = Vec::new();
+        for (stream, behind) in asked {
+            let reply = self.call(&stream, &["XREAD", "COUNT", AT_ONCE, "STREAMS", &stream, &behind])?;
+            records.append(&mut entries(&reply, &mut self.each)?);
         }
         Ok(records)
     }
 
     fn disconnect(&mut self) {
-        self.connection = None;
+        self.connections.clear();
+    }
+}
+
+impl Gauge for Spread {
+    fn ends(&mut self) -> Result<Ends> {
+        self.lengths()
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        Ok(u64::try_from(self.lengths()?.values().sum::<i64>())?)
     }
 }
 

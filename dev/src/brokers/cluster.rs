@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Broker, Kind, Reply};
-use crate::process::wait_until;
+use crate::process::{self, wait_until};
 use crate::run_dir;
 
 /// How many slots a cluster has.
@@ -118,6 +118,30 @@ impl Cluster {
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis://{}", nodes.join(","))
+    }
+
+    /// The nodes' ports on 127.0.0.1.
+    pub fn ports(&self) -> Vec<u16> {
+        self.nodes.iter().map(Broker::port).collect()
+    }
+
+    /// CPU time of all nodes.
+    ///
+    /// # Errors
+    /// One does not run.
+    pub fn cpu(&self) -> Result<Duration> {
+        self.nodes.iter().filter_map(Broker::server_pid).map(process::cpu_time).sum()
+    }
+
+    /// Tells each node something.
+    ///
+    /// # Errors
+    /// One does not answer, or refuses.
+    pub fn everywhere(&self, words: &[&str]) -> Result<()> {
+        (0..self.nodes.len()).try_for_each(|number| match self.call(number, words)? {
+            Reply::Error(error) => bail!("{words:?}: {error}"),
+            Reply::Text(_) | Reply::Integer(_) | Reply::Bytes(_) | Reply::Null | Reply::Array(_) => Ok(()),
+        })
     }
 
     /// A node's reply to a command; an error may be one.

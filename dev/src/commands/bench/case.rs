@@ -30,6 +30,8 @@ pub(crate) struct Load {
 pub(crate) struct Reading {
     /// How Postgres is reached.
     pub(crate) way: Way,
+    /// Of Redis: how many nodes share the streams; 1: one server, which is no cluster.
+    pub(crate) nodes: u16,
     /// Of each topic.
     pub(crate) partitions: u32,
     /// librdkafka's `compression.type`.
@@ -134,6 +136,9 @@ impl fmt::Display for Reading {
             Delivery::AtLeastOnce => {}
             Delivery::ExactlyOnce => write!(f, ", exactly once")?,
         }
+        if self.nodes > 1 {
+            write!(f, ", a cluster of {} nodes", self.nodes)?;
+        }
         for (peer, distance) in [("the broker", self.broker), ("Postgres", self.postgres)] {
             if !distance.is_none() {
                 write!(f, ", {distance} to {peer}")?;
@@ -147,6 +152,7 @@ impl Default for Reading {
     fn default() -> Self {
         Self {
             way: Way::Tcp,
+            nodes: 1,
             partitions: 12,
             compression: "none".to_owned(),
             delivery: Delivery::AtLeastOnce,

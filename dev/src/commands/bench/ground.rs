@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ::postgres::Client;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::process::Command;
@@ -76,6 +76,8 @@ pub(super) struct Ground {
     pub(super) postgres: Postgres,
     postgres_tap: Tap,
     pub(super) servers: Servers,
+    /// Of Redis, beside one server: a cluster.
+    nodes: Option<brokers::Cluster>,
     pub(super) major: u32,
     tls: bool,
     /// Holds logs and what the subjects write.
@@ -119,12 +121,17 @@ impl Ground {
             }
             Some(kind) => Servers::other(kind, PREFIX, faster(kind), false)?,
         };
+        let nodes = match to {
+            Some(kind @ brokers::Kind::Valkey) if brokers > 1 => Some(cluster(brokers, faster(kind))?),
+            Some(kind) if brokers > 1 => bail!("{} has one server here", kind.name()),
+            Some(_) | None => None,
+        };
         let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
-        Ok(Self { postgres, postgres_tap, servers, major, tls, folder })
+        Ok(Self { postgres, postgres_tap, servers, nodes, major, tls, folder })
     }
 
     /// How the services are set.
@@ -139,7 +146,11 @@ impl Ground {
                 provision::KAFKA_VERSION,
                 cluster.len()
             ),
-            Servers::Other(_) => self.kind().map_or("", durability).to_owned(),
+            Servers::Other(_) => {
+                let nodes =
+                    self.nodes.as_ref().map(|nodes| format!("; a cluster of {} such servers", nodes.nodes.len()));
+                format!("{}{}", self.kind().map_or("", durability), nodes.unwrap_or_default())
+            }
         };
         format!("Postgres {} with {}; {servers}", self.major, settings.join(", "))
     }
@@ -160,27 +171,34 @@ impl Ground {
     }
 
     /// Where what is published is read, around the taps.
-    pub(super) fn arrivals(&self) -> Arrivals {
-        self.servers.arrivals()
+    pub(super) fn arrivals(&self, reading: &Reading) -> Arrivals {
+        self.nodes(reading).map_or_else(|| self.servers.arrivals(), |nodes| Arrivals::Nodes(nodes.ports()))
+    }
+
+    fn nodes(&self, reading: &Reading) -> Option<&brokers::Cluster> {
+        self.nodes.as_ref().filter(|_| reading.nodes > 1)
     }
 
     /// A name for what a run publishes to.
     pub(super) fn topic(&self, what: &str, number: usize) -> String {
         let name = format!("{what}-{number}");
-        if self.kind().is_some() { self.arrivals().address(PREFIX, &name) } else { name }
+        if self.kind().is_some() { self.servers.arrivals().address(PREFIX, &name) } else { name }
     }
 
     /// Creates the topics of a run, where topics are created, with a record in each partition.
     pub(super) fn create_topics(&self, names: &[&str], partitions: u32, settings: &[(&str, &str)]) -> Result<()> {
         if self.kind().is_some() {
-            return self.arrivals().create(names);
+            return self.servers.arrivals().create(names);
         }
         self.kafka()?.create_topics(names, partitions, settings)?;
         self.open(names, partitions)
     }
 
     /// Removes them with what they hold.
-    pub(super) fn remove_topics(&self, names: &[&str]) -> Result<()> {
+    pub(super) fn remove_topics(&self, names: &[&str], reading: &Reading) -> Result<()> {
+        if let Some(nodes) = self.nodes(reading) {
+            return names.iter().try_for_each(|name| nodes.of_key(name, &["UNLINK", name]).map(drop));
+        }
         match &self.servers {
             Servers::Kafka(_) => self.kafka()?.delete_topics(names),
             Servers::Other(_) => self.servers.empty(names),
@@ -189,7 +207,11 @@ impl Ground {
 
     /// What `--to` takes, for who is measured.
     pub(super) fn to(&self, reading: &Reading) -> String {
-        if reading.broker.is_none() { self.servers.plain_to() } else { self.servers.to() }
+        match self.nodes(reading) {
+            Some(nodes) => nodes.url(),
+            None if reading.broker.is_none() => self.servers.plain_to(),
+            None => self.servers.to(),
+        }
     }
 
     /// `host:port` of what is published to, for who is measured; of several brokers, separated by commas.
@@ -212,8 +234,8 @@ impl Ground {
     }
 
     /// CPU time of all brokers.
-    pub(super) fn broker_cpu(&self) -> Result<Duration> {
-        self.servers.cpu()
+    pub(super) fn broker_cpu(&self, reading: &Reading) -> Result<Duration> {
+        self.nodes(reading).map_or_else(|| self.servers.cpu(), brokers::Cluster::cpu)
     }
 
     /// The database of a case for who is measured, as a URI.
@@ -299,6 +321,13 @@ impl Ground {
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
     }
+}
+
+/// Redis' servers that share the streams, with room that no run fills.
+fn cluster(nodes: u16, more: &[&str]) -> Result<brokers::Cluster> {
+    let cluster = brokers::Cluster::start(nodes.into(), 0, more)?;
+    cluster.everywhere(&["CONFIG", "SET", "maxmemory", "2gb"])?;
+    Ok(cluster)
 }
 
 /// Further settings of a server: most have Redis sync its file each second.

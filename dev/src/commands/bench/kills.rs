@@ -78,7 +78,7 @@ pub(super) fn measure(
 
 fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String], kills: u32) -> Result<Outcome> {
     let log = job.ground.folder.join(format!("{}.log", job.slot));
-    let mut gauge = job.ground.arrivals().gauge(topics)?;
+    let mut gauge = job.ground.arrivals(job.reading).gauge(topics)?;
     let opened = gauge.count()?;
     let rows = job.loaded.load.rows;
     let (started, mut killed, mut ends) = (Instant::now(), 0, 0);

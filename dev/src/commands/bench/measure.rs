@@ -66,6 +66,7 @@ struct Moment {
 /// Everything that a look needs.
 struct Watch<'a> {
     ground: &'a Ground,
+    reading: &'a Reading,
     slot: &'a str,
     client: Client,
     walsender: Option<u32>,
@@ -111,12 +112,13 @@ pub(super) fn on_a_copy<T>(
     empty(&folder)?;
     let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
     let measured = run(&job, &topics).and_then(|run| {
-        let writes = name.writes().then(|| verify::verify(ground, &topics, loaded, name.reads())).transpose()?;
+        let writes =
+            name.writes().then(|| verify::verify(ground, &topics, loaded, reading, name.reads())).transpose()?;
         Ok((run, writes.unwrap_or_default()))
     });
     drop_slot(&mut client, &slot)?;
     if name.writes() {
-        ground.remove_topics(&names)?;
+        ground.remove_topics(&names, reading)?;
     }
     measured
 }
@@ -154,7 +156,7 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let log = job.ground.folder.join(format!("{}.log", job.slot));
     let file = std::fs::File::create(&log)?;
     command.stdout(file.try_clone()?).stderr(file);
-    let mut gauge = name.writes().then(|| job.ground.arrivals().gauge(topics)).transpose()?;
+    let mut gauge = name.writes().then(|| job.ground.arrivals(job.reading).gauge(topics)).transpose()?;
     let opened = gauge.as_mut().map_or(Ok(0), |gauge| gauge.count())?;
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
@@ -234,6 +236,7 @@ impl<'a> Watch<'a> {
         let client = job.ground.postgres.connect(Some(&job.loaded.database))?;
         Ok(Self {
             ground: job.ground,
+            reading: job.reading,
             slot: job.slot,
             client,
             walsender: None,
@@ -260,7 +263,7 @@ impl<'a> Watch<'a> {
         if let Some(cpu) = self.walsender.and_then(|walsender| process::cpu_time(walsender).ok()) {
             self.walsender_cpu = cpu;
         }
-        let broker = self.ground.broker_cpu()?;
+        let broker = self.ground.broker_cpu(self.reading)?;
         Ok(Moment { at: Instant::now(), rows, tool: self.tool_cpu, walsender: self.walsender_cpu, broker })
     }
 

@@ -81,7 +81,8 @@ pub(crate) struct Arguments {
     /// How far Postgres is from who is measured
     #[arg(long, value_delimiter = ',', default_value = "0")]
     postgres_distance: Vec<Distance>,
-    /// Brokers, each of which has every partition: 1, or 3 of which 2 have to be in sync
+    /// Brokers, each of which has every partition: 1, or 3 of which 2 have to be in sync. Of Redis: nodes of a cluster, which is measured
+    /// beside one server; with `--topics 30`, the streams are on all of them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3))]
     brokers: u16,
     /// Partitions of each topic
@@ -201,6 +202,8 @@ impl Arguments {
         readings = each(&readings, &self.partitions, |reading, partitions| Reading { partitions, ..reading });
         readings = each(&readings, &self.compression, |reading, compression| Reading { compression, ..reading });
         readings = each(&readings, &self.delivery, |reading, delivery| Reading { delivery, ..reading });
+        let nodes: &[u16] = if self.to == To::Redis && self.brokers > 1 { &[1, self.brokers] } else { &[1] };
+        readings = each(&readings, nodes, |reading, nodes| Reading { nodes, ..reading });
         readings = each(&readings, &self.postgres_distance, |reading, postgres| Reading { postgres, ..reading });
         each(&readings, &self.broker_distance, |reading, broker| Reading { broker, ..reading })
     }

@@ -175,7 +175,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     let loaded =
         Loaded { load: case.load(0), database: database.clone(), end: String::new(), row_bytes: 0.0, hash: None };
     let job = Job { ground, loaded: &loaded, reading: &case.reading, slot: &slot, topic: &topic, folder };
-    let mut consumer = ground.arrivals().follow(&topics)?;
+    let mut consumer = ground.arrivals(&case.reading).follow(&topics)?;
     let mut subject = measure::started(subjects, name, &job, &mut client)?;
 
     let warm = u64::from(case.rate * WARM_UP_SECONDS);
@@ -196,7 +196,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     drop(client);
     ground.drop_database(&database)?;
     drop(consumer);
-    ground.remove_topics(&names)?;
+    ground.remove_topics(&names, &case.reading)?;
     let counted: Vec<&Arrival> = arrivals.iter().filter(|arrival| arrival.row >= warm).collect();
     let times = |at: fn(&Arrival) -> f64| {
         let times = counted.iter().filter_map(|arrival| Some(at(arrival) - written.sent_at(arrival.row)?));

@@ -111,6 +111,10 @@ impl Name {
                 Some("one queue")
             }
             Self::Prototype if to.is_some() => Some("to Kafka only"),
+            Self::Bare | Self::Debezium | Self::DebeziumTuned | Self::Other if reading.nodes > 1 => {
+                Some("not configured for a cluster here")
+            }
+            _ if reading.nodes > 1 && !reading.broker.is_none() => Some("a cluster has no distance here"),
             _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
             Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
             Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),

@@ -9,6 +9,7 @@ use anyhow::Result;
 use md5::{Digest as _, Md5};
 use walrelay_dev::consume::{self, Record};
 
+use super::case::Reading;
 use super::ground::{Ground, Loaded};
 
 /// What came of the comparison.
@@ -41,14 +42,20 @@ struct Checker<'a> {
 }
 
 /// Reads the topics of a run and compares. `whole`: with the rows' payloads; else whoever wrote has made up its own.
-pub(super) fn verify(ground: &Ground, topics: &[String], loaded: &Loaded, whole: bool) -> Result<Verdict> {
+pub(super) fn verify(
+    ground: &Ground,
+    topics: &[String],
+    loaded: &Loaded,
+    reading: &Reading,
+    whole: bool,
+) -> Result<Verdict> {
     let mut checker = Checker::new(loaded)?;
     let numbers: HashMap<&str, u64> = topics.iter().map(String::as_str).zip(0..).collect();
     let mut see = |record: Record| {
         checker.see(numbers.get(record.topic.as_str()).copied(), &record);
     };
     if ground.kind().is_some() {
-        ground.arrivals().read(topics, see)?;
+        ground.arrivals(reading).read(topics, see)?;
     } else {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         consume::read_topics(&ground.client_config()?, &names, &mut see)?;
