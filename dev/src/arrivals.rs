@@ -388,20 +388,16 @@ impl Spread {
 
     /// A command's reply by the node that has the stream.
     fn call(&mut self, stream: &str, words: &[&str]) -> Result<Reply> {
-        let mut port = self.homes.get(stream).or(self.ports.first()).copied().context("no node")?;
+        let mut port = self.homes.get(stream).or_else(|| self.ports.first()).copied().context("no node")?;
         for _ in 0..=self.ports.len() {
             let connection = match self.connections.entry(port) {
                 Entry::Occupied(connection) => connection.into_mut(),
                 Entry::Vacant(none) => none.insert(RespConnection::open(port)?),
             };
-            match connection.call(words)? {
-                // MOVED, the slot, the node's address.
-                Reply::Error(text) if text.starts_with("MOVED ") => {
-                    port = text.rsplit(':').next().unwrap_or_default().parse().with_context(|| text.clone())?;
-                    self.homes.insert(stream.to_owned(), port);
-                }
-                reply => return Ok(reply),
-            }
+            let reply = connection.call(words)?;
+            let Some(moved) = moved_to(&reply) else { return Ok(reply) };
+            port = moved?;
+            self.homes.insert(stream.to_owned(), port);
         }
         bail!("nodes name one another for {stream}")
     }
@@ -415,6 +411,14 @@ impl Spread {
         }
         Ok(ends)
     }
+}
+
+/// The port in what says MOVED: the slot, and the node's address. `None`: it says another thing.
+fn moved_to(reply: &Reply) -> Option<Result<u16>> {
+    let Reply::Error(text) = reply else { return None };
+    let address = text.strip_prefix("MOVED ")?;
+    let port = address.rsplit(':').next().unwrap_or_default();
+    Some(port.parse().with_context(|| text.clone()))
 }
 
 impl Source for Spread {

@@ -306,7 +306,9 @@ fn with_tls_the_certificate_of_each_node_is_for_the_host_that_it_announces() {
     let more: Vec<&str> = properties.iter().flat_map(|property| ["-X", property]).collect();
     let mut writer = lane.connect();
     let mut relay = elsewhere::start(&lane, &to, &more);
-    routes.iter().for_each(|route| insert(&mut writer, route, 1, 20));
+    for route in &routes {
+        insert(&mut writer, route, 1, 20);
+    }
     lane.wait_confirmed();
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     let found = elsewhere::check(&lane, &to, &more);
@@ -315,7 +317,9 @@ fn with_tls_the_certificate_of_each_node_is_for_the_host_that_it_announces() {
     // Another node's name.
     announce(&cluster, 2, hosts[1], fronts[2].port);
     let relay = elsewhere::start(&lane, &to, &more);
-    routes.iter().rev().for_each(|route| insert(&mut writer, route, 21, 40));
+    for route in routes.iter().rev() {
+        insert(&mut writer, route, 21, 40);
+    }
     wait_log(&relay, "not valid for name");
     wait_for(&cluster, 0, &lane.topic(&routes[0]), 40);
     wait_for(&cluster, 1, &lane.topic(&routes[1]), 40);

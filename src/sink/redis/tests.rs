@@ -288,7 +288,7 @@ fn check_names_the_rights_that_are_missing_and_replicas_that_could_not_take_over
     let found = |address: &str| {
         let login = [("username", "app"), ("password", "p")];
         let settings = read_in_test("redis", address, &login, |asked| Settings::read(asked)).unwrap();
-        settings.check(&wanted).into_iter().map(|found| format!("{found:?}")).collect::<String>()
+        format!("{:?}", settings.check(&wanted))
     };
     let silent = Fake::new();
     let at_silent = silent.address();

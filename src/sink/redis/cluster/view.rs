@@ -299,8 +299,8 @@ pub(super) mod tests {
         assert_eq!(addresses, ["seed:7", "seed:8"]);
         assert_eq!((view.owner(4), view.uncovered()), (None, vec!["6-16383".to_owned()]));
         assert_eq!(view.nameless(), ["4-5"]);
-        assert!(view.unserved(5).text.contains("slot 5 announces no address"));
-        assert!(view.unserved(6).text.contains("no node of the cluster has slot 6"));
+        assert!(view.unserved(5).to_string().contains("slot 5 announces no address"));
+        assert!(view.unserved(6).to_string().contains("no node of the cluster has slot 6"));
     }
 
     #[test]
