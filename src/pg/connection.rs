@@ -41,6 +41,10 @@ const PINNED: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
+/// The encoding of a database that has none: its texts are bytes. A server that is asked for UTF-8 checks them, sends none that is
+/// something else, and so would not get past such a row.
+const NO_ENCODING: &str = "SQL_ASCII";
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -57,6 +61,8 @@ pub struct Connection {
     pub(super) buffer: ReadBuffer,
     pub(super) host: String,
     backend_pid: u32,
+    /// The database has [`NO_ENCODING`].
+    is_without_encoding: bool,
 }
 
 /// A row of a simple query's result, in text form.
@@ -125,7 +131,8 @@ impl Connection {
         let (socket, deadline) =
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
-        let mut connection = Self { stream, buffer: ReadBuffer::new(LARGEST_ANSWER_BYTES), host: name, backend_pid: 0 };
+        let buffer = ReadBuffer::new(LARGEST_ANSWER_BYTES);
+        let mut connection = Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false };
         match connection.start_up(source, host, purpose, deadline) {
             Ok(()) => Ok(connection),
             Err(error) => Err(connection.certificate_refused(&error, deadline).unwrap_or(error)),
@@ -265,8 +272,9 @@ impl Connection {
                 let (owned, length) = (Owned { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
                 self.buffer.consume(length);
                 match owned.tag {
-                    // ParameterStatus, NotificationResponse
-                    b'S' | b'A' => {}
+                    b'S' => self.note_parameter(&owned.body)?,
+                    // NotificationResponse
+                    b'A' => {}
                     b'N' => tracing::debug!(notice = %server_error(&owned.body)?, "server notice"),
                     _ => return Ok(owned),
                 }
@@ -291,7 +299,19 @@ impl Connection {
         self.stream.write_all(&message).map_err(broke("starting up"))?;
         self.authenticate(source, host, deadline)?;
         self.until_ready(deadline)?;
+        if self.is_without_encoding {
+            self.query(&format!("SET client_encoding = '{NO_ENCODING}'"))?;
+        }
         self.stream.established();
+        Ok(())
+    }
+
+    /// ParameterStatus.
+    fn note_parameter(&mut self, body: &[u8]) -> Result<(), DecodeError> {
+        let mut reader = Reader::new("ParameterStatus", body);
+        if reader.bytes()? == b"server_encoding" {
+            self.is_without_encoding = reader.bytes()? == NO_ENCODING.as_bytes();
+        }
         Ok(())
     }
 

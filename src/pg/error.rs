@@ -177,6 +177,8 @@ pub mod sqlstate {
     pub const NOT_IN_PREREQUISITE_STATE: &str = "55000";
     /// `invalid_catalog_name`: no such database.
     pub const NO_DATABASE: &str = "3D000";
+    /// `untranslatable_character`: a text has bytes that are no character of the database's encoding.
+    pub const UNTRANSLATABLE_CHARACTER: &str = "22P05";
     /// `configuration_limit_exceeded`: no free slot.
     pub const LIMIT_EXCEEDED: &str = "53400";
 }

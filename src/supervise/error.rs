@@ -517,6 +517,9 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
             "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".to_owned()
         }
         (_, sqlstate::LIMIT_EXCEEDED) => "raise max_replication_slots, or drop a slot that nobody uses".to_owned(),
+        (_, sqlstate::UNTRANSLATABLE_CHARACTER) => format!(
+            "some row has a text with bytes that are no character of the database's encoding, so Postgres cannot send it: correct it with UPDATE (the message has the bytes); the slot has the row as it was, so a new slot leaves it out: walrelay teardown --yes && walrelay setup --apply; {NONE_BEFORE}"
+        ),
         (pg::Error::Server { error, .. }, _) if !error.hint.is_empty() => error.hint.clone(),
         (_, _) => return None,
     })

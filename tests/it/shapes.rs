@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{default_major, shared_postgres};
+use walrelay_dev::postgres::{default_major, shared_postgres, unique_name};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::tap::Tap;
 
@@ -254,6 +254,41 @@ fn a_stored_generated_column_is_found_where_the_publication_has_it() {
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     let (code, log) = ended(&mut lane.relay(&["--header=double=double"]));
     assert_eq!(code, 2, "{log}");
+}
+
+/// A place in a database whose encoding is no UTF-8.
+fn in_encoding(encoding: &str, table: &str) -> Lane {
+    let (postgres, kafka) = (shared_postgres().unwrap(), shared_kafka().unwrap());
+    let name = unique_name("lane");
+    let create = format!("CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+    postgres.connect(None).unwrap().batch_execute(&create).unwrap();
+    let source = postgres.url(&name);
+    Lane { name, source, brokers: kafka.brokers(), client: kafka.client_config() }.furnish(table, "outbox")
+}
+
+#[test]
+fn bytes_of_a_database_without_an_encoding_arrive_as_they_are_and_only_text_that_must_be_utf8_is_a_bad_row() {
+    let lane =
+        in_encoding("SQL_ASCII", "CREATE TABLE outbox (id int, type text, aggregateid text, payload text, note text)");
+    // No server of UTF-8 would send such a text, of whichever column.
+    lane.sql(r"INSERT INTO outbox SELECT 1, 'order', raw, raw, raw FROM convert_from('\xe9ff', 'SQL_ASCII') AS raw");
+    let _relay = lane.streaming(&["--on-bad-row=skip"]);
+    let records = lane.records("order");
+    let bytes = &[0xE9, 0xFF][..];
+    let found = records.iter().map(|record| (record.key.as_deref(), record.value.as_deref())).collect::<Vec<_>>();
+    assert_eq!(found, [(Some(bytes), Some(bytes))]);
+    lane.sql(r"INSERT INTO outbox SELECT 2, convert_from('\xe9', 'SQL_ASCII'), NULL, 'p'; INSERT INTO outbox VALUES (3, 'order', NULL, 'p')");
+    wait_until(LONG, "the third row", || Ok(lane.records("order").len() == 2)).unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_character_of_the_databases_encoding_stop_the_relay_with_what_gets_past_them() {
+    let lane = in_encoding("WIN1252", "CREATE TABLE outbox (id int, type text, payload text)");
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', chr(129))");
+    let (code, log) = ended(&mut lane.relay(&[]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("has no equivalent in encoding \"UTF8\" [SQLSTATE 22P05]"), "{log}");
+    assert!(log.contains("hint: ") && log.contains("walrelay republish"), "{log}");
 }
 
 #[test]
