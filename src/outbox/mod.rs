@@ -37,7 +37,7 @@ pub(crate) use json::push_base64;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 use plan::Connected;
-pub use plan::{Cause, Lack, Plan, PlanError, Role};
+pub use plan::{Cause, Lack, Plan, PlanError, Role, Within};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;

@@ -7,7 +7,7 @@ use crate::commands::dead_letters;
 use crate::commands::error::CommandError;
 use crate::commands::shards::ShardError;
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName};
+use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName, Within};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
@@ -89,7 +89,12 @@ fn plan_errors() -> Vec<PlanError> {
         likely: likely.map(str::to_owned),
         topic: topic.map(str::to_owned),
     };
-    let named = Lack::Named { flag: "--header", column: "verison".to_owned(), meant: Some("v=version".to_owned()) };
+    let named = Lack::Named {
+        flag: "--header",
+        column: "verison".to_owned(),
+        meant: Some("version".to_owned()),
+        within: Within::List { name: "v".to_owned(), list: vec!["v=verison".to_owned()] },
+    };
     let lacks = |lacks: Vec<Lack>, cause: Option<Cause>| PlanError::Lacks {
         table: table.clone(),
         lacks,

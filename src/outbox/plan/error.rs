@@ -94,10 +94,31 @@ pub enum Lack {
         flag: &'static str,
         /// The column that it names.
         column: String,
-        /// The setting's value with the column that was meant, if one comes near.
+        /// The column that was meant, if one comes near.
         meant: Option<String>,
+        /// What else the setting's value has in it.
+        within: Within,
     },
 }
+
+/// What a setting's value has in it, beside a column's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Within {
+    /// Nothing.
+    Nothing,
+    /// The topic's template.
+    Template(String),
+    /// `NAME=`: it is one of a list, which a flag replaces as a whole if it stands in a file or in the environment.
+    List {
+        /// `NAME`.
+        name: String,
+        /// All values of the list, in order.
+        list: Vec<String>,
+    },
+}
+
+/// Stands for a column that only the user can name.
+const OPEN: &str = "COLUMN";
 
 impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,15 +132,70 @@ impl fmt::Display for Lack {
 impl Lack {
     /// Which column is meant cannot be told.
     fn is_open(&self) -> bool {
-        self.flag().1.is_none()
+        match self {
+            Self::Role { likely, topic, .. } => likely.is_none() && topic.is_none(),
+            Self::Named { meant, .. } => meant.is_none(),
+        }
     }
 
-    /// The flag that brings it, with its value; `None`: which column is meant cannot be told.
-    fn flag(&self) -> (&'static str, Option<&str>) {
+    /// Adds the flag that brings it, with its value.
+    fn add_to(&self, flags: &mut Flags) {
         match self {
-            Self::Role { likely: None, topic: Some(topic), .. } => ("--topic", Some(topic)),
-            Self::Role { role, likely, .. } => (role.flag(), likely.as_deref()),
-            Self::Named { flag, meant, .. } => (flag, meant.as_deref()),
+            Self::Role { likely: None, topic: Some(topic), .. } => flags.set("--topic", topic.clone()),
+            Self::Role { role, likely, .. } => flags.set(role.flag(), likely.as_deref().unwrap_or(OPEN).to_owned()),
+            Self::Named { flag, column, meant, within } => {
+                let meant = meant.as_deref().unwrap_or(OPEN);
+                match within {
+                    Within::Nothing => flags.set(flag, meant.to_owned()),
+                    Within::Template(template) => {
+                        let template = flags.value(flag).unwrap_or(template);
+                        flags.set(flag, template_with(template, column, meant));
+                    }
+                    Within::List { name, list } => {
+                        flags.list(flag, list);
+                        flags.replace(flag, &format!("{name}={column}"), &format!("{name}={meant}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The topic's template with another column in a name's place.
+fn template_with(template: &str, name: &str, meant: &str) -> String {
+    let filtered = template.replace(&format!("{{{name}|"), &format!("{{{meant}|"));
+    filtered.replace(&format!("{{{name}}}"), &format!("{{{meant}}}"))
+}
+
+/// Flags of a command, in order.
+#[derive(Default)]
+struct Flags(Vec<(&'static str, String)>);
+
+impl Flags {
+    fn value(&self, flag: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| *known == flag).map(|(_, value)| value.as_str())
+    }
+
+    /// Of a flag with one value.
+    fn set(&mut self, flag: &'static str, value: String) {
+        match self.0.iter_mut().find(|(known, _)| *known == flag) {
+            Some((_, known)) => *known = value,
+            None => self.0.push((flag, value)),
+        }
+    }
+
+    /// All values of a flag with a list of them.
+    fn list(&mut self, flag: &'static str, values: &[String]) {
+        if self.value(flag).is_none() {
+            self.0.extend(values.iter().map(|value| (flag, value.clone())));
+        }
+    }
+
+    fn replace(&mut self, flag: &str, from: &str, to: &str) {
+        for (known, value) in &mut self.0 {
+            if *known == flag && value == from {
+                to.clone_into(value);
+            }
         }
     }
 }
@@ -188,9 +264,16 @@ fn without(flag: &str) -> Option<&'static str> {
 
 /// One command with all flags.
 fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
+    let mut flags = Flags::default();
+    // A topic without a route is the whole template: what is wrong with it otherwise is corrected in that.
+    let in_template = |lack: &&Lack| matches!(lack, Lack::Named { within: Within::Template(_), .. });
+    let (of_template, others): (Vec<&Lack>, Vec<&Lack>) = lacks.iter().partition(in_template);
+    for lack in others.into_iter().chain(of_template) {
+        lack.add_to(&mut flags);
+    }
     let mut command = "walrelay run".to_owned();
-    for (flag, value) in lacks.iter().map(Lack::flag) {
-        command.extend([" ", flag, " ", &value.map_or_else(|| "COLUMN".to_owned(), shell_quoted)]);
+    for (flag, value) in flags.0 {
+        command.extend([" ", flag, " ", &shell_quoted(&value)]);
     }
     if !lacks.iter().any(Lack::is_open) {
         return command;

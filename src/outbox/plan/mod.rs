@@ -10,7 +10,7 @@
 
 mod error;
 
-pub use error::{Cause, Lack, PlanError};
+pub use error::{Cause, Lack, PlanError, Within};
 
 use super::connect::{ConnectPlan, Details, NoPlan};
 use super::kind::{Kind, binary_safe, type_name};
@@ -383,13 +383,13 @@ impl Finder<'_> {
     }
 
     fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, Lack> {
-        self.valued(flag, name, str::to_owned)
+        self.valued(flag, name, || Within::Nothing)
     }
 
     /// As [`Finder::flagged`], where the setting's value has more in it than the column's name.
-    fn valued(&self, flag: &'static str, name: &str, value: impl FnOnce(&str) -> String) -> Result<usize, Lack> {
-        let meant = || self.nearest(&[name]).map(|nearest| value(&nearest));
-        self.named(name).ok_or_else(|| Lack::Named { flag, column: name.to_owned(), meant: meant() })
+    fn valued(&self, flag: &'static str, name: &str, within: impl FnOnce() -> Within) -> Result<usize, Lack> {
+        let lack = || Lack::Named { flag, column: name.to_owned(), meant: self.nearest(&[name]), within: within() };
+        self.named(name).ok_or_else(lack)
     }
 
     fn optional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
@@ -441,18 +441,14 @@ impl Finder<'_> {
         match (self.named(name), role) {
             (Some(index), _) => Ok(index),
             (None, Some(role)) => self.needed(role),
-            (None, None) => self.valued("--topic", name, |meant| self.topic_with(name, meant)),
+            (None, None) => self.valued("--topic", name, || self.within_topic()),
         }
     }
 
-    /// The topic's template with another column in a name's place.
-    fn topic_with(&self, name: &str, meant: &str) -> String {
+    fn within_topic(&self) -> Within {
         match &self.mapping.topic {
-            TopicSetting::Template(template) => {
-                let filtered = template.replace(&format!("{{{name}|"), &format!("{{{meant}|"));
-                filtered.replace(&format!("{{{name}}}"), &format!("{{{meant}}}"))
-            }
-            TopicSetting::Regex { .. } => meant.to_owned(),
+            TopicSetting::Template(template) => Within::Template(template.clone()),
+            TopicSetting::Regex { .. } => Within::Nothing,
         }
     }
 
@@ -468,10 +464,24 @@ impl Finder<'_> {
     fn pairs(&self, flag: &'static str, pairs: &[(String, String)], found: &mut Found) -> Vec<(String, usize)> {
         let wanted = pairs.iter().filter(|(_, column)| !self.may_lack(column));
         let pair = |(name, column): &(String, String)| {
-            let index = found.take(self.valued(flag, column, |meant| format!("{name}={meant}")))?;
+            let within = || Within::List { name: name.clone(), list: self.list_of(flag, pairs) };
+            let index = found.take(self.valued(flag, column, within))?;
             Some((name.clone(), index))
         };
         wanted.filter_map(pair).collect()
+    }
+
+    /// A setting's list as it is given, in order.
+    #[cold]
+    fn list_of(&self, flag: &str, pairs: &[(String, String)]) -> Vec<String> {
+        let mut list: Vec<String> = pairs.iter().map(|(name, column)| format!("{name}={column}")).collect();
+        if flag == "--header" {
+            for (earlier, constant) in self.mapping.constants.iter().enumerate() {
+                let at = (constant.behind + earlier).min(list.len());
+                list.insert(at, format!("{}=={}", constant.name, constant.value));
+            }
+        }
+        list
     }
 
     #[cold]

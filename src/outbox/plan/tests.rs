@@ -1,4 +1,5 @@
 use super::*;
+use crate::outbox::Constant;
 use crate::route::TopicSetting;
 
 const TEXT: u32 = 25;
@@ -222,8 +223,36 @@ fn a_setting_of_several_parts_is_repeated_with_the_column_that_was_meant() {
         hint(&with_topic("a.{agregatetype|kebab}.{agregatetype}")),
         "walrelay run --topic 'a.{aggregatetype|kebab}.{aggregatetype}'"
     );
-    let pairs = vec![("x".to_owned(), "typ".to_owned())];
-    assert_eq!(hint(&Mapping { headers: pairs, ..Mapping::default() }), "walrelay run --header x=type");
+    assert_eq!(hint(&with_topic("{typ}.{agregatetype}")), "walrelay run --topic '{type}.{aggregatetype}'");
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, column)| ((*name).to_owned(), (*column).to_owned())).collect()
+    };
+    let headers = pairs(&[("x", "typ")]);
+    assert_eq!(hint(&Mapping { headers, ..Mapping::default() }), "walrelay run --header x=type");
+    // A flag replaces the whole list of a file: what is right in it is not lost, nor its order.
+    let constants = vec![Constant { behind: 1, name: "c".to_owned(), value: "fixed".to_owned() }];
+    let headers = pairs(&[("a", "id"), ("x", "typ"), ("y", "agregateid")]);
+    assert_eq!(
+        hint(&Mapping { headers, constants, ..Mapping::default() }),
+        "walrelay run --header a=id --header c==fixed --header x=type --header y=aggregateid"
+    );
+}
+
+#[test]
+fn a_setting_of_several_parts_keeps_them_where_only_the_user_knows_the_column() {
+    let hint = |mapping: &Mapping| planned(&texts("id type payload"), mapping).unwrap_err().hint();
+    let begins = |mapping: &Mapping, with: &str| {
+        let hint = hint(mapping);
+        assert!(hint.starts_with(&format!("{with}, where COLUMN is one of: id, type, payload")), "{hint}");
+    };
+    begins(&with_topic("a.{zzz|kebab}"), "walrelay run --topic 'a.{COLUMN|kebab}'");
+    let pairs = || vec![("x".to_owned(), "zzz".to_owned())];
+    begins(&Mapping { headers: pairs(), ..Mapping::default() }, "walrelay run --header x=COLUMN");
+    begins(&Mapping { envelope: pairs(), ..Mapping::default() }, "walrelay run --envelope x=COLUMN");
+    begins(
+        &Mapping { timestamp: Timestamp::Column("zzz".into()), ..Mapping::default() },
+        "walrelay run --timestamp COLUMN",
+    );
 }
 
 #[test]
