@@ -135,6 +135,26 @@ fn a_file_that_cannot_be_read_is_named_with_the_reason() {
 }
 
 #[test]
+fn a_property_that_kafka_does_not_have_names_the_nearest_and_where_it_stands() {
+    let typed = refused(&["run", "-X", "compresion.type=lz4"]);
+    assert_eq!(
+        typed,
+        "error: -X compresion.type: Kafka has no property \"compresion.type\"\nhint: the nearest property is compression.type\n"
+    );
+    let secret = refused_in(&environment(&[("WALRELAY_KAFKA_SASL_PASSWRD", "hunter2")]), &["run"]);
+    assert!(
+        secret.starts_with("error: WALRELAY_KAFKA_SASL_PASSWRD: Kafka has no property \"sasl.passwrd\""),
+        "{secret}"
+    );
+    assert!(
+        secret.contains("hint: the nearest property is sasl.password\n") && !secret.contains("hunter2"),
+        "{secret}"
+    );
+    let far = refused(&["run", "-X", "zzzz=1"]);
+    assert!(far.contains("librdkafka/blob/master/CONFIGURATION.md"), "{far}");
+}
+
+#[test]
 fn no_configuration_shows_a_secret() {
     let invocation = parse_in(
         &environment(&[("WALRELAY_KAFKA_SASL_PASSWORD", "hunter2")]),

@@ -3,13 +3,14 @@
 //! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], from which producers, checks and scratch topics come.
 
 use super::dead_letters::Reading;
+use super::known::NAMES;
 use super::login::{self, Login};
 use super::properties;
 use super::scratch::ScratchTopic;
 use super::settings::{Settings, SettingsError};
 use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
 use crate::finding::Finding;
-use crate::given::{Given, Origin, SettingError, is_secret};
+use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
@@ -67,6 +68,7 @@ const PROTOCOL: &str = "security.protocol";
 const BY_TOKEN: &str = "OAUTHBEARER";
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+    let origins: Vec<_> = asked.properties.iter().map(|(name, given)| (name.clone(), given.origin.clone())).collect();
     let places = translated(&asked.properties);
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
@@ -79,8 +81,19 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let judged = kafka.settings("walrelay").map(drop);
     // Files of another program are judged whole: who only checks them is to hear what would end a run.
     let judged = if places.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
-    judged.map_err(|error| kafka.named(&error, &places))?;
+    judged.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &places)))?;
     Ok(Arc::new(kafka))
+}
+
+/// A property that librdkafka does not have, with the one that was meant.
+fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<SettingError> {
+    let SettingsError::Unknown { key } = error else { return None };
+    let (_, origin) = origins.iter().find(|(name, _)| name == key)?;
+    let hint = match nearest(key, NAMES.into_iter().chain(login::PROPERTIES)) {
+        Some(nearest) => format!("the nearest property is {nearest}"),
+        None => "its properties are those of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md".to_owned(),
+    };
+    Some(SettingError::UnknownProperty { origin: origin.clone(), destination: KIND.title, property: key.clone(), hint })
 }
 
 /// Where properties stand that another program's files gave: their names there are not librdkafka's.
@@ -124,7 +137,9 @@ impl Kafka {
     /// Where the property stands that librdkafka names, or else the one without which it takes the others.
     fn place<'p>(&self, error: &SettingsError, places: &'p [(String, Origin)]) -> Option<&'p Origin> {
         let found = match error {
-            SettingsError::Property { key, .. } => places.iter().find(|(name, _)| name == key),
+            SettingsError::Property { key, .. } | SettingsError::Unknown { key } => {
+                places.iter().find(|(name, _)| name == key)
+            }
             SettingsError::Together { .. } | SettingsError::Login(_) => {
                 // Without the protocol nothing of TLS and SASL counts: it is named only where no other one will do.
                 let (protocol, others): (Vec<_>, Vec<_>) = places.iter().partition(|(name, _)| name == PROTOCOL);
@@ -140,7 +155,7 @@ impl Kafka {
         let text = error.to_string();
         match error {
             SettingsError::Login(_) => SettingError::Credentials { text },
-            SettingsError::Property { .. } => SettingError::Client { text, hint: None },
+            SettingsError::Property { .. } | SettingsError::Unknown { .. } => SettingError::Client { text, hint: None },
             SettingsError::Together { .. } => SettingError::Client { text, hint: self.lacks_mechanism() },
         }
     }

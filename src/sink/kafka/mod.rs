@@ -28,6 +28,7 @@ mod dead_letters;
 mod destination;
 mod examine;
 mod failure;
+mod known;
 mod lines;
 mod listed;
 mod listener;

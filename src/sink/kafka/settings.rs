@@ -64,7 +64,7 @@ pub(super) const LONGEST_TRANSACTION_MS: &str = "2147483647";
 /// librdkafka refuses the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A property is unknown, or its value is not allowed.
+    /// A property's value is not allowed.
     #[error("Kafka property {key} = {value}: {reason}")]
     Property {
         /// The property.
@@ -73,6 +73,12 @@ pub enum SettingsError {
         value: String,
         /// librdkafka's words.
         reason: String,
+    },
+    /// librdkafka has no such property.
+    #[error("Kafka has no property \"{key}\"")]
+    Unknown {
+        /// As it was given.
+        key: String,
     },
     /// The first token or password is not to be had.
     #[error("no credentials for Kafka: {0}")]
@@ -329,10 +335,10 @@ impl Settings {
 fn refused(error: KafkaError) -> SettingsError {
     #[allow(clippy::wildcard_enum_match_arm, reason = "only one kind says more than its text")]
     match error {
-        KafkaError::ClientConfig(refusal, reason, key, value) => {
-            // An unknown property may be a misspelt secret.
-            let secret = refusal == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN
-                || ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
+        // Its value may be that of a misspelt secret.
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => SettingsError::Unknown { key },
+        KafkaError::ClientConfig(_, reason, key, value) => {
+            let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
             SettingsError::Property { key, value: if secret { "***".to_owned() } else { value }, reason }
         }
         KafkaError::ClientCreation(reason) => SettingsError::Together { reason },
@@ -352,6 +358,14 @@ mod tests {
     fn a_property_that_librdkafka_does_not_know_is_named() {
         let error = settings("linger.msec", "5").err().unwrap();
         assert!(error.to_string().contains("linger.msec"), "{error}");
+    }
+
+    #[test]
+    fn each_name_that_may_be_suggested_is_one_of_librdkafka() {
+        for name in super::super::known::NAMES {
+            let error = settings(name, "x").err();
+            assert!(!matches!(error, Some(SettingsError::Unknown { .. })), "{name}");
+        }
     }
 
     #[test]
