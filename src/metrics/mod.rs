@@ -160,6 +160,7 @@ pub struct Metrics {
     spans: Tally,
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
+    publication_gap: Mutex<Option<String>>,
     /// What fixes that, once the relay has stopped for it.
     hint: Mutex<Option<Hint>>,
     blocked_on: Mutex<Option<String>>,
@@ -227,6 +228,7 @@ impl Metrics {
             spans: Tally::default(),
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
+            publication_gap: Mutex::default(),
             hint: Mutex::default(),
             blocked_on: Mutex::default(),
             only_silent: AtomicBool::new(false),
@@ -396,6 +398,11 @@ impl Metrics {
         *lock(&self.last_error) = text;
     }
 
+    /// Why rows are in no slot although the relay streams, for people; `None`: nothing of that kind is known.
+    pub fn publication_gap(&self, text: Option<String>) {
+        *lock(&self.publication_gap) = text;
+    }
+
     /// Why the relay has stopped for good, for people, and what fixes it.
     pub fn stopped(&self, text: String, hint: Option<Hint>) {
         self.last_error(Some(text));
@@ -489,9 +496,10 @@ impl Metrics {
         Some(self.since_start(now).saturating_sub(stamp.get()?))
     }
 
-    /// What to tell people: the obstacle if there is one, else the last trouble.
+    /// What to tell people: the obstacle if there is one, else the last trouble, else what the publication lacks.
     pub fn trouble(&self) -> Option<String> {
-        lock(&self.blocked_on).clone().or_else(|| lock(&self.last_error).clone())
+        let first = |text: &Mutex<Option<String>>| lock(text).clone();
+        first(&self.blocked_on).or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
     }
 
     /// The same in one text with what fixes it, where that is known.

@@ -17,6 +17,7 @@ use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
+use crate::pgoutput::PublishedTable;
 use crate::relay::{Clock, Identity, Relay};
 use crate::sink::Sink;
 use std::time::Duration;
@@ -266,13 +267,21 @@ pub(crate) fn look_at_tables(
     unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
 }
 
-/// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
-/// binary form; and what is wrong with a table as it is now.
-fn look_at_publication(
-    connection: &mut Connection,
-    target: &Target,
-    outbox: &mut Outbox,
-) -> Result<(bool, Option<PlanError>), RunError> {
+/// Why no start would succeed now, as far as the publication is concerned. A stream that is open does not tell: the server goes on, and
+/// sends no row of a table that was taken away.
+///
+/// # Errors
+/// The server cannot be asked.
+pub(crate) fn unpublished(connection: &mut Connection, target: &Target) -> Result<Option<RunError>, Error> {
+    match published(connection, target) {
+        Ok(_) => Ok(None),
+        Err(RunError::Postgres(error)) => Err(error),
+        Err(refusal) => Ok(Some(refusal)),
+    }
+}
+
+/// The publication's tables, once they are what is asked for.
+fn published(connection: &mut Connection, target: &Target) -> Result<Vec<PublishedTable>, RunError> {
     let publication = target.publication.clone();
     let missing =
         || RunError::NoPublication { publication: publication.clone(), database: target.source.dbname.clone() };
@@ -293,6 +302,18 @@ fn look_at_publication(
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
     }
+    Ok(tables)
+}
+
+/// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
+/// binary form; and what is wrong with a table as it is now.
+fn look_at_publication(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &mut Outbox,
+) -> Result<(bool, Option<PlanError>), RunError> {
+    let publication = target.publication.clone();
+    let tables = published(connection, target)?;
     if outbox.wants_details() {
         outbox.details(details(connection, &publication)?);
     }

@@ -292,6 +292,23 @@ fn bytes_that_are_no_character_of_the_databases_encoding_stop_the_relay_with_wha
 }
 
 #[test]
+fn a_table_that_leaves_the_publication_under_a_relay_that_streams_is_told_at_once_and_over_when_it_is_back() {
+    let lane = Lane::with(OUTBOX, "outbox");
+    let relay = lane.streaming(&[]);
+    // As a migration does that replaces the table: the publication has the old one only.
+    lane.sql(&format!("DROP TABLE outbox; {OUTBOX}; INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')"));
+    wait_until(LONG, "the relay to tell", || Ok(relay.log().contains("rows that are committed now are in no slot")))
+        .unwrap();
+    let error = format!("publication \"{}\" has no table", lane.name);
+    let last_error = relay.status().unwrap()["last_error"].to_string();
+    assert!(last_error.contains("in no slot") && relay.log().contains(&error.replace('"', "\\\"")), "{}", relay.log());
+    lane.sql(&format!("ALTER PUBLICATION {} ADD TABLE outbox", lane.name));
+    wait_until(LONG, "that it is over", || Ok(relay.status()?["last_error"].is_null())).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '2')");
+    assert_eq!(lane.ids("order"), ["2"]);
+}
+
+#[test]
 fn hostile_defaults_of_database_and_role_change_no_record() {
     let lane = Lane::with(
         "CREATE TABLE outbox (id int, type text, payload text, ts timestamptz, d date, iv interval, f float8, b bytea,

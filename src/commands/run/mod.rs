@@ -25,7 +25,7 @@ use crate::lsn::Lsn;
 use crate::metrics::{Hint, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
-use crate::pg::{Connection, Purpose, Recovery, kept, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, Recovery, catalog, kept, server, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::destination::{Delivery, Kind};
@@ -34,7 +34,7 @@ use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
 #[cfg(feature = "otlp")]
 use crate::spans::Exporter;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
+use crate::supervise::{self, EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -313,10 +313,10 @@ impl Control {
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let stop_within = self.config.limits.shutdown_timeout + STOP_GRACE;
         let on_stop = self.config.on_stop;
-        let figures = (!self.config.dry_run).then(|| (self.config.source.clone(), self.config.slot.clone()));
+        let looked_at = (!self.config.dry_run).then(|| target(&self.config));
         let mut outcome = self.spawn_relay(sink)?;
-        if let Some((source, slot)) = figures {
-            spawn_figures(source, slot, Arc::clone(&metrics))?;
+        if let Some(target) = looked_at {
+            spawn_looks(target, Arc::clone(&metrics))?;
         }
         let http = async {
             if let Some(server) = server {
@@ -449,23 +449,22 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
     Ok(http::Address::These(addresses.collect()))
 }
 
-/// Looks at the slot from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
-fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<(), Error> {
+/// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
+fn spawn_looks(target: Target, metrics: Arc<Metrics>) -> Result<(), Error> {
     let look = move || {
-        let mut failing = false;
+        let (mut failing, mut publication) = (false, PublicationLook::default());
         loop {
             thread::sleep(FIGURES_EVERY);
-            match figures(&source, &slot, metrics.server()) {
-                Ok(found) => {
+            match look(&target, &mut publication, &metrics) {
+                Ok(()) => {
                     if std::mem::take(&mut failing) {
-                        tracing::info!(slot, "slot query succeeds again");
+                        tracing::info!(slot = target.slot, "slot query succeeds again");
                     }
-                    metrics.slot_figures(found);
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(
-                            slot,
+                            slot = target.slot,
                             error = chain(&error),
                             "slot query failed; slot metrics are missing until it succeeds"
                         );
@@ -482,15 +481,62 @@ fn spawn_figures(source: Source, slot: String, metrics: Arc<Metrics>) -> Result<
         .map_err(|source| Error::Start { what: "start the thread for the slot's figures", source })
 }
 
-/// `server`: the one that the stream comes from, if there is one now; no other is asked.
-fn figures(source: &Source, slot: &str, server: Option<String>) -> Result<SlotFigures, crate::pg::Error> {
-    let mut connection = match server {
-        Some(started_at) => server::open_beside(source, Purpose::Control, &started_at)?,
-        None => Connection::open(source, Purpose::Control)?,
+/// One look. No other server is asked than the one that the stream comes from, if there is one now.
+fn look(target: &Target, publication: &mut PublicationLook, metrics: &Metrics) -> Result<(), pg::Error> {
+    let server = metrics.server();
+    let mut connection = match &server {
+        Some(started_at) => server::open_beside(&target.source, Purpose::Control, started_at)?,
+        None => Connection::open(&target.source, Purpose::Control)?,
     };
+    metrics.slot_figures(figures(&mut connection, &target.slot)?);
+    // Without a stream, whoever wants one finds out. The shards' publications go while rows are moved.
+    if server.is_some() && target.shard.is_none() {
+        publication.look(&mut connection, target, metrics)?;
+    }
+    Ok(())
+}
+
+/// What the last look at the publication found.
+#[derive(Default)]
+struct PublicationLook {
+    /// What it had: looked at again once that changes.
+    membership: Option<Option<String>>,
+    /// Something was wrong.
+    lacks: bool,
+}
+
+impl PublicationLook {
+    /// Tells if the publication has lost what is to be published: the server then goes on with the stream, without those rows.
+    fn look(&mut self, connection: &mut Connection, target: &Target, metrics: &Metrics) -> Result<(), pg::Error> {
+        let membership = catalog::membership(connection, &target.publication)?;
+        if self.membership.as_ref() == Some(&membership) {
+            return Ok(());
+        }
+        let found = supervise::unpublished(connection, target)?;
+        self.membership = Some(membership);
+        let lacked = std::mem::replace(&mut self.lacks, found.is_some());
+        if let Some(error) = &found {
+            tracing::warn!(
+                slot = target.slot,
+                %error,
+                hint = CHECK,
+                "rows that are committed now are in no slot; the next connection ends the relay"
+            );
+        } else if lacked {
+            tracing::info!(
+                slot = target.slot,
+                "the publication has its tables again; rows committed meanwhile are in no slot"
+            );
+        }
+        metrics.publication_gap(found.map(|error| format!("{error}: rows that are committed now are in no slot")));
+        Ok(())
+    }
+}
+
+fn figures(connection: &mut Connection, slot: &str) -> Result<SlotFigures, pg::Error> {
     // Before the question: what is committed by now lies below the end of WAL that the answer has.
     let unix_micros = Moment::now().unix_micros;
-    Ok(server::slot(&mut connection, slot)?.map_or_else(SlotFigures::default, |slot| SlotFigures {
+    Ok(server::slot(connection, slot)?.map_or_else(SlotFigures::default, |slot| SlotFigures {
         wal_end: slot
             .confirmed_flush_lsn
             .zip(slot.lag_bytes)
