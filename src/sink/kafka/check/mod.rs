@@ -318,7 +318,7 @@ fn replicas(
         format!("{name}: min.insync.replicas is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     if least > topic.replicas {
         return Some(
-            SIDE.fail("replicas", text).why("no record is ever accepted: the relay writes with acks=all").fix(alter(
+            SIDE.fail("replicas", text).why("the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for").fix(alter(
                 kafka,
                 name,
                 "min.insync.replicas",
