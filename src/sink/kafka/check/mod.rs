@@ -317,14 +317,9 @@ fn replicas(
     let text =
         format!("{name}: min.insync.replicas is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     if least > topic.replicas {
-        return Some(
-            SIDE.fail("replicas", text).why("the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for").fix(alter(
-                kafka,
-                name,
-                "min.insync.replicas",
-                topic.replicas.max(1),
-            )),
-        );
+        let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
+        let fix = alter(kafka, name, "min.insync.replicas", topic.replicas.max(1));
+        return Some(SIDE.fail("replicas", text).why(why).fix(fix));
     }
     if topic.in_sync < least {
         return Some(
