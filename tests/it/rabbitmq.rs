@@ -327,13 +327,13 @@ fn lost_connections_lose_nothing_and_swap_no_rows_of_a_key() {
     for round in 0..6 {
         let events = f64::from(round) * 200.0;
         insert(&mut writer, round * 300 + 1, round * 300 + 300);
-        let some = || Ok(relay.metric("walrelay_events_total").unwrap_or(0.0) > events);
+        let again = || tap.accepted() > usize::try_from(round).unwrap();
+        let some = || Ok(again() && relay.metric("walrelay_events_total").unwrap_or(0.0) > events);
         wait_until(LONG, "messages to arrive", some).unwrap();
         tap.cut();
     }
     lane.wait_confirmed();
     assert_complete(&ids(broker(), &lane), 1800);
-    assert!(tap.accepted() > 6, "{}", relay.log());
 }
 
 #[test]
