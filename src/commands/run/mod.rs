@@ -499,8 +499,8 @@ fn look(target: &Target, publication: &mut PublicationLook, metrics: &Metrics) -
 /// What the last look at the publication found.
 #[derive(Default)]
 struct PublicationLook {
-    /// What it had: looked at again once that changes.
-    membership: Option<Option<String>>,
+    /// What it had, nothing at first and once it is gone: looked at again once that changes.
+    membership: Option<String>,
     /// Something was wrong.
     lacks: bool,
 }
@@ -509,20 +509,20 @@ impl PublicationLook {
     /// Tells if the publication has lost what is to be published: the server then goes on with the stream, without those rows.
     fn look(&mut self, connection: &mut Connection, target: &Target, metrics: &Metrics) -> Result<(), pg::Error> {
         let membership = catalog::membership(connection, &target.publication)?;
-        if self.membership.as_ref() == Some(&membership) {
+        if membership.is_some() && self.membership == membership {
             return Ok(());
         }
         let found = supervise::unpublished(connection, target)?;
-        self.membership = Some(membership);
+        self.membership = membership;
         let lacked = std::mem::replace(&mut self.lacks, found.is_some());
-        if let Some(error) = &found {
+        if let Some(error) = found.as_ref().filter(|_| !lacked || self.membership.is_some()) {
             tracing::warn!(
                 slot = target.slot,
                 %error,
                 hint = CHECK,
                 "rows that are committed now are in no slot; the next connection ends the relay"
             );
-        } else if lacked {
+        } else if lacked && found.is_none() {
             tracing::info!(
                 slot = target.slot,
                 "the publication has its tables again; rows committed meanwhile are in no slot"
