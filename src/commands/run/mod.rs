@@ -501,34 +501,35 @@ fn look(target: &Target, publication: &mut PublicationLook, metrics: &Metrics) -
 struct PublicationLook {
     /// What it had, nothing at first and once it is gone: looked at again once that changes.
     membership: Option<String>,
-    /// Something was wrong.
-    lacks: bool,
+    /// What was wrong.
+    gap: Option<String>,
 }
 
 impl PublicationLook {
-    /// Tells if the publication has lost what is to be published: the server then goes on with the stream, without those rows.
+    /// Reports that the publication has lost what is to be published: the server then continues the stream, without those rows.
     fn look(&mut self, connection: &mut Connection, target: &Target, metrics: &Metrics) -> Result<(), pg::Error> {
         let membership = catalog::membership(connection, &target.publication)?;
         if membership.is_some() && self.membership == membership {
             return Ok(());
         }
-        let found = supervise::unpublished(connection, target)?;
+        let gap = supervise::unpublished(connection, target)?.map(|error| error.to_string());
         self.membership = membership;
-        let lacked = std::mem::replace(&mut self.lacks, found.is_some());
-        if let Some(error) = found.as_ref().filter(|_| !lacked || self.membership.is_some()) {
-            tracing::warn!(
+        match &gap {
+            Some(error) if self.gap != gap => tracing::warn!(
                 slot = target.slot,
-                %error,
+                error,
                 hint = CHECK,
                 "rows that are committed now are in no slot; the next connection ends the relay"
-            );
-        } else if lacked && found.is_none() {
-            tracing::info!(
+            ),
+            None if self.gap.is_some() => tracing::info!(
                 slot = target.slot,
                 "the publication has its tables again; rows committed meanwhile are in no slot"
-            );
+            ),
+            Some(_) | None => {}
         }
-        metrics.publication_gap(found.map(|error| format!("{error}: rows that are committed now are in no slot")));
+        metrics
+            .publication_gap(gap.as_ref().map(|error| format!("{error}: rows that are committed now are in no slot")));
+        self.gap = gap;
         Ok(())
     }
 }
