@@ -2,7 +2,7 @@
 //!
 //! In: the time, at the end of each round and at the beginning of the next. Out: whether more lies between than a round takes.
 //! The monotonic clock counts what a stopped process misses, but not what a suspended machine does: that shows in the wall clock. Where
-//! neither runs on, as in a virtual machine that is paused, nothing shows. Reads no clock.
+//! neither runs on, as in a virtual machine that is paused, nothing shows.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +11,11 @@ const STOOD_STILL: Duration = Duration::from_secs(1);
 
 /// Both clocks.
 pub(super) type Clocks = (Instant, SystemTime);
+
+/// What they say.
+pub(super) fn now() -> Clocks {
+    (Instant::now(), SystemTime::now())
+}
 
 /// Since when nobody looks.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use super::cover::{Cover, Found, Known, Look, Open, Outcome, Place};
 use super::listed::Listed;
 use super::progress::{self, First, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::settings::Settings;
-use super::stillness::{Clocks, Stillness};
+use super::stillness::{Clocks, Stillness, now};
 use super::written::{self, Written};
 use super::{KafkaSink, failure};
 use crate::sink::{Failure, FailureClass, Own, Owner, Token};
@@ -24,7 +24,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How often Kafka is asked for a sign of life while its coordinator gives none.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -134,7 +134,11 @@ impl Transactions {
     /// and the client says so before it makes the next. Only who stood still may be here before the client has had the time to.
     fn is_in_doubt(&mut self, producer: &BaseProducer<Context>, now: Clocks) -> bool {
         self.doubtful |= self.stillness.is_over(now);
-        // Of several brokers another one writes the markers.
+        self.doubts(producer)
+    }
+
+    /// The same by what was seen until now. Of several brokers another one writes the markers.
+    fn doubts(&self, producer: &BaseProducer<Context>) -> bool {
         self.is_alone && (self.doubtful || producer.context().is_lost())
     }
 
@@ -358,7 +362,7 @@ impl KafkaSink {
     /// The only broker was lost, and of the open transaction nothing has arrived: what was before it may be committed and not marked. As
     /// long as the broker is away it begins again, and finds that: nothing of it can arrive before. If it is back already, as after
     /// this process stood still, records may be there before an abort is, whose marker would hide what was committed. The marker
-    /// of a commit shows it, so the transaction goes on; what is not marked elsewhere is looked for afterwards.
+    /// of a commit shows it, so the transaction continues; what is not marked elsewhere is looked for afterwards.
     fn begins_again(&mut self) -> Result<(), Failure> {
         let was_committed = self.transactions.as_ref().is_some_and(|transactions| transactions.aborted.is_empty());
         if was_committed && self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty()) {
@@ -421,17 +425,8 @@ impl KafkaSink {
     #[cold]
     pub(super) fn unmarked(&self) -> Option<Failure> {
         let transactions = self.transactions.as_ref()?;
-        let is_marking = match transactions.phase {
-            Phase::Marking(_) => true,
-            Phase::Idle => transactions.is_alone && (transactions.doubtful || self.producer.context().is_lost()),
-            Phase::Foreign
-            | Phase::Initializing
-            | Phase::Reading(..)
-            | Phase::Looking(..)
-            | Phase::Covering(..)
-            | Phase::Open
-            | Phase::Committing { .. } => false,
-        };
+        let is_due = matches!(transactions.phase, Phase::Idle) && transactions.doubts(&self.producer);
+        let is_marking = is_due || matches!(transactions.phase, Phase::Marking(_));
         let text = self.producer.context().trouble().map_or_else(
             || "seeing that Kafka has marked what was committed before the connection was lost".to_owned(),
             |trouble| format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
@@ -562,10 +557,6 @@ impl KafkaSink {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }
     }
-}
-
-fn now() -> Clocks {
-    (Instant::now(), SystemTime::now())
 }
 
 /// What became of the transaction that this record is the first of in the topic of progress, if it is ours.
