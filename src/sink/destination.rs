@@ -291,6 +291,22 @@ impl<'a> Wanted<'a> {
     }
 }
 
+#[cfg(test)]
+impl Wanted<'static> {
+    pub(crate) fn nothing() -> Self {
+        static NO_TOPICS: BTreeSet<String> = BTreeSet::new();
+        Self {
+            client: "walrelay",
+            topics: &NO_TOPICS,
+            topics_begin: "",
+            dead_letters: None,
+            largest_bytes: 0,
+            without_key: false,
+            exactly_once: None,
+        }
+    }
+}
+
 /// What was made for a measurement, and goes with it.
 pub trait Scratch: Send {
     /// What the shortest of some small requests took from its sending to its answer; `None`: this kind does not measure it, or nobody

@@ -18,16 +18,16 @@ use walrelay_dev::secure::{Authority, Issued};
 use crate::elsewhere::{self, insert, lane};
 use crate::lane::{LONG, Lane, wait_log};
 
-/// TLS on a free port of all loopback addresses before a server that does none, as Valkey's program here; clients need a certificate. It ends
-/// when dropped.
+/// TLS on a free port of a loopback address, before a server that does none, as Valkey's program here; clients need a certificate. It ends when
+/// dropped.
 pub(crate) struct TlsFront {
     pub(crate) port: u16,
     _ends: oneshot::Sender<()>,
 }
 
 impl TlsFront {
-    pub(crate) fn before(server: u16, authority: &Authority, own: &Issued) -> Self {
-        let listener = std::net::TcpListener::bind(("0.0.0.0", 0)).unwrap();
+    pub(crate) fn before(server: u16, address: &str, authority: &Authority, own: &Issued) -> Self {
+        let listener = std::net::TcpListener::bind((address, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let acceptor = TlsAcceptor::from(Arc::new(configuration(authority, own)));
@@ -82,7 +82,8 @@ fn tls_takes_a_known_authoritys_certificate_for_the_servers_name_only_and_shows_
     let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let (right, wrong) = (Authority::new("right").unwrap(), Authority::new("wrong").unwrap());
-    let front = TlsFront::before(broker.port(), &right, &right.issue("localhost", &["localhost"]).unwrap());
+    let front =
+        TlsFront::before(broker.port(), "127.0.0.1", &right, &right.issue("localhost", &["localhost"]).unwrap());
     for (name, authority) in [("right", &right), ("wrong", &wrong)] {
         std::fs::write(folder.path().join(format!("{name}.pem")), authority.pem()).unwrap();
         authority.issue("walrelay", &[]).unwrap().write(folder.path(), name).unwrap();

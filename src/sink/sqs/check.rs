@@ -272,19 +272,9 @@ fn number(attributes: &BTreeMap<String, String>, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::finding::Level;
-    use std::collections::BTreeSet;
 
     fn judged(name: &str, found: Found, largest_bytes: usize) -> Vec<(Level, String, String)> {
-        let topics = BTreeSet::new();
-        let wanted = Wanted {
-            client: "walrelay",
-            topics: &topics,
-            topics_begin: "",
-            dead_letters: None,
-            largest_bytes,
-            without_key: false,
-            exactly_once: None,
-        };
+        let wanted = Wanted { largest_bytes, ..Wanted::nothing() };
         let service = if name.contains(':') { Service::Sns } else { Service::Sqs };
         let found = Queue { service, name: name.to_owned(), found }.findings(&wanted);
         found.into_iter().map(|found| (found.level, found.finding, found.fix.unwrap_or_default())).collect()
