@@ -267,8 +267,8 @@ pub(crate) fn look_at_tables(
     unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
 }
 
-/// Why no start would succeed now, as far as the publication is concerned. A stream that is open does not tell: the server goes on, and
-/// sends no row of a table that was taken away.
+/// Why no start would succeed now, as far as the publication is concerned. An open stream does not show it: the server sends no more rows
+/// of a table that was removed, and continues.
 ///
 /// # Errors
 /// The server cannot be asked.

@@ -108,7 +108,7 @@ pub enum Within {
     Nothing,
     /// The topic's template.
     Template(String),
-    /// `NAME=`: it is one of a list, which a flag replaces as a whole if it stands in a file or in the environment.
+    /// `NAME=`: it is one of a list. A flag replaces the whole list of a file or of the environment.
     List {
         /// `NAME`.
         name: String,
