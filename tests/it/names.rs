@@ -10,6 +10,7 @@ use walrelay_dev::relay::Relay;
 
 use crate::lane::{LONG, binary};
 use crate::load::Load;
+use crate::network::wait_in_flight;
 use crate::own;
 
 /// The broker's name, which only [`RESOLVER`] knows.
@@ -94,9 +95,12 @@ fn producers_that_are_looking_a_name_up_hold_nothing_up() {
     let mut client = load.connect();
     Load::bulk(&mut client, "order-before", 0..100);
     load.lane.wait_confirmed();
+    // A transaction is open when it dies: none begins once the connection is known to be lost.
+    kafka.suspend().unwrap();
+    Load::bulk(&mut client, "order-meanwhile", 0..100);
+    wait_in_flight(&relay, 1.0);
     resolver.fall_silent();
     kafka.kill().unwrap();
-    Load::bulk(&mut client, "order-meanwhile", 0..100);
     wait_until(LONG, "two producers that end", || {
         let live = relay.get("/livez")?;
         assert!(live.status == 200, "{}: {}", live.body, relay.log());

@@ -28,7 +28,7 @@ fn tap() -> Tap {
 }
 
 #[track_caller]
-fn wait_in_flight(relay: &Relay, records: f64) {
+pub(crate) fn wait_in_flight(relay: &Relay, records: f64) {
     wait_until(LONG, "records in flight", || Ok(relay.metric("walrelay_in_flight_records")? >= records))
         .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
 }
