@@ -6,17 +6,23 @@
 //! RabbitMQ gives each message of a queue away once. So the messages are in two queues: a stream, which can be read again and again,
 //! is followed; the quorum queue, which users have, is read in the end.
 
-use std::collections::hash_map::Entry;
+mod nats;
+mod rabbitmq;
+mod redis;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rdkafka::ClientConfig;
 use serde_json::{Value, json};
 
-use crate::brokers::{AmqpConnection, AmqpMessage, Broker, JetStream, Kind, Reply, RespConnection, Stored};
+use self::nats::Subjects;
+use self::rabbitmq::Queue;
+use self::redis::{Spread, Streams};
+use crate::brokers::{AmqpConnection, Broker, JetStream, Kind, RespConnection};
 use crate::consume::{self, Follower, Meter, Record};
 use crate::drained::{self, Drained};
 
@@ -37,15 +43,6 @@ const LOG: &str = "OUTBOX.log";
 
 /// How long NATS drops repeats, in nanoseconds: longer than any run.
 const HOURS: u64 = 4 * 3_600_000_000_000;
-
-/// Entries of Redis that are read at once.
-const AT_ONCE: &str = "500";
-
-/// Messages of NATS that are read at once where there are some.
-const MANY: u64 = 100;
-
-/// Messages of RabbitMQ that are acknowledged together while more are there.
-const TOGETHER: usize = 200;
 
 /// Where it can be read.
 #[derive(Debug, Clone)]
@@ -230,16 +227,9 @@ impl Arrivals {
 
 fn other_follower(kind: Kind, port: u16, queue: &'static str, topics: &[String]) -> Box<dyn Follow> {
     match kind {
-        Kind::RabbitMq => {
-            // Only a stream can be read from its beginning.
-            let next = (queue == LOG).then_some(0);
-            Box::new(Reader::new(Queue { port, name: queue, next, count: 0, connection: None, open: 0 }))
-        }
-        Kind::Nats => Box::new(Reader::new(Subjects { port, next: 1, some: false, connection: None })),
-        Kind::Valkey | Kind::ElasticMq => {
-            let streams = topics.iter().map(|topic| (topic.clone(), "0-0".to_owned(), 0)).collect();
-            Box::new(Reader::new(Streams { port, each: streams, connection: None }))
-        }
+        Kind::RabbitMq => Box::new(Reader::new(Queue::new(port, queue))),
+        Kind::Nats => Box::new(Reader::new(Subjects::new(port))),
+        Kind::Valkey | Kind::ElasticMq => Box::new(Reader::new(Streams::new(port, topics))),
     }
 }
 
@@ -322,149 +312,6 @@ fn header(name: &str, value: &[u8]) -> (String, Option<Vec<u8>>) {
     (name.to_owned(), Some(value.to_vec()))
 }
 
-/// Streams of Redis, each with the last entry that was read and how many there were.
-struct Streams {
-    port: u16,
-    each: Vec<(String, String, i64)>,
-    connection: Option<RespConnection>,
-}
-
-impl Source for Streams {
-    fn read(&mut self, limit: Duration) -> Result<Vec<Record>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(RespConnection::open(self.port)?),
-        };
-        // Without an end, 0 would be.
-        let millis = limit.as_millis().max(1).to_string();
-        let mut words = vec!["XREAD", "COUNT", AT_ONCE, "BLOCK", &millis, "STREAMS"];
-        words.extend(self.each.iter().map(|(stream, ..)| stream.as_str()));
-        words.extend(self.each.iter().map(|(_, behind, _)| behind.as_str()));
-        let reply = connection.call(&words)?;
-        entries(&reply, &mut self.each)
-    }
-
-    fn disconnect(&mut self) {
-        self.connection = None;
-    }
-}
-
-/// What XREAD replies, and where it ends.
-fn entries(reply: &Reply, each: &mut [(String, String, i64)]) -> Result<Vec<Record>> {
-    if let Reply::Error(text) = reply {
-        bail!("Redis: {text}");
-    }
-    let mut records = Vec::new();
-    for one in reply.items() {
-        let [name, entries] = one.items() else { bail!("an answer that is none") };
-        let name = name.text();
-        let stream = each.iter_mut().find(|(stream, ..)| *stream == name);
-        let (_, behind, count) = stream.with_context(|| format!("nobody asked for {name}"))?;
-        for entry in entries.items() {
-            let [id, fields] = entry.items() else { bail!("{name}: an entry that is none") };
-            *behind = id.text();
-            records.push(of_redis(&name, &id.text(), *count, fields));
-            *count += 1;
-        }
-    }
-    Ok(records)
-}
-
-/// Streams of Redis on the nodes of a cluster, each asked for at the node that has it.
-struct Spread {
-    ports: Vec<u16>,
-    /// As of [`Streams`].
-    each: Vec<(String, String, i64)>,
-    /// By the streams.
-    homes: HashMap<String, u16>,
-    connections: HashMap<u16, RespConnection>,
-}
-
-impl Spread {
-    fn new(ports: &[u16], topics: &[String]) -> Self {
-        let each = topics.iter().map(|topic| (topic.clone(), "0-0".to_owned(), 0)).collect();
-        Self { ports: ports.to_owned(), each, homes: HashMap::new(), connections: HashMap::new() }
-    }
-
-    /// A command's reply by the node that has the stream.
-    fn call(&mut self, stream: &str, words: &[&str]) -> Result<Reply> {
-        let mut port = self.homes.get(stream).or_else(|| self.ports.first()).copied().context("no node")?;
-        for _ in 0..=self.ports.len() {
-            let connection = match self.connections.entry(port) {
-                Entry::Occupied(connection) => connection.into_mut(),
-                Entry::Vacant(none) => none.insert(RespConnection::open(port)?),
-            };
-            let reply = connection.call(words)?;
-            let Some(moved) = moved_to(&reply) else { return Ok(reply) };
-            port = moved?;
-            self.homes.insert(stream.to_owned(), port);
-        }
-        bail!("nodes name one another for {stream}")
-    }
-
-    fn lengths(&mut self) -> Result<Ends> {
-        let streams: Vec<String> = self.each.iter().map(|(stream, ..)| stream.clone()).collect();
-        let mut ends = Ends::new();
-        for stream in streams {
-            let length = self.call(&stream, &["XLEN", &stream])?.integer().context("a stream without a length")?;
-            ends.insert((stream, 0), length);
-        }
-        Ok(ends)
-    }
-}
-
-/// The port in what says MOVED: the slot, and the node's address. `None`: it says another thing.
-fn moved_to(reply: &Reply) -> Option<Result<u16>> {
-    let Reply::Error(text) = reply else { return None };
-    let address = text.strip_prefix("MOVED ")?;
-    let port = address.rsplit(':').next().unwrap_or_default();
-    Some(port.parse().with_context(|| text.clone()))
-}
-
-impl Source for Spread {
-    fn read(&mut self, _limit: Duration) -> Result<Vec<Record>> {
-        let asked: Vec<_> = self.each.iter().map(|(stream, behind, _)| (stream.clone(), behind.clone())).collect();
-        let mut records = Vec::new();
-        for (stream, behind) in asked {
-            let reply = self.call(&stream, &["XREAD", "COUNT", AT_ONCE, "STREAMS", &stream, &behind])?;
-            records.append(&mut entries(&reply, &mut self.each)?);
-        }
-        Ok(records)
-    }
-
-    fn disconnect(&mut self) {
-        self.connections.clear();
-    }
-}
-
-impl Gauge for Spread {
-    fn ends(&mut self) -> Result<Ends> {
-        self.lengths()
-    }
-
-    fn count(&mut self) -> Result<u64> {
-        Ok(u64::try_from(self.lengths()?.values().sum::<i64>())?)
-    }
-}
-
-/// An entry's id begins with the time at which it was added.
-fn of_redis(stream: &str, id: &str, offset: i64, fields: &Reply) -> Record {
-    let mut record = record(stream, offset);
-    record.timestamp = id.split('-').next().and_then(|millis| millis.parse().ok());
-    for field in fields.items().chunks_exact(2) {
-        let [name, Reply::Bytes(value)] = field else { continue };
-        match name.text().as_str() {
-            "key" => record.key = Some(value.clone()),
-            // As Debezium Server's sink names it, and what follows.
-            "payload" | "value" => record.value = Some(value.clone()),
-            "type" | "EVENTTYPE" => record.headers.push(header("eventType", value)),
-            "ID" => record.headers.push(header("id", value)),
-            other => record.headers.push(header(other, value)),
-        }
-    }
-    record
-}
-
 fn record(topic: &str, offset: i64) -> Record {
     Record {
         topic: topic.to_owned(),
@@ -475,109 +322,6 @@ fn record(topic: &str, offset: i64) -> Record {
         value: None,
         headers: Vec::new(),
     }
-}
-
-/// The stream of NATS.
-struct Subjects {
-    port: u16,
-    next: u64,
-    /// Some were there when it was asked last.
-    some: bool,
-    connection: Option<JetStream>,
-}
-
-impl Source for Subjects {
-    fn read(&mut self, _limit: Duration) -> Result<Vec<Record>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(JetStream::open(self.port, &Value::Null)?),
-        };
-        let stored = connection.messages_from(STREAM, self.next, if self.some { MANY } else { 1 })?;
-        self.some = !stored.is_empty();
-        self.next = stored.last().map_or(self.next, |last| last.sequence + 1);
-        Ok(stored.into_iter().map(of_nats).collect())
-    }
-
-    fn disconnect(&mut self) {
-        self.connection = None;
-    }
-}
-
-fn of_nats(stored: Stored) -> Record {
-    let mut record = record(&stored.subject, i64::try_from(stored.sequence).unwrap_or(i64::MAX));
-    record.timestamp = Some(stored.millis);
-    record.key = stored.header("key").map(|key| key.as_bytes().to_vec());
-    record.headers = stored.headers.iter().map(|(name, value)| header(name, value.as_bytes())).collect();
-    record.value = Some(stored.data);
-    record
-}
-
-/// A queue or a stream of RabbitMQ.
-struct Queue {
-    port: u16,
-    name: &'static str,
-    /// Of a stream, the next one.
-    next: Option<i64>,
-    /// How many have come.
-    count: i64,
-    connection: Option<AmqpConnection>,
-    /// Come, and not acknowledged on this connection.
-    open: usize,
-}
-
-impl Source for Queue {
-    fn read(&mut self, limit: Duration) -> Result<Vec<Record>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => {
-                let mut connection = AmqpConnection::open(self.port)?;
-                connection.consume(self.name, self.next)?;
-                self.open = 0;
-                none.insert(connection)
-            }
-        };
-        let Some(message) = connection.delivered(limit)? else { return Ok(Vec::new()) };
-        self.open += 1;
-        if self.open.is_multiple_of(TOGETHER) || connection.is_drained() {
-            connection.acknowledge(&message)?;
-        }
-        // A stream begins with the chunk that holds what was asked for.
-        let offset = message.stream_offset();
-        if let (Some(offset), Some(next)) = (offset, self.next.as_mut()) {
-            if offset < *next {
-                return Ok(Vec::new());
-            }
-            *next = offset + 1;
-        }
-        let offset = offset.unwrap_or(self.count);
-        self.count += 1;
-        Ok(vec![of_rabbitmq(message, offset)])
-    }
-
-    fn disconnect(&mut self) {
-        self.connection = None;
-    }
-}
-
-/// A mark has its number in its body, and went through no exchange.
-fn of_rabbitmq(message: AmqpMessage, offset: i64) -> Record {
-    if message.exchange.is_empty() {
-        return record("", message.text().parse().unwrap_or_default());
-    }
-    let mut record = record(&message.key, offset);
-    for (name, property) in [("id", "message_id"), ("eventType", "type")] {
-        if let Some(value) = message.properties.get(property) {
-            record.headers.push(header(name, value.as_bytes()));
-        }
-    }
-    for (name, value) in message.headers {
-        match name.as_str() {
-            "key" => record.key = value.map(String::into_bytes),
-            _ => record.headers.push((name, value.map(String::into_bytes))),
-        }
-    }
-    record.value = Some(message.body);
-    record
 }
 
 /// Asks a server with a connection of its own each time.
