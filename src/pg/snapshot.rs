@@ -14,6 +14,10 @@
 //! lists every transaction in its range that has not committed, subtransactions among them, so that the `xmin` of a row that a savepoint
 //! left is told as well.
 //!
+//! Its `xmax` may be below its `xmin`, other than in a snapshot that `pg_snapshot` takes as input: the decoder moves `xmin` at each record
+//! of what is running, and `xmax` only at commits, so that transactions which rolled back last stand between both. A row's transaction is
+//! compared with `xmin` first (`XidInMVCCSnapshot`): then that is the end.
+//!
 //! # Limits
 //!
 //! A row has the lower 32 bits of its transaction, also once it is frozen. They suffice as long as the snapshot is less than 2 billion
@@ -50,8 +54,8 @@ impl FromStr for Snapshot {
         let (xmin, xmax): (u64, u64) = number().zip(number()).ok_or(NoSnapshot)?;
         let list = parts.next().ok_or(NoSnapshot)?;
         let open: Result<Vec<u64>, _> = list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect();
-        let snapshot = Self { xmin, xmax, open: open.map_err(|_| NoSnapshot)? };
-        let holds = xmin <= xmax && snapshot.open.iter().all(|xid| (xmin..xmax).contains(xid));
+        let snapshot = Self { xmin, xmax: xmax.max(xmin), open: open.map_err(|_| NoSnapshot)? };
+        let holds = snapshot.open.iter().all(|xid| (xmin..xmax).contains(xid));
         if holds && parts.next().is_none() { Ok(snapshot) } else { Err(NoSnapshot) }
     }
 }
@@ -86,6 +90,12 @@ mod tests {
     }
 
     #[test]
+    fn transactions_that_rolled_back_last_put_the_end_before_the_beginning() {
+        let snapshot: Snapshot = "9:7:".parse().unwrap();
+        assert_eq!(snapshot.sees(), "(age(xmin) > age('9'::xid) OR age(xmin) < 0)");
+    }
+
+    #[test]
     fn a_snapshot_of_long_ago_tells_nothing() {
         let snapshot: Snapshot = "1000:1007:".parse().unwrap();
         assert!(snapshot.can_be_told(1_999_999_999) && !snapshot.can_be_told(2_000_001_000));
@@ -93,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_is_no_snapshot_is_refused() {
-        for text in ["", "1", "1:2", "2:1:", "1:5:7", "1:5:0", "1:5:a", "1:5:2:3", "1:5:-2"] {
+        for text in ["", "1", "1:2", "2:1:1", "1:5:7", "1:5:0", "1:5:a", "1:5:2:3", "1:5:-2"] {
             assert_eq!(text.parse::<Snapshot>(), Err(NoSnapshot), "{text}");
         }
     }

@@ -40,8 +40,10 @@ impl Proof {
         if let Some(why) = agreement.map_or(Some(NOT_ANCHORED), Agreement::objection) {
             return Err(missing(why));
         }
-        let snapshot: Snapshot =
-            taken.snapshot.parse().map_err(|_| missing("what was written down cannot be understood"))?;
+        let snapshot: Snapshot = taken
+            .snapshot
+            .parse()
+            .map_err(|_| missing(&format!("the snapshot that was written down is none: '{}'", taken.snapshot)))?;
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
         if !snapshot.can_be_told(next) {
             return Err(missing("two billion transactions have begun since the slot was created"));
