@@ -99,7 +99,7 @@ pub enum CommandError {
         source: io::Error,
     },
     /// `check` found what stands in the way of a run.
-    #[error("{count} of the checks fail")]
+    #[error("checks that fail: {count}")]
     CheckFailed {
         /// How many.
         count: usize,

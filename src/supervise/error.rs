@@ -238,7 +238,7 @@ pub enum RunError {
     },
     /// The clean stop ran out of time.
     #[error(
-        "stopped before everything was acknowledged: {in_flight} records were in flight, and those of unfinished transactions will be published again"
+        "stopped before everything was acknowledged: records in flight: {in_flight}; these and those of unfinished transactions will be published again"
     )]
     StopTimedOut {
         /// Records in flight.

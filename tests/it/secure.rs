@@ -182,6 +182,7 @@ fn a_right_that_is_missing_is_named_and_once_it_is_given_the_rows_flow() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_right_that_is_revoked_under_way_holds_the_slot_and_once_it_is_back_nothing_is_missing() {
     let lane = lane();
     let authority = kafka().file("right.pem");
@@ -238,6 +239,7 @@ fn no_secret_shows_in_the_log_the_process_list_or_a_page() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_protocol_that_the_listener_does_not_speak_is_told_by_check_with_flags_that_work() {
     let (lane, kafka) = (lane(), kafka());
     let authority = kafka.file("right.pem");
@@ -261,6 +263,6 @@ fn a_protocol_that_the_listener_does_not_speak_is_told_by_check_with_flags_that_
         let commands = first_commands(&fix);
         assert_eq!(commands.len(), 1, "{properties:?}: {fix}");
         arguments.extend_from_slice(&commands[0][1..]);
-        checked_as(&arguments, &password).level("connection", "ok", &["brokers answer"]);
+        checked_as(&arguments, &password).level("connection", "ok", &["brokers that answer"]);
     }
 }

@@ -72,7 +72,7 @@ pub enum Error {
         topic: String,
     },
     /// What was published again cannot be remembered.
-    #[error("{topic} may not have recorded all that was published again: {count} records were in flight")]
+    #[error("{topic} may not have recorded all that was published again, with records in flight: {count}")]
     NotRemembered {
         /// How many.
         count: u64,

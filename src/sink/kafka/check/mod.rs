@@ -114,7 +114,7 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
 /// Everything about the cluster.
 fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let mut found =
-        vec![SIDE.ok("connection", format!("{} brokers answer", cluster.brokers.len())), protocol(settings)];
+        vec![SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())), protocol(settings)];
     found.extend(advertised(cluster));
     found.push(idempotence(kafka, cluster, wanted));
     found.extend(missing(kafka, cluster, wanted));
