@@ -48,11 +48,6 @@ impl Message {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What it is told apart by: its id, or its body where it has none.
-    pub fn name(&self) -> String {
-        self.properties.get("message_id").cloned().unwrap_or_else(|| self.text())
-    }
-
     /// Its place in a stream, from 0; `None`: it does not come out of one.
     pub fn stream_offset(&self) -> Option<i64> {
         self.headers.get(STREAM_OFFSET)?.as_deref()?.parse().ok()

@@ -66,7 +66,7 @@ impl Outcome {
     fn broken(&self, settings: &Settings) -> Vec<String> {
         let mut broken = Vec::new();
         let mut add = |what: String| broken.push(format!("round {}: {what}", self.round.number));
-        if let Some(first) = self.absent.first() {
+        if let Some(first) = self.absent.first().filter(|_| settings.follows_what_counts()) {
             add(format!("{} rows below the confirmed position have not arrived, such as {first}", self.absent.len()));
         }
         self.scenario.iter().for_each(|what| add(what.clone()));
@@ -192,8 +192,9 @@ impl Report {
             self.outcomes.iter().map(|outcome| outcome.standstill).max().unwrap_or_default().as_secs_f64()
         ));
         line(&format!(
-            "confirmed     {} rounds after which a row below the confirmed position had not arrived",
-            count(&|outcome| !outcome.absent.is_empty())
+            "confirmed     {} rounds after which a row below the confirmed position had not arrived{}",
+            count(&|outcome| !outcome.absent.is_empty()),
+            if settings.follows_what_counts() { "" } else { " in the stream beside the queue" }
         ));
         for verdict in &self.verdicts {
             line(&format!("truth         {}", verdict.truth));

@@ -127,6 +127,12 @@ impl Settings {
         SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to).map(|&(_, name, seconds)| (name, seconds))
     }
 
+    /// Whether what is read along is what the truth is read from in the end. RabbitMQ's stream may lack rows that its queue has
+    /// ([`walrelay_dev::arrivals`]); a row below the confirmed position is not sent again, so that the truth tells whether it is missing.
+    pub(super) fn follows_what_counts(&self) -> bool {
+        self.to != Some(brokers::Kind::RabbitMq)
+    }
+
     /// Whether many records of a key are under way together.
     fn takes_keys_at_once(&self) -> bool {
         matches!(self.to, None | Some(brokers::Kind::Valkey))
