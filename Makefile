@@ -15,6 +15,8 @@ NETWORK_RATES = 1000,2000
 # 1, or 3 of which 2 have to be in sync.
 BROKERS ?= 1
 FUZZ_SECONDS ?= 30
+# Which of the slow tests run: all, none, or one of the parts 0 to 7; empty: the commit chooses.
+export SLOW ?=
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
 
@@ -36,7 +38,7 @@ demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads
 
 # Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
 # core, since they wait for servers half of their time.
-test: ## Formatting, lints, docs, and all tests, on Postgres and Kafka of its own
+test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not an eighth of them)
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -97,7 +99,7 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
-	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --test it hints_lead_out -- --nocapture $(ARGS)
+	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --test it hints_lead_out -- --include-ignored --nocapture $(ARGS)
 
 screenshots: ## Pictures of the status page in each state, light, dark and on a phone, by Chromium: ARGS="--minutes 15"
 	@dev/prerequisites test

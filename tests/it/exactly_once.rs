@@ -100,6 +100,7 @@ fn a_relay_killed_before_the_commit_repeats_nothing_for_consumers_of_what_is_com
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_transaction_that_is_interrupted_goes_on_where_it_was() {
     let lane = Lane::with(TABLE, "outbox");
     // So narrow that there are seconds of the transaction left when a third of it is seen in the topic.
@@ -121,6 +122,7 @@ fn a_transaction_that_is_interrupted_goes_on_where_it_was() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_dead_letter_is_in_the_same_transaction_as_its_neighbours() {
     let lane = Lane::with(TABLE, "outbox");
     let settings = [("max.message.bytes", "20000")];
@@ -160,6 +162,7 @@ fn another_cluster_in_the_place_of_the_one_that_was_read_is_refused_across_resta
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_standby_fences_nobody_until_it_owns_the_slot() {
     let lane = Lane::with(TABLE, "outbox");
     let mut first = lane.streaming(&[EXACTLY_ONCE]);
@@ -202,6 +205,7 @@ fn two_clusters_with_the_same_slot_name_share_a_kafka() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_outage_longer_than_a_transaction_may_take_is_recovered_from() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
@@ -219,6 +223,7 @@ fn an_outage_longer_than_a_transaction_may_take_is_recovered_from() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
     let lane = Lane::with(TABLE, "outbox");
     insert(&lane, 1, 10);
@@ -242,6 +247,7 @@ fn over_a_line(lane: &Lane) -> (Tap, String) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_transaction_that_is_read_for_longer_than_kafka_may_be_silent_is_committed_once() {
     let lane = Lane::with(TABLE, "outbox");
     let (tap, source) = over_a_line(&lane);
@@ -256,6 +262,7 @@ fn a_transaction_that_is_read_for_longer_than_kafka_may_be_silent_is_committed_o
 }
 
 #[test]
+#[ignore = "slow"]
 fn postgres_that_shuts_down_before_kafka_could_be_taken_over_is_let_go() {
     let (mut postgres, mut kafka) = (own::postgres(), own::kafka());
     let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
@@ -278,6 +285,7 @@ fn two_good_ones_and(lane: &Lane, transaction: &str) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn good_transactions_before_a_bad_row_are_committed_though_they_gathered_with_it() {
     let lane = Lane::with(TABLE, "outbox");
     two_good_ones_and(&lane, "INSERT INTO outbox VALUES (21, 'order', 'k', 't', 'p'), (22, NULL, 'k', 't', 'p')");
@@ -323,6 +331,7 @@ fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_outage_that_uses_up_a_transactions_time_and_ends_within_it_is_recovered_from() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
@@ -409,6 +418,7 @@ fn trade(lane: &Lane, first: u32, most: u32, stop: &AtomicBool, last: &AtomicU32
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_broker_that_is_dead_for_longer_than_a_transaction_may_take_makes_nothing_appear_twice() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
@@ -437,6 +447,7 @@ fn a_broker_that_is_dead_for_longer_than_a_transaction_may_take_makes_nothing_ap
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_standby_is_refused_until_it_is_promoted() {
     if default_major() < 16 {
         // No standby decodes.
@@ -476,6 +487,7 @@ fn a_standby_is_refused_until_it_is_promoted() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_primary_that_comes_back_as_a_standby_is_not_read_before_its_promotion() {
     let mut postgres = Postgres::start(&Options::default()).unwrap();
     let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(TABLE, "outbox");

@@ -105,6 +105,7 @@ fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_of_a_lagging_standby_arrive_and_what_it_lacks_is_said() {
     if !keeps_slots() {
         return;

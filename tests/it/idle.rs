@@ -21,6 +21,7 @@ fn lag(client: &mut Client, slot: &str) -> i64 {
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_idle_outbox_holds_back_no_wal_and_lets_postgres_stop() {
     let mut postgres = own::postgres();
     let lane = Lane::on(&postgres, shared_kafka().unwrap())

@@ -102,6 +102,7 @@ impl Three {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_that_were_aborted_while_their_partition_had_no_leader_stay_unseen() {
     let mut three = Three::start();
     let written = meter(&three.lane);
@@ -122,6 +123,7 @@ fn rows_that_were_aborted_while_their_partition_had_no_leader_stay_unseen() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_that_were_committed_while_their_partition_had_no_leader_are_seen() {
     let mut three = Three::start();
     let line = &three.cluster.taps()[three.only];

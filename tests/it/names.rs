@@ -83,6 +83,7 @@ fn threads(relay: &Relay, name: &str) -> usize {
 
 /// Each producer that is given up meanwhile ends on a thread of its own, which waits for the look-up.
 #[test]
+#[ignore = "slow"]
 fn producers_that_are_looking_a_name_up_hold_nothing_up() {
     let resolver = Resolver::make();
     let mut kafka = own::kafka();

@@ -177,6 +177,7 @@ fn what_is_missing_is_declared_where_that_is_asked_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_queue_that_is_full_is_waited_for_and_passes_no_later_row() {
     let lane = lane();
     declare(broker(), &lane, &[("x-max-length", "3"), ("x-overflow", "reject-publish")], "#");
@@ -260,6 +261,7 @@ fn a_row_above_the_brokers_limit_stops_is_skipped_or_goes_to_dead_letters_withou
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_alarm_a_broker_that_hangs_and_an_outage_are_waited_out() {
     let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
     let lane = bound(&broker);
@@ -373,6 +375,7 @@ printf '%s.%s.%s\n' "$head" "$body" "$(printf '%s.%s' "$head" "$body" | openssl 
 "#;
 
 #[test]
+#[ignore = "slow"]
 fn a_token_that_has_expired_is_replaced_though_the_broker_keeps_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let openssl = |arguments: &[&str]| {
@@ -412,6 +415,7 @@ fn a_token_that_has_expired_is_replaced_though_the_broker_keeps_the_connection()
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_vhost_that_has_connections_enough_is_waited_for() {
     let broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
     let lane = bound(&broker);
@@ -426,6 +430,7 @@ fn a_vhost_that_has_connections_enough_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_connection_is_encrypted_and_authenticated_by_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();

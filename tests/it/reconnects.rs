@@ -105,6 +105,7 @@ fn kafka_may_restart_and_crash_under_load() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_kafka_that_is_down_at_the_start_is_waited_for() {
     let mut kafka = own::kafka();
     let load = Load::on(shared_postgres().unwrap(), &kafka);
@@ -123,6 +124,7 @@ fn a_kafka_that_is_down_at_the_start_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn postgres_that_is_down_at_the_start_is_waited_for() {
     let mut postgres = own::postgres();
     let load = Load::on(&postgres, shared_kafka().unwrap());
@@ -137,6 +139,7 @@ fn postgres_that_is_down_at_the_start_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn postgres_that_shuts_down_while_kafka_hangs_is_let_go_and_nothing_is_lost() {
     let (mut postgres, mut kafka) = (own::postgres(), own::kafka());
     let load = Load::on(&postgres, &kafka);
@@ -169,6 +172,7 @@ fn answering(answer: &'static [u8]) -> String {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_server_without_processes_or_a_proxy_in_its_place_ends_nothing() {
     let load = Load::shared();
     let server = format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap());

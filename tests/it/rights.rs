@@ -32,6 +32,7 @@ fn checked_by(mut arguments: Vec<String>) -> Checked {
 
 /// As of one who may write other topics: the cluster gives that user's producers an identity.
 #[test]
+#[ignore = "slow"]
 fn a_topic_that_the_user_may_not_see_is_told_with_the_right_to_it_and_not_to_be_created() {
     let (lane, kafka) = (lane(), kafka());
     kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
@@ -55,6 +56,7 @@ fn running(lane: &Lane, more: &[&str]) -> Relay {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rights_that_are_missing_are_named_one_by_one_and_once_they_are_given_a_relay_runs() {
     let (lane, kafka) = (lane(), kafka());
     kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();

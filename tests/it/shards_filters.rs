@@ -90,6 +90,7 @@ fn partitioned_tables_are_shared_out_as_a_whole_with_partitions_that_come_later(
 }
 
 #[test]
+#[ignore = "slow"]
 fn what_cannot_be_shared_out_is_refused_with_the_reason_and_changes_nothing() {
     let shards = Shards::with(&format!(
         "{OUTBOX}; CREATE TABLE odd (id text PRIMARY KEY, aggregateid jsonb, type text, payload json)"

@@ -70,6 +70,7 @@ fn a_message_holds_payload_attributes_group_and_deduplication_id() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn keys_keep_their_order_one_message_of_a_group_at_a_time_and_a_graceful_shutdown_repeats_nothing() {
     let lane = with_queue(broker().queues());
     let gate = Gate::start(broker().port()).unwrap();
@@ -102,6 +103,7 @@ fn several_batches_are_under_way_at_a_time_and_none_holds_two_messages_of_a_grou
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_queue() {
     let queues = broker().queues();
     // No queue, no body, no text, no attribute's name, too many attributes.
@@ -246,6 +248,7 @@ fn a_queue_that_is_missing_or_forbidden_waits_and_other_queues_do_not() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn throttling_a_server_that_is_unavailable_and_one_that_hangs_are_waited_out() {
     let mut broker = Broker::start(Kind::ElasticMq, &[]).unwrap();
     let lane = with_queue(broker.queues());
@@ -286,6 +289,7 @@ fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped()
 }
 
 #[test]
+#[ignore = "slow"]
 fn lost_connections_and_partial_failures_lose_nothing_and_swap_no_rows_of_a_key() {
     let queues = broker().queues();
     let lane = with_queue(queues);

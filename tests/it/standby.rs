@@ -72,6 +72,7 @@ fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_that_wait_in_postgres_have_an_age_though_nothing_is_received() {
     // What others write is WAL that may hold rows, too: on a server where they do, nothing is ever known to wait for no time.
     let postgres = own::postgres();

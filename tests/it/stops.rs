@@ -84,6 +84,7 @@ fn a_clean_stop_in_the_middle_of_a_backlog_repeats_nothing() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_clean_stop_in_the_middle_of_a_large_transaction_reads_it_to_its_end() {
     let load = Load::shared();
     let mut client = load.connect();
@@ -147,7 +148,7 @@ fn a_stop_that_runs_out_of_time_says_so_and_a_second_signal_ends_at_once() {
     let exit = relay.terminate(LONG).unwrap();
     let log = relay.log();
     assert_eq!(exit.code, 1, "{log}");
-    assert!(log.contains("10 records were in flight") && log.contains("hint: "), "{log}");
+    assert!(log.contains("records in flight: 10") && log.contains("hint: "), "{log}");
     kafka.resume().unwrap();
     for (first, second, code) in [(Signal::TERM, Signal::TERM, 143), (Signal::INT, Signal::INT, 130)] {
         let mut relay = load.lane.streaming(&[]);

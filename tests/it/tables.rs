@@ -75,6 +75,7 @@ impl Drop for Block {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_documented_command_for_each_kind_of_table_gives_the_documented_record() {
     let mut blocks = 0;
     for text in DOC.split("```console\n").skip(1) {

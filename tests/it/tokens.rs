@@ -164,6 +164,7 @@ impl Program {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_program_prints_tokens_which_are_renewed_before_they_expire_also_while_idle() {
     let it = Program::new(r#"echo "$head.$claims.""#);
     let mut relay = it.relay();
@@ -183,6 +184,7 @@ fn a_program_prints_tokens_which_are_renewed_before_they_expire_also_while_idle(
 }
 
 #[test]
+#[ignore = "slow"]
 fn json_about_a_token_is_taken_and_a_program_that_fails_for_a_while_loses_nothing() {
     let json = r#"printf '{"token":"%s.%s.","expires_at":%d,"principal":"relay","extensions":{"traceId":"orders"}}' "$head" "$claims" "$((now + LIFE))""#;
     let it = Program::new(json);
@@ -206,6 +208,7 @@ fn json_about_a_token_is_taken_and_a_program_that_fails_for_a_while_loses_nothin
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_program_that_never_prints_a_token_ends_the_first_start() {
     let it = Program::new("");
     for (print, words) in [
@@ -270,6 +273,7 @@ fn oidc(endpoint: &str) -> [(&'static str, &str); 5] {
 }
 
 #[test]
+#[ignore = "slow"]
 fn oidc_tokens_are_renewed_while_idle_and_keys_are_rotated() {
     let (door, lane) = (door(), lane());
     let _alone = door.issuing();
@@ -294,6 +298,7 @@ fn oidc_tokens_are_renewed_while_idle_and_keys_are_rotated() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_issuer_that_is_unavailable_or_names_another_audience_is_waited_for_once_the_relay_has_streamed() {
     let (door, lane) = (door(), lane());
     let _alone = door.issuing();
@@ -360,6 +365,7 @@ fn check_rotation(from: (&str, &str), properties: &[(&str, &str)], file: &std::p
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_password_for_kafka_that_is_rotated_under_load_is_read_again_from_its_file_or_program() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(fresh("password"));

@@ -95,6 +95,7 @@ fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
     let kafka = own::kafka();
     let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
@@ -152,6 +153,7 @@ fn check_recovers(lane: &Lane, mock: &MockCluster<'_, impl rdkafka::producer::Pr
 }
 
 #[test]
+#[ignore = "slow"]
 fn errors_of_transactions_whether_retriable_abortable_or_fatal_are_recovered_from() {
     let mock = MockCluster::new(1).unwrap();
     let mut lane = Lane::with(TABLE, "outbox");

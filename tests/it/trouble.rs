@@ -158,6 +158,7 @@ fn check_first_batch_refused_for_good(flags: &[&str], lanes: &str) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn nothing_passes_the_first_batch_of_a_partition_that_is_refused_for_good() {
     for lanes in ["lanes=1", "lanes=4"] {
         check_first_batch_refused_for_good(&["--on-bad-row=stop"], lanes);
@@ -287,6 +288,7 @@ fn partitions_that_are_added_under_a_running_relay_are_used_at_once_and_one_that
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_frozen_broker_is_told_of_after_seconds_and_readiness_ends_when_it_is_set_to() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(OUTBOX, "outbox");

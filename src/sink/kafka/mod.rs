@@ -135,6 +135,8 @@ impl KafkaSink {
 
     fn with_lanes(settings: Settings, lanes: u8) -> Result<Self, SettingsError> {
         let (senders, now) = (Senders::new(&settings, lanes)?, Instant::now());
+        // A sink that ended on this thread may have left some, whose tickets another one gave out.
+        take_reports(&mut Vec::new());
         Ok(Self {
             producer: senders.first(),
             topics: Topics::new(settings.partitioner(), lanes),

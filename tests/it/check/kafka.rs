@@ -50,6 +50,7 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_fixed() 
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_fixed() {
     let kafka = strict().0;
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(GOOD, "outbox");

@@ -227,6 +227,7 @@ fn a_column_that_is_missing_is_named_with_the_flag() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn columns_without_a_key_that_may_be_null_or_put_rows_off_are_warned_of() {
     let lane = Lane::with(
         "CREATE TABLE outbox (id text PRIMARY KEY, type text, payload jsonb, entity text, execute_at timestamptz)",

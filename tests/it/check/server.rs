@@ -26,6 +26,7 @@ fn badly_set() -> Postgres {
 }
 
 #[test]
+#[ignore = "slow"]
 fn settings_that_bite_are_fixed_one_by_one() {
     let mut server = badly_set();
     let lane = Lane::on(&server, shared_kafka().unwrap());
@@ -54,6 +55,7 @@ fn settings_that_bite_are_fixed_one_by_one() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_slot_that_nears_its_limit_is_warned_of_and_a_lost_one_fails() {
     let settings = [("max_slot_wal_keep_size", "64MB"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

@@ -34,6 +34,7 @@ fn the_first_record_arrives() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_polling_worker_is_replaced_and_comes_back() {
     let mut page = Page::open("docs/migrating-from-polling.md");
     page.sql(EVENTS);

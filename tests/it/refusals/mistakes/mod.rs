@@ -29,6 +29,7 @@ const AT_ONCE: usize = 6;
 type Case = Vec<&'static Mistake>;
 
 #[test]
+#[ignore = "slow"]
 fn hints_lead_out_of_two_mistakes_at_once() {
     let cases = cases();
     let failed = Mutex::new(Vec::new());
