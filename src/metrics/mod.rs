@@ -82,7 +82,7 @@ impl State {
             Self::Connecting => "Connecting to Postgres.",
             Self::WaitingForSlot => "Standing by: another process reads the slot.",
             Self::Streaming => "Streaming.",
-            Self::Careful => "Streaming one record at a time, to find the one that was refused.",
+            Self::Careful => "Streaming, and searching for the one record that was refused.",
             Self::Blocked => "Blocked: the destination takes no records now.",
             Self::Stopping => "Stopping: waiting for the last acknowledgements.",
             Self::Stopped => "Stopped.",
