@@ -15,7 +15,7 @@ NETWORK_RATES = 1000,2000
 # 1, or 3 of which 2 have to be in sync.
 BROKERS ?= 1
 FUZZ_SECONDS ?= 30
-# Which of the slow tests run: all, none, or one of the parts 0 to 7; empty: the commit chooses.
+# Which of the slow tests run: all, none, or one of the parts 0 to 9; empty: the commit chooses.
 export SLOW ?=
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
@@ -38,7 +38,7 @@ demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads
 
 # Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
 # core, since they wait for servers half of their time.
-test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not an eighth of them)
+test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not a tenth of them)
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -50,11 +50,13 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
-check: ## Formatting, lints and tests that need no services
-	@dev/prerequisites build
+# Without Kafka, whose client is C and C++ and takes minutes to build.
+check: without_kafka = --no-default-features --features nats,otlp,rabbitmq,redis,sqs
+check: ## Formatting, lints and tests that need no services, of all but Kafka: `make test` has the rest
+	@dev/prerequisites check
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) test --locked -p walrelay --lib --test rooms
+	$(CARGO) clippy --locked -p walrelay --lib --bins $(without_kafka) -- -D warnings
+	$(CARGO) test --locked -p walrelay --lib --test rooms $(without_kafka)
 
 slim: ## Lints of the program with one destination each, and with none
 	@dev/prerequisites build
@@ -99,7 +101,7 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
-	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --test it hints_lead_out -- --include-ignored --nocapture $(ARGS)
+	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --workspace --test it hints_lead_out -- --include-ignored --nocapture $(ARGS)
 
 screenshots: ## Pictures of the status page in each state, light, dark and on a phone, by Chromium: ARGS="--minutes 15"
 	@dev/prerequisites test
@@ -115,7 +117,7 @@ outage: ## ROUNDS=3 of what takes minutes: a broker that fails in the middle of 
 big: ## What is large: a million rows at once, a row of 100 MB, 10,000 savepoints, 1,000 writers, and the memory
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
-	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --test big -- --test-threads 1 --nocapture $(ARGS)
+	WALRELAY_BIN=$(abspath $(target))/release/walrelay $(CARGO) test --locked --workspace --test big -- --test-threads 1 --nocapture $(ARGS)
 
 backfill: ROWS = 10000000
 backfill: ## ROWS=10000000 existing rows next to a relay and 500 writes a second, either program killed 30 times

@@ -38,3 +38,9 @@ pub mod tokens;
 pub mod truth;
 mod wait;
 pub mod witness;
+
+/// The top of the repository.
+pub fn repository() -> std::path::PathBuf {
+    let dev = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    dev.parent().unwrap_or(dev).to_owned()
+}

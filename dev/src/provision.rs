@@ -75,7 +75,7 @@ pub struct KafkaTools {
 /// The folder everything is brought into: `WALRELAY_DEV_DIR`, or `.dev` at the top of the repository.
 pub fn dev_dir() -> PathBuf {
     let named = std::env::var_os("WALRELAY_DEV_DIR").filter(|value| !value.is_empty());
-    let folder = named.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.dev"), PathBuf::from);
+    let folder = named.map_or_else(|| crate::repository().join(".dev"), PathBuf::from);
     let folder = std::path::absolute(&folder).unwrap_or(folder);
     without_dots(&folder)
 }

@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
@@ -22,6 +23,31 @@ pub const BINARY_VARIABLE: &str = "WALRELAY_BIN";
 /// The binary to run: `WALRELAY_BIN` if that is set, else the one given.
 pub fn binary(given: impl Into<PathBuf>) -> PathBuf {
     std::env::var_os(BINARY_VARIABLE).filter(|path| !path.is_empty()).map_or_else(|| given.into(), PathBuf::from)
+}
+
+/// The binary for tests: `WALRELAY_BIN`, or the one that cargo built beside them.
+///
+/// # Panics
+/// There is none, or a source is newer: cargo builds it with tests of its own package, and not with these alone.
+pub fn built() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let find = || {
+        let test = std::env::current_exe().unwrap_or_default();
+        let beside = test.ancestors().nth(2).map(|profile| profile.join("walrelay")).unwrap_or_default();
+        let binary = binary(&beside);
+        let is_old = binary == beside && modified(&binary) < modified(&crate::repository().join("src"));
+        assert!(!is_old, "{} is not there, or older than src/: cargo build --workspace --bins", binary.display());
+        binary
+    };
+    BUILT.get_or_init(find).clone()
+}
+
+/// When a file, or the newest file below a folder, was changed last.
+fn modified(path: &Path) -> Option<SystemTime> {
+    match fs::read_dir(path) {
+        Ok(entries) => entries.filter_map(|entry| modified(&entry.ok()?.path())).max(),
+        Err(_) => fs::metadata(path).ok()?.modified().ok(),
+    }
 }
 
 /// Runs a command of the binary to its end, such as `setup --apply`.

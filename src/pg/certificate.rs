@@ -76,12 +76,20 @@ fn covers(name: &str, host: &ServerName<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
     use std::time::Duration;
-    use walrelay_dev::secure::{Authority, Issued};
 
-    fn der(issued: &Issued) -> Vec<u8> {
-        use rustls::pki_types::{CertificateDer, pem::PemObject};
-        CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap().to_vec()
+    fn params(common_name: &str, hosts: &[&str]) -> CertificateParams {
+        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params
+    }
+
+    /// A certificate that is signed by its own key.
+    fn by_itself(common_name: &str, hosts: &[&str]) -> Vec<u8> {
+        params(common_name, hosts).self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
 
     fn host(name: &str) -> ServerName<'_> {
@@ -90,8 +98,8 @@ mod tests {
 
     #[track_caller]
     fn check(common_name: &str, hosts: &[&str], asked: &str, expected: bool) {
-        let issued = Issued::by_itself(common_name, hosts).unwrap();
-        assert_eq!(common_name_covers(&der(&issued), &host(asked)), expected, "{common_name} {hosts:?} for {asked}");
+        let der = by_itself(common_name, hosts);
+        assert_eq!(common_name_covers(&der, &host(asked)), expected, "{common_name} {hosts:?} for {asked}");
     }
 
     #[test]
@@ -118,17 +126,20 @@ mod tests {
 
     #[test]
     fn who_signed_itself_says_so() {
-        let authority = Authority::new("authority").unwrap();
-        assert!(is_its_own_authority(&der(&authority.as_issued())));
-        assert!(is_its_own_authority(&der(&Issued::by_itself("db", &[]).unwrap())));
-        assert!(!is_its_own_authority(&der(&authority.issue("db", &[]).unwrap())));
+        let mut named = params("authority", &[]);
+        named.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(named, KeyPair::generate().unwrap()).unwrap();
+        let issued = params("db", &[]).signed_by(&KeyPair::generate().unwrap(), &authority).unwrap();
+        assert!(is_its_own_authority(authority.der()));
+        assert!(is_its_own_authority(&by_itself("db", &[])));
+        assert!(!is_its_own_authority(issued.der()));
         assert!(!is_its_own_authority(b"nonsense"));
     }
 
     #[test]
     fn a_certificate_has_its_time() {
         // rcgen's own: 1975 to 4096.
-        let der = der(&Issued::by_itself("db", &[]).unwrap());
+        let der = by_itself("db", &[]);
         let at = |years: u64| UnixTime::since_unix_epoch(Duration::from_secs(years * 365 * 86_400));
         assert_eq!(in_force(&der, at(50)), Ok(()));
         assert_eq!(in_force(&der, at(1)), Err(CertificateError::NotValidYet.into()));
@@ -137,7 +148,7 @@ mod tests {
 
     #[test]
     fn no_bytes_panic() {
-        let whole = der(&Issued::by_itself("db", &[]).unwrap());
+        let whole = by_itself("db", &[]);
         for end in 0..whole.len() {
             let cut = &whole[..end];
             assert!(!is_its_own_authority(cut) && !common_name_covers(cut, &host("db")));

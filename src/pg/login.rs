@@ -322,10 +322,9 @@ mod tests {
     }
 
     fn tls_server() -> std::sync::Arc<rustls::ServerConfig> {
-        use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-        let issued = walrelay_dev::secure::Issued::by_itself("localhost", &["localhost"]).unwrap();
-        let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
-        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = issued.cert.der().clone();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);

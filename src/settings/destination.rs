@@ -189,7 +189,8 @@ fn visible_password(url: &Given) -> Option<String> {
         .then(|| "--to: its password shows in ps: use the variable WALRELAY_TO, or -X password=@FILE".to_owned())
 }
 
-#[cfg(test)]
+// Most of them are of the default destination.
+#[cfg(all(test, feature = "kafka"))]
 mod tests {
     use super::super::cli::FlagValues;
     use super::*;

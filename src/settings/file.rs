@@ -194,6 +194,7 @@ mod tests {
         assert_eq!(file.settings["setup"].origin.to_string(), "setup (w.toml, line 4)");
     }
 
+    #[cfg(feature = "kafka")]
     #[test]
     fn properties_may_be_quoted_or_not() {
         let file = parse("[kafka]\nsasl.password = 'x'\n\"ssl.ca.location\" = 'y'\nlinger.ms = 5\n").unwrap();

@@ -291,6 +291,7 @@ mod tests {
         assert!(properties(&environment).is_empty());
     }
 
+    #[cfg(feature = "kafka")]
     #[test]
     fn properties_are_read_from_variables() {
         let environment = environment(&[("WALRELAY_KAFKA_SASL_PASSWORD", "hunter2")]);

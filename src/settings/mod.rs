@@ -157,5 +157,6 @@ fn read_with(
     Ok(Invocation { task, log, warnings: reader.warnings, typed: TypedFlags::default() })
 }
 
-#[cfg(test)]
+// Most of them are of the default destination.
+#[cfg(all(test, feature = "kafka"))]
 mod tests;

@@ -6,22 +6,15 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-#[cfg(feature = "nats")]
 mod nats;
-#[cfg(feature = "rabbitmq")]
 mod rabbitmq;
-#[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
 mod redis_cluster;
 mod script;
-#[cfg(feature = "sqs")]
 mod sns;
-#[cfg(feature = "sqs")]
 mod sqs;
 
 /// One test for each promise.
-#[cfg(feature = "lanes")]
 macro_rules! contract {
     ($ground:ty) => {
         #[test]
@@ -55,5 +48,4 @@ macro_rules! contract {
         }
     };
 }
-#[cfg(feature = "lanes")]
 pub(crate) use contract;

@@ -158,6 +158,7 @@ fn write(source: &str, next: &AtomicU32, stop: &AtomicBool, seed: u32) -> Vec<St
 }
 
 #[test]
+#[ignore = "slow"]
 fn beside_writers_each_row_is_published_by_exactly_one_of_both() {
     let lane = Lane::empty();
     lane.sql(&format!("{OUTBOX}; {}", rows(1, 2000)));
@@ -225,6 +226,7 @@ fn an_existing_slot_is_filled_up_beside_writers_that_were_there_when_it_was_made
 }
 
 #[test]
+#[ignore = "slow"]
 fn transactions_that_roll_back_while_the_slot_is_made_put_no_row_off() {
     let (postgres, kafka) = (own::postgres(), own::kafka());
     let lane = Lane::on(&postgres, &kafka);
@@ -259,6 +261,7 @@ fn transactions_that_roll_back_while_the_slot_is_made_put_no_row_off() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn after_kills_at_any_moment_it_resumes_and_repeats_only_what_was_not_written_down() {
     const RATE: u32 = 2000;
     let lane = with_old_rows(6000);
@@ -296,6 +299,7 @@ fn a_graceful_stop_exits_1_and_the_next_run_repeats_nothing() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_broken_connection_is_made_again_and_no_row_is_lost() {
     let lane = with_old_rows(4000);
     let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "2000"]), &[] as &[(&str, &str)]).unwrap();
@@ -313,6 +317,7 @@ fn a_broken_connection_is_made_again_and_no_row_is_lost() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn without_proof_nothing_is_published_and_the_hint_says_what_gives_it() {
     let lane = Lane::debezium();
     lane.sql(&rows(1, 5));
@@ -361,6 +366,7 @@ fn rows_updated_after_the_slot_was_made_are_refused_unless_they_may_be_left_out(
 }
 
 #[test]
+#[ignore = "slow"]
 fn with_a_new_slot_rows_are_published_as_the_snapshot_sees_them_whatever_becomes_of_them() {
     let lane = Lane::empty();
     lane.sql(&format!("{OUTBOX}; {}", rows(1, 3000)));
@@ -398,6 +404,7 @@ fn once_the_snapshot_is_gone_updated_rows_are_refused_and_nothing_is_published_t
 }
 
 #[test]
+#[ignore = "slow"]
 fn bad_rows_stop_it_are_skipped_or_go_to_the_dead_letter_topic() {
     let lane =
         with_old(&format!("{OUTBOX}; {}; UPDATE outbox SET aggregatetype = NULL WHERE id IN ('3', '7')", rows(1, 9)));

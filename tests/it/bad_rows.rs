@@ -109,6 +109,7 @@ fn numbers(records: &[Record]) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_record_too_large_for_its_topic_is_found_among_its_neighbours_and_the_rest_follows_once_the_limit_is_raised() {
     let lane = one_too_large(1);
     let mut relay = lane.relay(&[]);
@@ -126,6 +127,7 @@ fn a_record_too_large_for_its_topic_is_found_among_its_neighbours_and_the_rest_f
 }
 
 #[test]
+#[ignore = "slow"]
 fn nothing_of_its_partition_passes_a_record_too_large_for_its_topic() {
     let lane = one_too_large(3);
     let mut relay = lane.relay(&[]);

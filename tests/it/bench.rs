@@ -40,6 +40,7 @@ fn bench(lane: &Lane) -> Command {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_measurement_tells_rates_and_latencies_and_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // Rows that take longer than five seconds are missing: what others write is decoded, too.
@@ -61,6 +62,7 @@ fn a_measurement_tells_rates_and_latencies_and_leaves_nothing_behind() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_measurement_tells_how_far_the_brokers_are() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start(1, &kafka::Options::default()).unwrap();
@@ -77,6 +79,7 @@ fn a_measurement_tells_how_far_the_brokers_are() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let lane = Lane::empty();

@@ -25,6 +25,7 @@ fn a_broker_that_advertises_an_address_nobody_listens_at_is_named_with_it() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_topic_that_does_not_exist_is_waited_for_and_nothing_passes_it() {
     let (kafka, _) = own::strict_kafka();
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
@@ -55,6 +56,7 @@ fn a_topic_that_does_not_exist_is_waited_for_and_nothing_passes_it() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_relay_that_waits_for_a_topic_stops_cleanly_before_it() {
     let (kafka, _) = own::strict_kafka();
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");

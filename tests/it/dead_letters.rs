@@ -150,6 +150,7 @@ fn four_bad_rows(more: &[&str]) -> Lane {
 }
 
 #[test]
+#[ignore = "slow"]
 fn one_is_shown_whole_and_one_is_published_by_its_id() {
     let lane = four_bad_rows(&[]);
     let (code, out, _) = dead_letters(&lane, &["--show", "--id", "3"]);
@@ -175,6 +176,7 @@ fn one_is_shown_whole_and_one_is_published_by_its_id() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn what_a_relay_has_put_there_exactly_once_is_published_and_marks_are_seen_behind_an_open_transaction() {
     let lane = four_bad_rows(&["--delivery=exactly-once"]);
     let (order, dead) = (lane.topic("order"), lane.topic("dead-letter"));

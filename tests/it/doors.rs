@@ -197,6 +197,7 @@ fn each_way_to_prove_a_password_opens() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_wrong_password_is_refused_by_each_way_and_never_shown() {
     let door = Door::open();
     for user in ["by_scram", "by_md5", "by_password"] {
@@ -233,6 +234,7 @@ fn a_user_without_a_rule_and_one_without_a_role_are_told() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_servers_certificate_is_checked_as_the_mode_says() {
     let door = Door::open();
     let (right, wrong) = (door.file("right.pem"), door.file("wrong.pem"));
@@ -297,6 +299,7 @@ fn a_client_certificate_and_a_bound_channel_open() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_flow_through_tls_and_through_the_unix_socket() {
     let door = Door::open();
     let right = door.file("right.pem");
@@ -324,6 +327,7 @@ fn commanded(door: &Door, command: &[&str]) -> String {
 }
 
 #[test]
+#[ignore = "slow"]
 fn statements_of_any_length_go_through_tls() {
     let door = Door::open();
     door.lane.sql("ALTER TABLE outbox OWNER TO only_tls");

@@ -180,6 +180,7 @@ fn a_standby_fences_nobody_until_it_owns_the_slot() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn two_clusters_with_the_same_slot_name_share_a_kafka() {
     let server = Postgres::start(&Options { another_cluster: true, ..Options::default() }).unwrap();
     let kafka = shared_kafka().unwrap();
@@ -357,6 +358,7 @@ fn an_outage_that_uses_up_a_transactions_time_and_ends_within_it_is_recovered_fr
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_old_primary_in_the_place_of_the_promoted_one_is_refused_across_a_restart() {
     let mut primary = Postgres::start(&Options::default()).unwrap();
     let standby = primary.standby(&[]).unwrap();
@@ -383,6 +385,7 @@ fn the_old_primary_in_the_place_of_the_promoted_one_is_refused_across_a_restart(
 }
 
 #[test]
+#[ignore = "slow"]
 fn librdkafkas_log_lines_keep_nobody_from_committing() {
     let lane = Lane::with(TABLE, "outbox");
     let mut relay = lane.streaming(&[EXACTLY_ONCE, "-X", "debug=eos,broker"]);

@@ -78,6 +78,7 @@ fn keeps_slots() -> bool {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
     if !keeps_slots() {
         return;

@@ -21,7 +21,7 @@ pub(crate) const OUTBOX: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggre
 
 /// The relay's binary.
 pub(crate) fn binary() -> PathBuf {
-    relay::binary(env!("CARGO_BIN_EXE_walrelay"))
+    relay::built()
 }
 
 /// A place; its slot goes with it.

@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-#[cfg(feature = "lanes")]
 mod elsewhere;
 mod lane;
 mod leaderless;
@@ -32,9 +31,7 @@ mod hints;
 mod idle;
 mod manual;
 mod names;
-#[cfg(feature = "nats")]
 mod nats;
-#[cfg(feature = "nats")]
 mod nats_access;
 mod network;
 mod oauth;
@@ -43,15 +40,11 @@ mod other_server;
 mod pages;
 mod promotion;
 mod prune;
-#[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 mod reconnects;
 mod records;
-#[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
 mod redis_access;
-#[cfg(feature = "redis")]
 mod redis_cluster;
 mod refusals;
 mod registry;
@@ -67,11 +60,8 @@ mod shards_rows;
 mod signals;
 mod silent;
 mod slots;
-#[cfg(feature = "sqs")]
 mod sns;
-#[cfg(feature = "otlp")]
 mod spans;
-#[cfg(feature = "sqs")]
 mod sqs;
 mod standby;
 mod stops;

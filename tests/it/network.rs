@@ -87,6 +87,7 @@ fn a_black_hole_in_one_direction_or_both_loses_and_repeats_nothing() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_slow_line_to_postgres_keeps_the_connection() {
     let (load, tap) = (Load::shared(), tap());
     let relay = load.lane.streaming(&["--source", &behind(&tap, &load, 4)]);

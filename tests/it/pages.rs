@@ -3,7 +3,6 @@
 use crate::lane::{LONG, Lane, wait_events, wait_log};
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -164,7 +163,7 @@ fn alerts_and_dashboard_name_metrics_that_there_are() {
     let declared: BTreeSet<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     for file in ["docker/prometheus/alerts.yml", "docker/grafana/walrelay.json", "docs/operations.md"] {
-        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let text = std::fs::read_to_string(walrelay_dev::repository().join(file)).unwrap();
         let names: BTreeSet<&str> = text
             .split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
             .filter(|word| word.starts_with("walrelay_") || word.starts_with("process_"))
@@ -183,7 +182,7 @@ fn alerts_and_dashboard_name_metrics_that_there_are() {
 
 #[test]
 fn every_alert_has_its_entry_in_the_runbook() {
-    let read = |file: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let read = |file: &str| std::fs::read_to_string(walrelay_dev::repository().join(file)).unwrap();
     let (alerts, runbook) = (read("docker/prometheus/alerts.yml"), read("docs/operations.md"));
     let entry = |name: &str| {
         let (_, behind) = runbook.split_once(&format!("\n### {name}\n"))?;

@@ -270,6 +270,7 @@ fn a_slot_that_nobody_marked_proves_nothing() {
 
 /// Everything that goes by the marker: `run`, `check`, `status`, `prune`, `setup`.
 #[test]
+#[ignore = "slow"]
 fn a_marker_of_an_earlier_slot_of_that_name_proves_nothing_until_setup_writes_a_new_one() {
     let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["delivered"]));
@@ -465,6 +466,7 @@ fn partitions_that_are_not_published_stay() {
 
 /// Nobody has received these: the publication had only the tables that they were not in.
 #[test]
+#[ignore = "slow"]
 fn rows_that_a_partition_had_when_it_was_attached_stay() {
     for via_root in ["true", "false"] {
         let lane = Lane::empty();
@@ -707,6 +709,7 @@ fn a_day_that_other_partitions_cover_in_part_begins_where_they_end() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn every_comes_back_to_a_table_that_somebody_has_locked() {
     let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1"]));

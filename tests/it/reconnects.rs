@@ -47,6 +47,7 @@ fn a_terminated_walsender_is_replaced_without_loss_or_repeats() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_walsender_terminated_in_the_middle_of_a_large_transaction_repeats_nothing() {
     let load = Load::shared();
     let mut client = load.connect();

@@ -223,6 +223,7 @@ fn a_key_of_another_type_blocks_its_stream_until_it_is_moved() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_server_that_is_unavailable_or_full_is_waited_for() {
     let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
     let mut client = lane.connect();
@@ -312,6 +313,7 @@ fn a_refused_log_in_and_what_redis_does_not_have_end_the_start() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn existing_rows_reach_the_stream_though_the_server_and_the_backfill_are_killed() {
     let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
     insert(&mut lane.connect(), 1, 3000);

@@ -1,6 +1,5 @@
 //! Who gets into Redis, and where it is: certificates, users with the rights that the manual names, Sentinels.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::server::WebPkiClientVerifier;
@@ -119,7 +118,7 @@ fn tls_takes_a_known_authoritys_certificate_for_the_servers_name_only_and_shows_
 
 /// The rules of the user that the manual creates, for this lane's streams.
 pub(crate) fn rules_of_the_manual(lane: &Lane) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/destinations/redis.md");
+    let page = walrelay_dev::repository().join("docs/destinations/redis.md");
     let page = std::fs::read_to_string(page).unwrap();
     let rights = page.split("\n\n").find(|paragraph| paragraph.starts_with("Rights: ")).unwrap();
     let quoted = rights.split('`').skip(1).step_by(2);

@@ -234,6 +234,7 @@ fn check_looks_at_every_primary_and_dead_letters_are_found_wherever_they_are() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn nodes_that_are_down_and_slots_that_nobody_has_are_waited_for() {
     let lane = lane();
     lane.sql(SAME_IDS);
@@ -284,6 +285,7 @@ fn announce(cluster: &Cluster, node: usize, host: &str, port: u16) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn with_tls_the_certificate_of_each_node_is_for_the_host_that_it_announces() {
     let (lane, cluster) = (lane(), Cluster::start(3, 0, &["cluster-preferred-endpoint-type hostname"]).unwrap());
     lane.sql(SAME_IDS);

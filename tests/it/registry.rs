@@ -157,6 +157,7 @@ fn values_begin_with_the_id_of_their_subject_which_is_asked_for_once() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_wait_for_a_registry_that_is_away_and_for_a_subject_in_their_order_and_known_ids_outlive_it() {
     let registry = Registry::default();
     registry.0.away.store(true, Ordering::Relaxed);

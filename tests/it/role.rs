@@ -10,7 +10,7 @@ use crate::lane::{LONG, Lane, binary};
 fn lane_and_role() -> (Lane, String, String) {
     let lane = Lane::debezium();
     let role = format!("{}_reader", lane.name);
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/sql/role.sql");
+    let path = walrelay_dev::repository().join("sql/role.sql");
     // The name to change stands where a name can stand, also behind a keyword in a literal.
     let script = fs::read_to_string(path).unwrap();
     let script: Vec<String> = script

@@ -120,6 +120,7 @@ fn a_file_that_stands_for_the_source_is_read_again_at_each_connection() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_file_with_the_password_alone_is_read_again_at_each_connection() {
     let it = Rotating::new();
     let file = it.write("password", "first\n");
@@ -132,6 +133,7 @@ fn a_file_with_the_password_alone_is_read_again_at_each_connection() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_command_prints_the_password_at_each_connection() {
     let it = Rotating::new();
     let file = it.write("password", "first\nanother line\n");

@@ -236,6 +236,7 @@ pub(crate) fn beside_writers(shards: &Shards, while_writing: impl FnOnce(&Load))
 }
 
 #[test]
+#[ignore = "slow"]
 fn three_shards_become_five_and_then_two_beside_writers_without_loss_swap_or_repeat() {
     let shards = Shards::of("3");
     let mut three = shards.relays(3);
@@ -295,6 +296,7 @@ fn with_kills(shards: &Shards, arguments: &[&str], after: [u64; 2]) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn nothing_is_lost_or_swapped_while_relays_and_the_move_itself_are_killed() {
     let shards = Shards::of("3");
     let relays = Mutex::new(shards.relays(3));
@@ -487,11 +489,13 @@ fn become_two_on(major: u32) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn on_postgres_15_the_first_with_row_filters_three_shards_become_two() {
     become_two_on(15);
 }
 
 #[test]
+#[ignore = "slow"]
 fn on_postgres_18_three_shards_become_two() {
     become_two_on(18);
 }

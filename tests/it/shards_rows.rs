@@ -208,6 +208,7 @@ fn one_slot_for_all_rows_is_not_made_beside_shards_and_existing_rows_are_not_tol
 }
 
 #[test]
+#[ignore = "slow"]
 fn rows_are_shared_out_only_once_their_backfill_is_done() {
     let shards = Shards::with(OUTBOX);
     shards.lane.sql(

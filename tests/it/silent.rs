@@ -7,6 +7,7 @@ use walrelay_dev::relay::Relay;
 use crate::lane::{LONG, binary};
 
 #[test]
+#[ignore = "slow"]
 fn a_server_that_answers_nothing_holds_up_no_stop() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();

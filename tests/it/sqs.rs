@@ -88,6 +88,7 @@ fn keys_keep_their_order_one_message_of_a_group_at_a_time_and_a_graceful_shutdow
 }
 
 #[test]
+#[ignore = "slow"]
 fn several_batches_are_under_way_at_a_time_and_none_holds_two_messages_of_a_group() {
     let lane = with_queue(broker().queues());
     let gate = Gate::start(broker().port()).unwrap();
@@ -225,6 +226,7 @@ fn each_message_of_a_batch_is_judged_by_its_own_result() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_queue_that_is_missing_or_forbidden_waits_and_other_queues_do_not() {
     let queues = broker().queues();
     let lane = with_queue(queues);
@@ -308,6 +310,7 @@ fn lost_connections_and_partial_failures_lose_nothing_and_swap_no_rows_of_a_key(
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_standard_queue_takes_every_row_by_name_or_url_and_says_that_it_has_no_order() {
     let (lane, queues) = (lane(), broker().queues());
     queues.create(&format!("{}-order", lane.name), &[]).unwrap();

@@ -8,6 +8,7 @@ use crate::load::Load;
 use crate::own;
 
 #[test]
+#[ignore = "slow"]
 fn a_second_relay_waits_for_the_slot_and_takes_over_and_back() {
     let load = Load::shared();
     let mut relays = [load.lane.streaming(&[]), load.lane.relay(&[])];
@@ -43,6 +44,7 @@ fn a_waiting_relay_stops_on_request() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_relay_that_lost_its_slot_to_another_in_the_middle_goes_on_behind_it() {
     let load = Load::shared();
     let mut client = load.connect();

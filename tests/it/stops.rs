@@ -121,6 +121,7 @@ fn a_kill_loses_nothing_and_repeats_no_more_than_a_tail() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_kill_in_the_middle_of_a_large_transaction_loses_nothing() {
     let load = Load::shared();
     let mut client = load.connect();

@@ -27,6 +27,7 @@ fn wait_sent(lane: &Lane) {
 
 /// A relay that stood still, woke up, and has rows to send that its successor has sent already.
 #[test]
+#[ignore = "slow"]
 fn a_relay_that_wakes_up_behind_its_successor_is_fenced_and_stands_by() {
     let lane = Lane::with(TABLE, "outbox");
     let mut first = lane.streaming(&[EXACTLY_ONCE]);
@@ -68,6 +69,7 @@ pub(crate) fn strangers_transaction(lane: &Lane, topic: &str) -> BaseProducer {
 
 /// What a broker has forgotten to abort looks like this, but for the name of the transaction.
 #[test]
+#[ignore = "slow"]
 fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
     let kafka = own::kafka();
     let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");

@@ -182,7 +182,7 @@ impl Group {
 
 /// The folder of the files.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/conformance")
+    crate::repository().join("tests/conformance")
 }
 
 /// Reads every file of a folder, by name.

@@ -362,7 +362,6 @@ fn of_destinations(text: &mut String) {
 }
 
 #[test]
-#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
 fn every_hint_is_as_it_was_reviewed() {
     let errors = command_errors();
     let runs: BTreeSet<usize> = run_errors().iter().map(run_case).collect();

@@ -17,7 +17,7 @@ mod parse;
 mod run;
 mod shards;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "kafka"))]
 pub(crate) use completions::VALUES;
 pub use completions::completions;
 pub(crate) use dead_letters::DeadLettersArgs;

@@ -16,9 +16,11 @@ mod sign;
 
 use super::time;
 
+#[cfg(feature = "kafka")]
+pub(crate) use chain::AwsError;
+pub(crate) use chain::Surroundings;
 #[cfg(feature = "sqs")]
 pub(crate) use chain::element;
-pub(crate) use chain::{AwsError, Surroundings};
 #[cfg(feature = "kafka")]
 pub(crate) use sign::Presigned;
 #[cfg(feature = "sqs")]

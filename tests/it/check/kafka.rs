@@ -14,6 +14,7 @@ fn strict() -> (&'static Kafka, u16) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_fixed() {
     let kafka = strict().0;
     let lane = Lane::on(shared_postgres().unwrap(), kafka)
@@ -76,6 +77,7 @@ fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_fixed
 }
 
 #[test]
+#[ignore = "slow"]
 fn an_advertised_address_that_leads_nowhere_is_named() {
     let (kafka, _) = strict();
     let mut lane = good();

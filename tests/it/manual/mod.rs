@@ -118,6 +118,7 @@ fn a_check_finds_what_it_shows() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_lost_slot_is_made_again() {
     let mut page = Page::with("docs/operations/lost-slot.md", &[("max_slot_wal_keep_size", "1MB")]);
     page.sql(OUTBOX);

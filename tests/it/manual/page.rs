@@ -12,7 +12,7 @@ use postgres::{Client, NoTls, SimpleQueryMessage};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{Options, Postgres};
@@ -56,7 +56,7 @@ impl Page {
 
     /// As [`Page::open`], with settings of Postgres.
     pub(crate) fn with(path: &'static str, settings: &[(&str, &str)]) -> Self {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let text = fs::read_to_string(walrelay_dev::repository().join(path)).unwrap();
         let run = blocks(&text).into_iter().filter(|block| block.not_run.is_none());
         let mut page = Self {
             path,
@@ -301,9 +301,9 @@ impl Page {
 
     /// What `docker/compose.yaml` starts: the table, and the relay with the words and the variables of its service.
     fn compose(&mut self, file: &str) {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let text = fs::read_to_string(walrelay_dev::repository().join(file)).unwrap();
         assert!(text.contains("- ../sql/outbox.sql:/docker-entrypoint-initdb.d/outbox.sql:ro"), "{text}");
-        self.sql(&fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/outbox.sql")).unwrap());
+        self.sql(&fs::read_to_string(walrelay_dev::repository().join("sql/outbox.sql")).unwrap());
         let command =
             text.lines().find_map(|line| line.trim().strip_prefix("command: ")?.strip_prefix("[\"run\"")).unwrap();
         let arguments: Vec<String> = serde_json::from_str(&format!("[\"run\"{command}")).unwrap();
@@ -368,8 +368,7 @@ impl Page {
     /// What psql prints of statements that give no rows: their tags.
     fn psql(&self, words: &[&str], input: Option<&str>) -> String {
         let option = |name: &str| words.iter().skip_while(|word| **word != name).nth(1).copied();
-        let file =
-            option("-f").map(|file| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap());
+        let file = option("-f").map(|file| fs::read_to_string(walrelay_dev::repository().join(file)).unwrap());
         let sql = option("-c").map(str::to_owned).or(file).or_else(|| input.map(str::to_owned)).unwrap();
         let mut said = String::new();
         let mut client = self.client();

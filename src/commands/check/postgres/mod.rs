@@ -415,5 +415,5 @@ fn ms(ms: i64) -> String {
     duration(Duration::from_millis(ms.unsigned_abs()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "kafka"))]
 mod tests;

@@ -49,7 +49,7 @@ fn hints_lead_out_of_two_mistakes_at_once() {
     let failed = failed.into_inner().unwrap();
     assert!(
         failed.is_empty(),
-        "{} of {}: to run one again: MISTAKES={} cargo test --test it mistakes; all: {failed:#?}",
+        "{} of {}: to run one again: MISTAKES={} cargo test --workspace --test it mistakes; all: {failed:#?}",
         failed.len(),
         cases.len(),
         failed[0],
