@@ -190,7 +190,8 @@ fn visible_password(url: &Given) -> Option<String> {
 }
 
 // Most of them are of the default destination.
-#[cfg(all(test, feature = "kafka"))]
+#[cfg(test)]
+#[cfg(feature = "kafka")]
 mod tests {
     use super::super::cli::FlagValues;
     use super::*;

@@ -158,5 +158,6 @@ fn read_with(
 }
 
 // Most of them are of the default destination.
-#[cfg(all(test, feature = "kafka"))]
+#[cfg(test)]
+#[cfg(feature = "kafka")]
 mod tests;

@@ -138,7 +138,8 @@ pub const LABELS: &[Label] = &[
     label("wrong_type", "a key of that name holds something else than a stream", "another --topic, or remove that key"),
 ];
 
-#[cfg(all(test, feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+#[cfg(test)]
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
 mod tests {
     use super::super::kinds::KINDS;
     use super::super::registry;

@@ -17,7 +17,8 @@ mod parse;
 mod run;
 mod shards;
 
-#[cfg(all(test, feature = "kafka"))]
+#[cfg(test)]
+#[cfg(feature = "kafka")]
 pub(crate) use completions::VALUES;
 pub use completions::completions;
 pub(crate) use dead_letters::DeadLettersArgs;

@@ -415,5 +415,6 @@ fn ms(ms: i64) -> String {
     duration(Duration::from_millis(ms.unsigned_abs()))
 }
 
-#[cfg(all(test, feature = "kafka"))]
+#[cfg(test)]
+#[cfg(feature = "kafka")]
 mod tests;
