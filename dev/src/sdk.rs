@@ -55,7 +55,8 @@ pub fn confluent(records: &[Record], registry: &str) -> Result<Vec<Value>> {
 
 fn read(records: &[Record], arguments: &[&str], packages: &Path) -> Result<Vec<Value>> {
     let mut python = Command::new("python3");
-    python.args(arguments).env("PYTHONPATH", packages);
+    // Not in the folder of `cloudevents.py`, which python would take for the package.
+    python.args(arguments).current_dir(packages).env("PYTHONPATH", packages);
     python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = python.spawn().with_context(|| format!("cannot run python3; needed: {PYTHON}"))?;
     let mut stdin = child.stdin.take().context("a pipe")?;
