@@ -36,7 +36,7 @@ impl Block {
         let words = words.iter().map(String::as_str).collect::<Vec<_>>();
         match words.as_slice() {
             ["psql", "-f", file] => {
-                let sql = std::fs::read_to_string(file).unwrap();
+                let sql = std::fs::read_to_string(walrelay_dev::repository().join(file)).unwrap();
                 // Each file says that it is repeatable.
                 (0..2).for_each(|_| self.lane.sql(&sql));
             }
