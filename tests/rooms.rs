@@ -211,7 +211,7 @@ fn few_below_the_commands_look_at_a_clock() {
 
 /// Lines on which a failure's words, or its label, are compared with words.
 fn judging_words(code: &str) -> usize {
-    let fields = ["reason", "text", "message", "error", "trouble", "hint"];
+    let fields = ["reason", "text", "message", "error", "problem", "hint"];
     let looks = [" == \"", " != \"", ".contains(\"", ".starts_with(\"", ".ends_with(\"", ".split_once(\"", ".find(\""];
     let accessors = ["", ".to_string()", ".as_str()", "()"];
     let mut forms = Vec::new();
@@ -243,7 +243,7 @@ fn no_decision_hangs_on_the_words_of_a_failure() {
     for planted in [
         "if failure.reason == \"authentication\" {",
         "matches!(x, Some(f) if f.text.contains(\"too large\"))",
-        "let hint = trouble.split_once(\"; hint: \");",
+        "let hint = problem.split_once(\"; hint: \");",
         "} else if error.to_string().starts_with(\"SSL\") {",
     ] {
         assert_eq!(judging_words(planted), 1, "{planted}");

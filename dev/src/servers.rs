@@ -251,7 +251,7 @@ impl Servers {
             brokers::Kind::RabbitMq if dice.is_multiple_of(2) => control(broker, &["set_disk_free_limit", "9000GB"]),
             brokers::Kind::RabbitMq => control(broker, &["set_vm_memory_high_watermark", "absolute", "10MB"]),
             brokers::Kind::ElasticMq => {
-                other.gate.as_ref().context("no gate before the queues")?.trouble(dice);
+                other.gate.as_ref().context("no gate before the queues")?.disturb(dice);
                 Ok(())
             }
         }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_done_more_than_expected_or_no_time_is_no_trouble() {
+    fn nothing_done_more_than_expected_or_no_time_is_no_error() {
         assert!(line("x", 0, 0, Duration::ZERO).contains("0 of 1"));
         assert!(line("x", 5, 3, Duration::ZERO).contains("5 of 5"));
         assert!(line("x", u64::MAX / 64, u64::MAX, Duration::from_secs(1)).contains("left"));

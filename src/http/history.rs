@@ -1,9 +1,9 @@
 //! The last 15 minutes, as a page shows them: looks at the figures, taken by the control thread and kept for a while.
 //!
-//! In: a look each [`LOOK_EVERY`]. Out: rates, latencies, the points of a chart, topics by rate, the last troubles. It asks
+//! In: a look each [`LOOK_EVERY`]. Out: rates, latencies, the points of a chart, topics by rate, the last problems. It asks
 //! nothing of the relay's thread: every look reads the same counters as a scrape.
 //! Invariant: what is kept is bounded: [`POINTS`] points, [`TOPIC_LOOKS`] looks at the topics' counters (of which the metrics
-//! keep at most 101), [`TROUBLES`] troubles.
+//! keep at most 101), [`PROBLEMS`] problems.
 
 use crate::metrics::{Latencies, Metrics, Moment, State};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,8 +30,8 @@ const TOPIC_LOOKS: usize = 13;
 /// What is told of a blocked relay that has been given no reason.
 const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
 
-/// How many different troubles are remembered.
-const TROUBLES: usize = 8;
+/// How many different problems are remembered.
+const PROBLEMS: usize = 8;
 
 /// How things stand, as far as a colour can say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +107,7 @@ pub(super) struct Topic {
 
 /// Something that went wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Problem {
     /// When it was noticed, or noticed once more after another one.
     pub(super) at: Instant,
     /// For people.
@@ -130,7 +130,7 @@ pub(super) struct History {
     /// Of the last look, where that is no point.
     last_topics: Option<(Instant, BTreeMap<String, u64>)>,
     /// Each text once, the one noticed last at the end.
-    troubles: VecDeque<Trouble>,
+    problems: VecDeque<Problem>,
     /// The text that the last look found.
     standing: Option<String>,
     /// Rows that the last look found not published.
@@ -150,9 +150,9 @@ impl History {
             mood: Mood::of(state, metrics.ready(now.instant).is_ok()),
         };
         self.fold(look, || metrics.topic_totals());
-        // A destination that only falls silent names no trouble.
+        // A destination that only falls silent names no problem.
         let silent = || (state == State::Blocked).then(|| SILENT.to_owned());
-        self.notice(metrics.trouble().or_else(silent), state, now.instant);
+        self.notice(metrics.problem().or_else(silent), state, now.instant);
         self.count_bad_rows(&metrics.bad_row_totals(), state, now.instant);
     }
 
@@ -166,8 +166,8 @@ impl History {
             totals.iter().filter(|(_, count)| **count > 0).map(|(reason, count)| format!("{reason} {count}")).collect();
         let rows = if all == 1 { "row was" } else { "rows were" };
         let text = format!("{all} {rows} not published since the start: {}", reasons.join(", "));
-        self.troubles.retain(|trouble| !trouble.is_of_rows);
-        push_bounded(&mut self.troubles, Trouble { at: now, text, state, is_of_rows: true }, TROUBLES);
+        self.problems.retain(|problem| !problem.is_of_rows);
+        push_bounded(&mut self.problems, Problem { at: now, text, state, is_of_rows: true }, PROBLEMS);
     }
 
     fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
@@ -188,15 +188,15 @@ impl History {
 
     fn notice(&mut self, text: Option<String>, state: State, now: Instant) {
         if let Some(text) = text.clone().filter(|_| text != self.standing) {
-            self.troubles.retain(|trouble| trouble.text != text);
-            let trouble = Trouble { at: now, text, state, is_of_rows: false };
-            push_bounded(&mut self.troubles, trouble, TROUBLES);
+            self.problems.retain(|problem| problem.text != text);
+            let problem = Problem { at: now, text, state, is_of_rows: false };
+            push_bounded(&mut self.problems, problem, PROBLEMS);
         } else if text.is_some()
             && state != State::Streaming
-            && let Some(trouble) = self.troubles.iter_mut().rfind(|trouble| !trouble.is_of_rows)
+            && let Some(problem) = self.problems.iter_mut().rfind(|problem| !problem.is_of_rows)
         {
-            // What it does about the trouble may show a moment later than the trouble.
-            trouble.state = state;
+            // What it does about the problem may show a moment later than the problem.
+            problem.state = state;
         }
         self.standing = text;
     }
@@ -251,9 +251,9 @@ impl History {
         topics
     }
 
-    /// The last troubles, the newest first.
-    pub(super) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
-        self.troubles.iter().rev()
+    /// The last problems, the newest first.
+    pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().rev()
     }
 }
 
@@ -308,8 +308,8 @@ mod tests {
     fn what_is_kept_is_bounded() {
         let (history, now) = watched(2_000, |metrics, second| metrics.last_error(Some(second.to_string())));
         assert_eq!(
-            (history.points.len(), history.topics.len(), history.troubles.len()),
-            (POINTS, TOPIC_LOOKS, TROUBLES)
+            (history.points.len(), history.topics.len(), history.problems.len()),
+            (POINTS, TOPIC_LOOKS, PROBLEMS)
         );
         assert_eq!(history.points(now).count(), POINTS - 1);
         assert!(history.points(now).all(|point| point.age <= SPAN));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_told_once_with_what_the_relay_does_about_it() {
+    fn a_problem_is_shown_once_with_what_the_relay_does_about_it() {
         let (history, now) = watched(30, |metrics, second| match second {
             3 | 20 => metrics.last_error(Some("refused".to_owned())),
             4 => metrics.set_state(State::Connecting),
@@ -356,8 +356,8 @@ mod tests {
             _ => {}
         });
         let found: Vec<(u64, &str, State)> = history
-            .troubles()
-            .map(|trouble| ((now - trouble.at).as_secs(), trouble.text.as_str(), trouble.state))
+            .problems()
+            .map(|problem| ((now - problem.at).as_secs(), problem.text.as_str(), problem.state))
             .collect();
         assert_eq!(found, [(10, "refused", State::Streaming), (20, "another", State::Streaming)]);
         let (history, _) = watched(5, |metrics, second| match second {
@@ -365,11 +365,11 @@ mod tests {
             4 => metrics.set_state(State::Connecting),
             _ => {}
         });
-        assert_eq!(history.troubles().next().unwrap().state, State::Connecting);
+        assert_eq!(history.problems().next().unwrap().state, State::Connecting);
     }
 
     #[test]
-    fn rows_that_are_put_aside_are_a_trouble_that_is_told_once_with_their_number() {
+    fn rows_that_are_put_aside_are_a_problem_that_is_shown_once_with_their_number() {
         let (history, now) = watched(30, |metrics, second| match second {
             3 => metrics.bad_row("invalid_topic"),
             10 => metrics.last_error(Some("refused".to_owned())),
@@ -377,8 +377,8 @@ mod tests {
             _ => {}
         });
         let found: Vec<(u64, &str, bool)> = history
-            .troubles()
-            .map(|trouble| ((now - trouble.at).as_secs(), trouble.text.as_str(), trouble.is_of_rows))
+            .problems()
+            .map(|problem| ((now - problem.at).as_secs(), problem.text.as_str(), problem.is_of_rows))
             .collect();
         let rows = "3 rows were not published since the start: invalid_topic 1, null_route 2";
         assert_eq!(found, [(10, rows, true), (20, "refused", false)]);
@@ -402,13 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_falls_silent_is_a_trouble() {
+    fn a_destination_that_falls_silent_is_a_problem() {
         let (history, now) = watched(9, |metrics, second| match second {
             3 => metrics.set_state(State::Blocked),
             6 => metrics.set_state(State::Streaming),
             _ => {}
         });
-        let found: Vec<_> = history.troubles().map(|trouble| ((now - trouble.at).as_secs(), &*trouble.text)).collect();
+        let found: Vec<_> = history.problems().map(|problem| ((now - problem.at).as_secs(), &*problem.text)).collect();
         assert_eq!(found, [(6, SILENT)]);
     }
 }

@@ -55,10 +55,10 @@ impl Metrics {
         if is_silent || matches!(state, State::Streaming | State::Careful) {
             return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
         }
-        // An obstacle says most, and what waits for its acknowledgement more than a trouble that may be over.
+        // An obstacle says most, and what waits for its acknowledgement more than a problem that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
         let obstacle = lock(&self.blocked_on).clone().or_else(waits);
-        let reason = obstacle.or_else(|| self.trouble_with_hint()).unwrap_or_else(|| state.words().to_owned());
+        let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.words().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }
 
@@ -128,8 +128,8 @@ mod tests {
     fn the_obstacle_is_the_reason_before_the_last_error() {
         let (metrics, now) = streaming();
         metrics.set_state(State::Blocked);
-        metrics.last_error(Some("an older trouble".to_owned()));
-        assert_eq!(metrics.ready(now), Err("blocked: an older trouble".to_owned()));
+        metrics.last_error(Some("an older problem".to_owned()));
+        assert_eq!(metrics.ready(now), Err("blocked: an older problem".to_owned()));
         metrics.blocked_on(Some("topic orders does not exist".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
     }
@@ -138,7 +138,7 @@ mod tests {
     fn what_is_blocked_by_no_known_obstacle_tells_of_what_is_in_flight() {
         let (metrics, now) = streaming();
         metrics.set_state(State::Blocked);
-        metrics.last_error(Some("an older trouble".to_owned()));
+        metrics.last_error(Some("an older problem".to_owned()));
         metrics.in_flight(7, 700);
         metrics.oldest_in_flight(now.checked_sub(Duration::from_secs(31)));
         let reason = metrics.ready(now).unwrap_err();

@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-/// What fixes a trouble.
+/// What fixes a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hint {
     /// For people.
@@ -393,7 +393,7 @@ impl Metrics {
         self.status_sent.set(self.since_start(now));
     }
 
-    /// The last trouble, for people; `None` when it is over.
+    /// The last problem, for people; `None` when it is over.
     pub fn last_error(&self, text: Option<String>) {
         *lock(&self.last_error) = text;
     }
@@ -411,7 +411,7 @@ impl Metrics {
         self.set_state(State::Stopped);
     }
 
-    /// What fixes the trouble for which the relay has stopped.
+    /// What fixes the problem for which the relay has stopped.
     pub fn hint(&self) -> Option<Hint> {
         lock(&self.hint).clone()
     }
@@ -496,15 +496,15 @@ impl Metrics {
         Some(self.since_start(now).saturating_sub(stamp.get()?))
     }
 
-    /// What to tell people: the obstacle if there is one, else the last trouble, else what the publication lacks.
-    pub fn trouble(&self) -> Option<String> {
+    /// What to tell people: the obstacle if there is one, else the last problem, else what the publication lacks.
+    pub fn problem(&self) -> Option<String> {
         let first = |text: &Mutex<Option<String>>| lock(text).clone();
         first(&self.blocked_on).or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
     }
 
     /// The same in one text with what fixes it, where that is known.
-    pub fn trouble_with_hint(&self) -> Option<String> {
-        let text = self.trouble()?;
+    pub fn problem_with_hint(&self) -> Option<String> {
+        let text = self.problem()?;
         Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {}", hint.text)))
     }
 }

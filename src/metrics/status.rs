@@ -32,7 +32,7 @@ pub struct Status {
     pub events_total: u64,
     /// Seconds since the last acknowledgement; `None` when there was none.
     pub last_ack_seconds: Option<f64>,
-    /// The obstacle or the last trouble, for people, with what fixes it.
+    /// The obstacle or the last problem, for people, with what fixes it.
     pub last_error: Option<String>,
     /// What fixes it by itself; `None` when that is not known.
     pub hint: Option<String>,
@@ -57,7 +57,7 @@ impl Metrics {
             in_flight_bytes: self.in_flight_bytes.load(Relaxed),
             events_total: self.events_total(),
             last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
-            last_error: self.trouble_with_hint(),
+            last_error: self.problem_with_hint(),
             hint: self.hint().map(|hint| hint.text),
             uptime_seconds: seconds(self.since_start(now)),
             version: env!("CARGO_PKG_VERSION"),

@@ -286,7 +286,7 @@ impl BadReason {
         if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
     }
 
-    /// Its kind: what is the same for all rows of the same trouble.
+    /// Its kind: what is the same for all rows of the same problem.
     pub const fn kind(&self) -> BadKind {
         match self {
             Self::NullRoute { .. } => Self::NULL_ROUTE,

@@ -187,7 +187,7 @@ impl ServerError {
     /// By SQLSTATE class: what passes by itself is waited out, what an operator decides is not repeated.
     pub fn recovery(&self) -> Recovery {
         match self.code.get(..2) {
-            // Connection trouble, resources, shutdown and recovery, I/O, internal: these pass.
+            // Connection failures, resources, shutdown and recovery, I/O, internal: these pass.
             Some("08" | "53" | "57" | "58" | "XX" | "40" | "25") if self.code != sqlstate::LIMIT_EXCEEDED => {
                 Recovery::Reconnect
             }

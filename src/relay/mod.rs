@@ -103,8 +103,8 @@ pub struct Relay<S, C> {
     warned_of_update: bool,
     /// When the stop was seen.
     stopping_since: Option<Instant>,
-    /// The sink's trouble, and what holds the stream up (that, or a topic), as shown last.
-    trouble: Option<String>,
+    /// The sink's problem, and what holds the stream up (that, or a topic), as shown last.
+    problem: Option<String>,
     reason: Option<String>,
     shown: Option<Instant>,
 }
@@ -141,7 +141,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             silent: false,
             warned_of_update: false,
             stopping_since: None,
-            trouble: None,
+            problem: None,
             reason: None,
             shown: None,
         }
@@ -451,7 +451,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.oldest_commit(self.ledger.oldest_commit());
         self.look_at_lanes(now);
         self.look_for_silence(now);
-        self.show_trouble(session.and_then(Session::obstacle));
+        self.show_problem(session.and_then(Session::obstacle));
         if let Some(session) = session {
             let state = self.state(session, now);
             if self.silent && matches!(state, State::Streaming | State::Careful) {
@@ -488,31 +488,31 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.lanes_blocked = Some((failure.text, since, told));
     }
 
-    fn show_trouble(&mut self, blocked: Option<&str>) {
-        let trouble = self.sink.trouble();
-        if self.trouble.is_some() && trouble.is_none() {
+    fn show_problem(&mut self, blocked: Option<&str>) {
+        let problem = self.sink.problem();
+        if self.problem.is_some() && problem.is_none() {
             self.metrics.reconnect(Peer::Destination);
         }
-        if trouble.is_some() && trouble != self.trouble {
-            self.metrics.last_error(trouble.clone());
+        if problem.is_some() && problem != self.problem {
+            self.metrics.last_error(problem.clone());
         }
         // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
         let waiting = self.sink.in_flight().records > 0 || self.group.is_open();
         let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
-        let reason = blocked.map(str::to_owned).or(lanes).or_else(|| trouble.clone().filter(|_| waiting));
+        let reason = blocked.map(str::to_owned).or(lanes).or_else(|| problem.clone().filter(|_| waiting));
         if reason != self.reason {
             if reason.is_some() {
                 self.metrics.last_error(reason.clone());
             }
             self.metrics.blocked_on(reason.clone());
         }
-        (self.trouble, self.reason) = (trouble, reason);
+        (self.problem, self.reason) = (problem, reason);
     }
 
     /// Whether whatever went wrong is over: Postgres hears us, and what is handed over arrives.
     fn has_recovered(&self, session: &Session) -> bool {
         let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
-        self.trouble.is_none() && self.reason.is_none() && session.told().is_some() && delivers
+        self.problem.is_none() && self.reason.is_none() && session.told().is_some() && delivers
     }
 
     fn state(&self, session: &Session, now: Instant) -> State {

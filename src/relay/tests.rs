@@ -61,7 +61,7 @@ impl Upstream for Script {
 /// Takes nothing, and reports nothing of what is in flight.
 #[derive(Default)]
 struct Idle {
-    trouble: Option<String>,
+    problem: Option<String>,
     in_flight: InFlight,
     /// What is in flight becomes one record less with each poll.
     draining: bool,
@@ -86,8 +86,8 @@ impl Sink for Idle {
         Ok(())
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.trouble.clone()
+    fn problem(&self) -> Option<String> {
+        self.problem.clone()
     }
 }
 
@@ -140,8 +140,8 @@ fn a_transaction_that_ends_in_front_of_its_commit_ends_the_stream_and_not_the_pr
 }
 
 #[test]
-fn a_destinations_trouble_is_no_obstacle_while_nothing_is_in_flight() {
-    let trouble = || Some("broker 1 is down".to_owned());
+fn a_destinations_problem_is_no_obstacle_while_nothing_is_in_flight() {
+    let problem = || Some("broker 1 is down".to_owned());
     let ready = |relay: &mut Relay<Idle, SystemClock>| {
         relay.shown = None;
         relay.idle(Duration::ZERO).unwrap();
@@ -149,9 +149,9 @@ fn a_destinations_trouble_is_no_obstacle_while_nothing_is_in_flight() {
         relay.metrics.status_sent(Instant::now());
         relay.metrics.ready(Instant::now())
     };
-    let mut relay = relay(Idle { trouble: trouble(), ..Idle::default() });
+    let mut relay = relay(Idle { problem: problem(), ..Idle::default() });
     assert_eq!(ready(&mut relay), Ok(()));
-    assert_eq!(relay.metrics.status(Instant::now()).last_error, trouble());
+    assert_eq!(relay.metrics.status(Instant::now()).last_error, problem());
     relay.sink.in_flight.records = 1;
     assert_eq!(ready(&mut relay), Err("broker 1 is down".to_owned()));
     relay.sink.in_flight.records = 0;
@@ -234,7 +234,7 @@ impl Sink for Transactional {
         Ok(())
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         None
     }
 

@@ -364,8 +364,8 @@ pub trait Sink {
         None
     }
 
-    /// The last trouble with the destination that is not known to be over, for people.
-    fn trouble(&self) -> Option<String>;
+    /// The last problem with the destination that is not known to be over, for people.
+    fn problem(&self) -> Option<String>;
 
     /// Looks whether the destination answers, once, before the first record. May wait for `patience`.
     fn reach(&mut self, _patience: Duration) -> Reach {
@@ -454,7 +454,7 @@ macro_rules! hand_on {
     (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
-    (@ $field:ident trouble) => { hand_on!(@@ $field trouble(&self) -> Option<String>); };
+    (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
     (@ $field:ident lanes) => { hand_on!(@@ $field lanes(&self) -> Option<u8>); };
     (@ $field:ident transaction_timeout) => {
         hand_on!(@@ $field transaction_timeout(&self) -> Option<std::time::Duration>);
@@ -497,8 +497,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).blocked()
     }
 
-    fn trouble(&self) -> Option<String> {
-        (**self).trouble()
+    fn problem(&self) -> Option<String> {
+        (**self).problem()
     }
 
     fn reach(&mut self, patience: Duration) -> Reach {

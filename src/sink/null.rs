@@ -44,7 +44,7 @@ impl Sink for NullSink {
         Ok(())
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         None
     }
 }

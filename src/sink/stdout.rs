@@ -167,7 +167,7 @@ impl<W: Write> Sink for StdoutSink<W> {
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         self.failure().map(|failure| failure.text)
     }
 }

@@ -298,7 +298,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         let waiting = self.relay.in_flight();
         tracing::warn!(
             in_flight = waiting,
-            trouble = self.relay.sink_mut().trouble(),
+            problem = self.relay.sink_mut().problem(),
             "no acknowledgement for --disconnect-after; disconnected from Postgres, slot kept"
         );
         self.metrics.set_state(State::Blocked);

@@ -103,7 +103,7 @@ impl<'a> Driven<'a> {
             if holds(self) {
                 return;
             }
-            let state = (self.sink.in_flight(), self.sink.blocked(), self.sink.trouble());
+            let state = (self.sink.in_flight(), self.sink.blocked(), self.sink.problem());
             assert!(Instant::now() < deadline, "waited in vain for {what}: {state:?} {:?}", self.refused);
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -235,11 +235,11 @@ pub(crate) fn blocked(ground: &impl Ground) {
     driven.sink.ran_dry(Rows::Live);
     driven.until("it to say so", |it| it.sink.blocked().is_some());
     assert_eq!(driven.sink.blocked().unwrap().class, FailureClass::Environment);
-    assert!(driven.sink.trouble().is_some() && driven.refused.is_empty());
+    assert!(driven.sink.problem().is_some() && driven.refused.is_empty());
     driven.reported_once(0..1);
     ground.make_room();
     driven.until_idle();
-    driven.until("it to be over", |it| it.sink.blocked().is_none() && it.sink.trouble().is_none());
+    driven.until("it to be over", |it| it.sink.blocked().is_none() && it.sink.problem().is_none());
     driven.reported_once(0..50);
     assert_eq!(numbers(&ground.stored("blocked")), (0..50).collect::<Vec<_>>());
 }

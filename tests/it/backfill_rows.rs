@@ -117,7 +117,7 @@ fn bytes_and_large_values_arrive_as_they_are() {
 
 #[test]
 #[ignore = "slow"]
-fn rows_deleted_meanwhile_are_no_trouble_and_a_condition_leaves_rows_out() {
+fn rows_deleted_meanwhile_are_no_error_and_a_condition_leaves_rows_out() {
     let lane = with_old_rows(3000);
     let text = fill(&lane, &["--where", "id::int > 1000 -- newer ones", "--dry-run"]);
     assert!(text.contains("public.outbox: 2,000 rows would be published; nothing was"), "{text}");

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod broker_errors;
 mod elsewhere;
 mod lane;
 mod leaderless;
@@ -69,5 +70,4 @@ mod tables;
 mod tokens;
 mod topics;
 mod transactions;
-mod trouble;
 mod unmarked;

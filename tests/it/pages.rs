@@ -104,7 +104,7 @@ fn a_running_relay_tells_what_it_does() {
 }
 
 #[test]
-fn counters_of_trouble_begin_with_0_and_not_with_the_first_trouble() {
+fn counters_of_errors_begin_with_0_and_not_with_the_first_error() {
     let lane = Lane::debezium();
     let relay = lane.relay(&["--source", "postgres://postgres@127.0.0.1:1/x"]);
     wait_log(&relay, "Postgres connection failed; retrying");

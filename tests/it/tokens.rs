@@ -177,8 +177,8 @@ fn a_program_prints_tokens_which_are_renewed_before_they_expire_also_while_idle(
     wait_events(&relay, 2);
     assert_eq!(ids(&it.lane.records_now("order")), ["1", "2"]);
     let log = relay.log();
-    for trouble in ["Kafka client error", "authentication failed", "no new credentials", "eyJ"] {
-        assert!(!log.contains(trouble), "{trouble}: {log}");
+    for problem in ["Kafka client error", "authentication failed", "no new credentials", "eyJ"] {
+        assert!(!log.contains(problem), "{problem}: {log}");
     }
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }

@@ -1,4 +1,4 @@
-//! Kafka transactions in trouble: fenced, held up by others, refused by the brokers at each step.
+//! Kafka transactions that fail: fenced, held up by others, refused by the brokers at each step.
 //!
 //! What only a broker in a rare condition answers comes from librdkafka's mock cluster. It knows no isolation: what an aborted
 //! transaction wrote stays to be seen there, so that with it only loss and order are looked at.

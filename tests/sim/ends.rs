@@ -241,7 +241,7 @@ impl Sink for SimSink {
         self.shared.with(|World { broker, dice, .. }| broker.abandon(producer, dice));
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         self.shared.with(|world| (world.now < world.broker.down_until).then(|| "no broker answers".to_owned()))
     }
 }

@@ -158,7 +158,7 @@ impl Gate {
     }
 
     /// Messages are throttled, or the service is unavailable, or some of each batch fail: as the dice say, until it eases.
-    pub fn trouble(&self, dice: u64) {
+    pub fn disturb(&self, dice: u64) {
         match dice % 3 {
             0 => self.throttle(Some((400, "ThrottlingException"))),
             1 => self.throttle(Some((503, "ServiceUnavailable"))),

@@ -26,9 +26,9 @@ fn unasked(address: &str, slot: &str) -> Finding {
 
 fn judge(address: &str, report: &RelayReport) -> Finding {
     let state = State::ALL.into_iter().find(|state| state.name() == report.state);
-    let trouble = report.last_error.as_deref().unwrap_or("it says no more");
+    let problem = report.last_error.as_deref().unwrap_or("it says no more");
     let text = format!("the relay at {address} is {}", report.state);
-    let more = format!("{text}: {trouble}");
+    let more = format!("{text}: {problem}");
     match state {
         Some(State::Streaming) => Side::Postgres.ok("relay", text),
         Some(State::WaitingForSlot | State::Stopping) => Side::Postgres.ok("relay", more),

@@ -8,7 +8,7 @@
 mod chart;
 mod words;
 
-use super::history::{History, Mood, Point, Topic, Trouble};
+use super::history::{History, Mood, Point, Problem, Topic};
 use crate::metrics::{Hint, Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -73,7 +73,7 @@ struct View<'a> {
 impl View<'_> {
     fn main(&self) -> String {
         let points: Vec<Point> = self.history.points(self.now.instant).collect();
-        [self.health(&points), self.tiles(&points), self.topics(), self.troubles(), self.facts(), self.foot()].concat()
+        [self.health(&points), self.tiles(&points), self.topics(), self.problems(), self.facts(), self.foot()].concat()
     }
 
     fn icon(&self) -> String {
@@ -106,10 +106,10 @@ impl View<'_> {
     /// Why no rows flow, and what to do; empty while they do.
     fn reason(&self) -> String {
         // A destination that is silent blocks the relay before it makes it unready.
-        let reason = match (self.state, self.metrics.ready(self.now.instant), self.metrics.trouble()) {
+        let reason = match (self.state, self.metrics.ready(self.now.instant), self.metrics.problem()) {
             (State::Streaming | State::Careful, Ok(()), _) => return String::new(),
             (State::Streaming, Err(not_ready), _) => format!("Not ready: {not_ready}."),
-            (_, _, Some(trouble)) => trouble,
+            (_, _, Some(problem)) => problem,
             (_, _, None) if self.status.in_flight_records > 0 => {
                 let (waiting, lag) = (Count(self.status.in_flight_records), self.metrics.lag(self.now));
                 format!("{waiting} records are not acknowledged, the oldest for {}.", Age(lag.as_secs_f64()))
@@ -119,23 +119,23 @@ impl View<'_> {
         self.told(&reason, self.state)
     }
 
-    fn trouble_item(&self, trouble: &Trouble) -> String {
-        let age = Age(self.now.instant.saturating_duration_since(trouble.at).as_secs_f64().max(1.0));
-        let told = if trouble.is_of_rows {
-            format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&trouble.text))
+    fn problem_item(&self, problem: &Problem) -> String {
+        let age = Age(self.now.instant.saturating_duration_since(problem.at).as_secs_f64().max(1.0));
+        let told = if problem.is_of_rows {
+            format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&problem.text))
         } else {
-            self.told(&trouble.text, trouble.state)
+            self.told(&problem.text, problem.state)
         };
         format!("<li><span class=\"quiet\">{age} ago</span>{told}</li>\n")
     }
 
-    /// A trouble, and what to do about it: the hint of a relay that stopped for it, or what its state wants; HTML.
-    fn told(&self, trouble: &str, state: State) -> String {
+    /// A problem, and what to do about it: the hint of a relay that stopped for it, or what its state wants; HTML.
+    fn told(&self, problem: &str, state: State) -> String {
         let hint = match self.metrics.hint().filter(|_| state == State::Stopped) {
             Some(hint) => hint_with_commands(&hint),
             None => format!("<p class=\"quiet\">{}</p>\n", advice(state, self.metrics.destination())),
         };
-        format!("<p>{}</p>\n{hint}", Text(trouble))
+        format!("<p>{}</p>\n{hint}", Text(problem))
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -231,8 +231,8 @@ impl View<'_> {
         )
     }
 
-    fn troubles(&self) -> String {
-        let list: String = self.history.troubles().map(|trouble| self.trouble_item(trouble)).collect();
+    fn problems(&self) -> String {
+        let list: String = self.history.problems().map(|problem| self.problem_item(problem)).collect();
         let content = if list.is_empty() {
             "<p class=\"quiet\">None since the start.</p>\n".to_owned()
         } else {
@@ -344,7 +344,7 @@ fn hint_with_commands(hint: &Hint) -> String {
 const ROWS_ADVICE: &str = "The log names each of them. <code>walrelay dead-letters</code> lists those that are in the dead-letter topic, \
                            and with <code>--replay</code> publishes them once the cause is fixed.";
 
-/// What to do about a trouble with which the relay is in this state; HTML.
+/// What to do about a problem with which the relay is in this state; HTML.
 fn advice(state: State, destination: &str) -> String {
     let text = match state {
         State::Connecting => {
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_in_the_dead_letter_topic_are_among_the_troubles_of_a_relay_that_streams() {
+    fn rows_in_the_dead_letter_topic_are_among_the_problems_of_a_relay_that_streams() {
         let metrics = Metrics::new("orders", "p", Instant::now());
         metrics.set_state(State::Streaming);
         metrics.bad_row("invalid_topic");

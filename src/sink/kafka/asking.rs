@@ -68,11 +68,11 @@ impl KafkaSink {
         }
     }
 
-    /// What the client's own account of the trouble adds to a failed metadata request, which says "timed out" at most.
+    /// What the client's own account of the problem adds to a failed metadata request, which says "timed out" at most.
     fn metadata_failure(&self, error: &KafkaError) -> Failure {
-        let code = self.producer.context().trouble_code().or_else(|| error.rdkafka_error_code());
-        let text = match self.trouble() {
-            Some(trouble) => format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
+        let code = self.producer.context().problem_code().or_else(|| error.rdkafka_error_code());
+        let text = match self.problem() {
+            Some(problem) => format!("Kafka at {} does not answer: {problem}", self.settings.brokers()),
             None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
         };
         let class = if failure::is_of_login(code) { FailureClass::LogIn } else { FailureClass::Environment };
@@ -162,7 +162,7 @@ impl KafkaSink {
 
     /// Partitions may have been added to a topic: now and then the cluster is asked.
     pub(super) fn ask_again(&mut self) {
-        if self.now.saturating_duration_since(self.asked) < ASK_EVERY || self.trouble().is_some() {
+        if self.now.saturating_duration_since(self.asked) < ASK_EVERY || self.problem().is_some() {
             return;
         }
         self.asked = self.now;
@@ -218,7 +218,7 @@ impl KafkaSink {
     /// Why brokers do not let us in.
     pub(super) fn refusal(&self) -> Option<Failure> {
         let context = self.producer.context();
-        if !context.is_troubled() {
+        if !context.has_problem() {
             return None;
         }
         let refused = context.refused();
@@ -237,7 +237,7 @@ impl KafkaSink {
 
     /// While brokers do not let us in, finds out whether they do again: nothing may be there to be delivered.
     pub(super) fn look_at_login(&mut self, each: &mut dyn FnMut(Report)) {
-        if !self.producer.context().is_troubled() || self.refusal().is_none() {
+        if !self.producer.context().has_problem() || self.refusal().is_none() {
             return;
         }
         if let Some(failure) = self.given_up() {

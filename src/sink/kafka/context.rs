@@ -1,7 +1,7 @@
-//! What librdkafka tells us: delivery reports, troubles, log lines.
+//! What librdkafka tells us: delivery reports, problems, log lines.
 //!
 //! Reports come on the thread that polls, one call each; they are gathered into runs of equal token and outcome, in a
-//! place of that thread, so that a report takes no lock. Troubles may come on any thread.
+//! place of that thread, so that a report takes no lock. Problems may come on any thread.
 
 use super::lines::{Line, Lines};
 use super::login::Login;
@@ -55,7 +55,7 @@ const CONNECTION_ENDED: &str = "FAIL";
 pub(super) struct Context {
     /// Bootstrap servers.
     brokers: String,
-    shared: Arc<Troubles>,
+    shared: Arc<Problems>,
     /// An error came since it was asked whether it was fatal.
     failed: AtomicBool,
     /// A connection broke, or could not be made, since that was asked.
@@ -67,11 +67,11 @@ pub(super) struct Context {
 
 /// What goes wrong between the clients of one destination and the cluster.
 #[derive(Default)]
-pub(super) struct Troubles {
-    /// The last trouble, until something is delivered again.
-    trouble: Mutex<Option<Trouble>>,
+pub(super) struct Problems {
+    /// The last problem, until something is delivered again.
+    problem: Mutex<Option<Problem>>,
     /// Whether there is one: spares the good case the lock.
-    troubled: AtomicBool,
+    failing: AtomicBool,
     /// A broker has answered.
     answered: AtomicBool,
     lines: Mutex<Lines>,
@@ -79,13 +79,13 @@ pub(super) struct Troubles {
     refused: Mutex<Refused>,
 }
 
-struct Trouble {
+struct Problem {
     code: Option<RDKafkaErrorCode>,
     text: String,
 }
 
 impl Context {
-    pub(super) fn new(brokers: &str, shared: &Arc<Troubles>, debugs: bool, login: Option<&Login>) -> Self {
+    pub(super) fn new(brokers: &str, shared: &Arc<Problems>, debugs: bool, login: Option<&Login>) -> Self {
         let (brokers, failed, lost) = (brokers.to_owned(), AtomicBool::new(false), AtomicBool::new(false));
         Self { brokers, shared: Arc::clone(shared), failed, lost, debugs, login: login.cloned() }
     }
@@ -101,8 +101,8 @@ impl Context {
     }
 
     /// Whether something is wrong.
-    pub(super) fn is_troubled(&self) -> bool {
-        self.shared.troubled.load(Ordering::Relaxed)
+    pub(super) fn has_problem(&self) -> bool {
+        self.shared.failing.load(Ordering::Relaxed)
     }
 
     /// The broker has refused our credentials, or there are none: said at once, once. Whether it was said now.
@@ -145,24 +145,24 @@ impl Context {
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<String> {
-        self.lock().as_ref().map(|trouble| trouble.text.clone())
+    pub(super) fn problem(&self) -> Option<String> {
+        self.lock().as_ref().map(|problem| problem.text.clone())
     }
 
-    pub(super) fn trouble_code(&self) -> Option<RDKafkaErrorCode> {
-        self.lock().as_ref().and_then(|trouble| trouble.code)
+    pub(super) fn problem_code(&self) -> Option<RDKafkaErrorCode> {
+        self.lock().as_ref().and_then(|problem| problem.code)
     }
 
     /// Something was delivered: whatever it was is over.
     pub(super) fn recovered(&self) {
-        if self.shared.answered.load(Ordering::Relaxed) && !self.shared.troubled.swap(false, Ordering::Relaxed) {
+        if self.shared.answered.load(Ordering::Relaxed) && !self.shared.failing.swap(false, Ordering::Relaxed) {
             return;
         }
         self.shared.answered.store(true, Ordering::Relaxed);
         self.refused().accepted();
         self.login.iter().for_each(Login::accepted);
-        if let Some(trouble) = self.lock().take() {
-            tracing::info!(was = trouble.text, "Kafka recovered");
+        if let Some(problem) = self.lock().take() {
+            tracing::info!(was = problem.text, "Kafka recovered");
         }
     }
 
@@ -175,8 +175,8 @@ impl Context {
         tracing::debug!(target: "walrelay::librdkafka", facility, "{message}");
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Trouble>> {
-        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Problem>> {
+        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,16 +218,16 @@ impl ClientContext for Context {
         }
         let reason = self.words(code, reason);
         let was_said = failure::is_of_login(code) && self.login_refused(&reason);
-        let mut trouble = self.lock();
-        if was_said || trouble.is_some() {
+        let mut problem = self.lock();
+        if was_said || problem.is_some() {
             tracing::debug!(reason, "Kafka client error persists");
         } else {
             tracing::warn!(reason, "Kafka client error");
         }
         // "All brokers are down" follows the reason for it, and says less.
-        if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.shared.troubled.store(true, Ordering::Relaxed);
-            *trouble = Some(Trouble { code, text: reason });
+        if problem.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.shared.failing.store(true, Ordering::Relaxed);
+            *problem = Some(Problem { code, text: reason });
         }
     }
 }

@@ -191,9 +191,9 @@ impl Reading {
     }
 
     fn silent(&self, consumer: &BaseConsumer<Context>, error: &KafkaError) -> Failure {
-        let why = consumer.context().trouble().unwrap_or_else(|| error.to_string());
+        let why = consumer.context().problem().unwrap_or_else(|| error.to_string());
         let text = format!("Kafka at {} does not answer: {why}", self.settings.brokers());
-        let code = consumer.context().trouble_code().or_else(|| error.rdkafka_error_code());
+        let code = consumer.context().problem_code().or_else(|| error.rdkafka_error_code());
         let class = if is_refused(consumer) { FailureClass::LogIn } else { FailureClass::Environment };
         Failure { class, reason: failure::reason(code), text }
     }
@@ -205,7 +205,7 @@ impl Reading {
 
 /// Whether the brokers refuse the credentials.
 fn is_refused(consumer: &BaseConsumer<Context>) -> bool {
-    consumer.context().trouble_code().is_some_and(|code| failure::class(code) == FailureClass::LogIn)
+    consumer.context().problem_code().is_some_and(|code| failure::class(code) == FailureClass::LogIn)
 }
 
 impl DeadLetters for Reading {

@@ -141,8 +141,8 @@ fn entries(resource: ConfigResource) -> Described {
 struct Listener {
     /// Of the idempotent producer's states the last.
     state: Mutex<String>,
-    /// Its last trouble.
-    trouble: Mutex<Option<String>>,
+    /// Its last problem.
+    problem: Mutex<Option<String>>,
 }
 
 impl ClientContext for Listener {
@@ -152,7 +152,7 @@ impl ClientContext for Listener {
 
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "Kafka client error");
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
@@ -183,8 +183,8 @@ fn idempotence(settings: &Settings) -> Result<(), String> {
             return Ok(());
         }
     }
-    let trouble = producer.context().trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Err(trouble.unwrap_or_else(|| format!("no answer within {} s", REQUEST.as_secs())))
+    let problem = producer.context().problem.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Err(problem.unwrap_or_else(|| format!("no answer within {} s", REQUEST.as_secs())))
 }
 
 #[cfg(test)]

@@ -332,8 +332,8 @@ impl Sink for KafkaSink {
         self.refusal().or_else(|| self.partitions.blocked().or_else(forbidden).cloned())
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.producer.context().trouble()
+    fn problem(&self) -> Option<String> {
+        self.producer.context().problem()
     }
 
     fn lanes(&self) -> Option<u8> {
@@ -393,7 +393,7 @@ mod tests {
         while !taken && Instant::now() < until {
             taken = matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
         }
-        assert!(taken, "{:?}", sink.trouble());
+        assert!(taken, "{:?}", sink.problem());
     }
 
     #[test]
@@ -452,7 +452,7 @@ mod tests {
             }
             words.extend(sink.blocked());
         }
-        assert_eq!(delivered, 1, "{:?}", sink.trouble());
+        assert_eq!(delivered, 1, "{:?}", sink.problem());
         assert!(words.iter().any(|it| it.text.contains("topic orders") && it.text.contains("WRITE")), "{words:?}");
         assert!(sink.blocked().is_none());
     }

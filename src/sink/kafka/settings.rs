@@ -1,6 +1,6 @@
 //! The producer's settings: ours, the user's, and those that our guarantees rest on.
 
-use super::context::{Context, Troubles};
+use super::context::{Context, Problems};
 use super::login::{Login, LoginError};
 use super::topics::Partitioner;
 use rdkafka::ClientContext;
@@ -109,7 +109,7 @@ pub struct Settings {
     brokers: String,
     max_in_flight: u64,
     lanes: u8,
-    troubles: Arc<Troubles>,
+    problems: Arc<Problems>,
     /// The user wants to see what librdkafka says for debugging.
     debugs: bool,
     login: Option<Login>,
@@ -150,7 +150,7 @@ impl Settings {
         }
         client.create_native_config().map_err(refused)?;
         let brokers = brokers.to_owned();
-        Ok(Self { client, brokers, max_in_flight, lanes, troubles: Arc::default(), debugs, login: None })
+        Ok(Self { client, brokers, max_in_flight, lanes, problems: Arc::default(), debugs, login: None })
     }
 
     /// With what proves who we are, where that changes.
@@ -310,7 +310,7 @@ impl Settings {
     }
 
     fn context(&self) -> Context {
-        Context::new(&self.brokers, &self.troubles, self.debugs, self.login.as_ref())
+        Context::new(&self.brokers, &self.problems, self.debugs, self.login.as_ref())
     }
 
     /// A client with the password of now, where one is read.

@@ -234,9 +234,9 @@ impl KafkaSink {
                     return Err(failure);
                 }
                 let answered = self.is_alive();
-                let trouble = self.producer.context().trouble();
+                let problem = self.producer.context().problem();
                 let reason =
-                    trouble.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
+                    problem.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
                 Ok(self.goes_on(Phase::Initializing, &reason, answered))
             }
             Err(error) => Err(broken("take over its transactions", &error)),
@@ -427,11 +427,11 @@ impl KafkaSink {
         let transactions = self.transactions.as_ref()?;
         let is_due = matches!(transactions.phase, Phase::Idle) && transactions.doubts(&self.producer);
         let is_marking = is_due || matches!(transactions.phase, Phase::Marking(_));
-        let text = self.producer.context().trouble().map_or_else(
+        let text = self.producer.context().problem().map_or_else(
             || "seeing that Kafka has marked what was committed before the connection was lost".to_owned(),
-            |trouble| format!("Kafka at {} does not answer: {trouble}", self.settings.brokers()),
+            |problem| format!("Kafka at {} does not answer: {problem}", self.settings.brokers()),
         );
-        let (class, reason) = (FailureClass::Environment, failure::reason(self.producer.context().trouble_code()));
+        let (class, reason) = (FailureClass::Environment, failure::reason(self.producer.context().problem_code()));
         is_marking.then_some(Failure { class, reason, text })
     }
 

@@ -143,8 +143,8 @@ impl Sink for LaneSink {
         self.sender.as_ref()?.blocked()
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.sender.as_ref()?.trouble()
+    fn problem(&self) -> Option<String> {
+        self.sender.as_ref()?.problem()
     }
 }
 

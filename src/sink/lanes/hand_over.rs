@@ -65,7 +65,7 @@ pub(super) struct Back {
     pub(super) blocked: Option<Failure>,
     /// What a lane waits for whose refused record is tried again.
     pub(super) obstacle: Option<Failure>,
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 /// Delivered records in a row with equal tokens.
@@ -420,7 +420,7 @@ impl Receiver {
     /// What everything waits for that passes by itself; `None` once it has passed.
     pub fn set_blocked(&self, blocked: Option<Failure>) {
         let mut back = self.shared.back();
-        back.trouble = blocked.as_ref().map(|failure| failure.text.clone());
+        back.problem = blocked.as_ref().map(|failure| failure.text.clone());
         back.blocked = blocked;
         back.reached = true;
     }
@@ -428,7 +428,7 @@ impl Receiver {
     /// The client gives up: nothing more is reported until a restart.
     pub fn fail(&self, failure: Failure) {
         let mut back = self.shared.back();
-        back.trouble = Some(failure.text.clone());
+        back.problem = Some(failure.text.clone());
         if back.generation == self.generation {
             back.failed = Some(failure);
         }

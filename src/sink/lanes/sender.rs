@@ -187,9 +187,9 @@ impl Sender {
         back.reached.then(|| back.blocked.clone().map_or(Ok(()), Err))
     }
 
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn problem(&self) -> Option<String> {
         let back = self.shared.back();
         let obstacle = || back.obstacle.as_ref().filter(|failure| failure.class == FailureClass::Environment);
-        back.trouble.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
+        back.problem.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
     }
 }

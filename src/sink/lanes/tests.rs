@@ -428,14 +428,14 @@ async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
     push(&mut sender, "full", 2);
     assert_eq!(receiver.next().await, Event::Work);
     assert_eq!(topics(&mut receiver, &Outcome::Later(full)), ["full"]);
-    assert_eq!(sender.trouble().as_deref(), Some("no room"));
+    assert_eq!(sender.problem().as_deref(), Some("no room"));
     assert_eq!(sender.blocked().map(|failure| failure.reason), Some("full"));
     push(&mut sender, "free", 3);
     assert_eq!(receiver.next().await, Event::Work);
     assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["free"], "the lane without room waits");
     assert_eq!(receiver.next().await, Event::Work);
     assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
-    assert_eq!((sender.trouble(), sender.blocked()), (None, None));
+    assert_eq!((sender.problem(), sender.blocked()), (None, None));
     assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
     let mut delivered = Vec::new();
     sender.poll(&mut |report| match report {

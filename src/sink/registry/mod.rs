@@ -54,7 +54,7 @@ pub struct Framed<S> {
     last: Option<Last>,
     value: Vec<u8>,
     /// Why the last record was not taken.
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
 struct Last {
@@ -76,7 +76,7 @@ impl<S: Sink> Framed<S> {
             subject: String::new(),
             last: None,
             value: Vec::new(),
-            trouble: None,
+            problem: None,
         }
     }
 
@@ -113,7 +113,7 @@ impl<S: Sink> Framed<S> {
                     number
                 }
                 Asked::Not(failure) => {
-                    self.trouble = Some(failure.text.clone());
+                    self.problem = Some(failure.text.clone());
                     return Err(Enqueue::Blocked(failure));
                 }
             },
@@ -122,7 +122,7 @@ impl<S: Sink> Framed<S> {
         record.topic.clone_into(&mut last.topic);
         event_type.unwrap_or_default().clone_into(&mut last.event_type);
         last.number = number;
-        self.trouble = None;
+        self.problem = None;
         Ok(number)
     }
 }
@@ -149,7 +149,7 @@ impl<S: Sink> Sink for Framed<S> {
         self.sink.try_enqueue(&Record { value: Some(&self.value), content: Content::Bytes, ..*record }, tag)
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.sink.trouble().or_else(|| self.trouble.clone())
+    fn problem(&self) -> Option<String> {
+        self.sink.problem().or_else(|| self.problem.clone())
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum Unserved {
     Failed {
         /// Why.
         failure: Failure,
-        /// It was the first trouble on a connection that had worked: services close those that are idle.
+        /// It was the first problem on a connection that had worked: services close those that are idle.
         is_stale: bool,
     },
 }

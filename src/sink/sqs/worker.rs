@@ -271,7 +271,7 @@ impl Worker {
             receiver.settle(taken, outcome);
         }
         receiver.publish();
-        match judged.trouble {
+        match judged.problem {
             Some((failure, is_stale)) => self.pause(failure, is_stale, is_any, receiver),
             None => self.goes_on(receiver),
         }
@@ -279,7 +279,7 @@ impl Worker {
 
     fn looked(&mut self, answered: Result<Vec<u8>, Unserved>, receiver: &Receiver) {
         let settings = &self.caller.settings;
-        let trouble = match answered {
+        let problem = match answered {
             Ok(_) => None,
             Err(Unserved::Failed { failure, .. }) => Some(failure),
             Err(Unserved::Refused(refusal)) => {
@@ -287,7 +287,7 @@ impl Worker {
                 matches!(fault.0, Fault::Later | Fault::LogIn).then(|| judge::passing(settings, fault, &refusal.text))
             }
         };
-        if let Some(failure) = trouble {
+        if let Some(failure) = problem {
             self.pause(failure, false, false, receiver);
             return;
         }
@@ -320,15 +320,15 @@ impl Worker {
         let settings = &self.caller.settings;
         let Some(results) = settings.service.results(body, messages) else {
             let failure = judge::broken(settings, "its answer does not fit what was sent");
-            return Judged { outcomes: Vec::new(), trouble: Some((failure, false)) };
+            return Judged { outcomes: Vec::new(), problem: Some((failure, false)) };
         };
-        let mut judged = Judged { outcomes: Vec::with_capacity(messages), trouble: None };
+        let mut judged = Judged { outcomes: Vec::with_capacity(messages), problem: None };
         for said in results {
             let outcome = match said {
                 Said::Kept => Outcome::Delivered,
                 Said::Nothing => {
                     let failure = judge::broken(settings, "its answer does not name each message");
-                    judged.trouble = Some((failure, false));
+                    judged.problem = Some((failure, false));
                     Outcome::Unknown
                 }
                 Said::Failed { code, by_sender, text } => {
@@ -337,7 +337,7 @@ impl Worker {
                     match fault.0 {
                         Fault::Row | Fault::Topic => Outcome::Refused(judge::refused(settings, queue, fault, &said)),
                         Fault::Later | Fault::LogIn => {
-                            judged.trouble = Some((judge::passing(settings, fault, &said), false));
+                            judged.problem = Some((judge::passing(settings, fault, &said), false));
                             Outcome::Unknown
                         }
                     }
@@ -353,7 +353,7 @@ impl Worker {
         let settings = &self.caller.settings;
         let refusal: Refusal = match unserved {
             Unserved::Failed { failure, is_stale } => {
-                return Judged { outcomes: Vec::new(), trouble: Some((failure, is_stale)) };
+                return Judged { outcomes: Vec::new(), problem: Some((failure, is_stale)) };
             }
             Unserved::Refused(refusal) => refusal,
         };
@@ -362,18 +362,18 @@ impl Worker {
         match fault.0 {
             Fault::Later | Fault::LogIn => {
                 let failure = judge::passing(settings, fault, &refusal.text);
-                Judged { outcomes: Vec::new(), trouble: Some((failure, false)) }
+                Judged { outcomes: Vec::new(), problem: Some((failure, false)) }
             }
             Fault::Topic => {
                 let outcomes = vec![Outcome::Refused(refused()); messages];
                 // It may be created again under another URL.
                 self.queues.remove(queue);
-                Judged { outcomes, trouble: None }
+                Judged { outcomes, problem: None }
             }
-            Fault::Row if messages == 1 => Judged { outcomes: vec![Outcome::Refused(refused())], trouble: None },
+            Fault::Row if messages == 1 => Judged { outcomes: vec![Outcome::Refused(refused())], problem: None },
             Fault::Row => {
                 self.alone += messages;
-                Judged { outcomes: Vec::new(), trouble: None }
+                Judged { outcomes: Vec::new(), problem: None }
             }
         }
     }
@@ -383,8 +383,8 @@ impl Worker {
 struct Judged {
     /// Of each message, in their order; of those that are missing, nothing is known.
     outcomes: Vec<Outcome>,
-    /// What passes by itself, and whether it was the first trouble on a connection that had worked.
-    trouble: Option<(Failure, bool)>,
+    /// What passes by itself, and whether it was the first problem on a connection that had worked.
+    problem: Option<(Failure, bool)>,
 }
 
 /// Asks for the queue's URL where that is not known, and sends the batch.

@@ -1,4 +1,4 @@
-//! A broker's troubles: errors on demand, slowness, limits, a topic that the first record makes.
+//! Broker errors: those on demand, slowness, limits, a topic that the first record makes.
 //!
 //! Errors that a real broker shows only in a condition that is hard to bring about come from librdkafka's mock cluster, which
 //! the relay's process connects to as to any other.
