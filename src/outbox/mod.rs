@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  Relation ──► Plan, kept per relation ─┐
-//!  Insert's Tuple ───────────────────────┴─► Record, lent to the caller
+//!  Insert's Tuple ───────────────────────┴─► Record, for the caller
 //!  LogicalMessage ──► its JSON object as a row ──► Record
 //! ```
 //!
-//! In: decoded messages, and the settings that say which column means what. Out: a [`Record`] lent to a closure, or that
+//! In: decoded messages, and the settings that say which column means what. Out: a [`Record`] that a closure sees, or that
 //! there is nothing to publish, or a typed reason why the row cannot be published. The same row offered again gives the
 //! same record, so that a full destination costs only a retry. A row usually allocates nothing and copies no payload.
 //! Deliberately not here: policies for bad rows, counting rows, what is confirmed, sockets, clocks, logs.
@@ -118,7 +118,7 @@ pub struct RowContext {
 /// What became of a row or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// The record was lent out, and this came back.
+    /// The record was built, and the closure returned this.
     Record(T),
     /// Another table's row, or a message with another prefix.
     NotPublished,
@@ -379,7 +379,7 @@ impl Outbox {
         }
     }
 
-    /// Lends the record of an inserted row to `take`.
+    /// Calls `take` with the record of an inserted row.
     ///
     /// # Errors
     /// The row is not one that this connection may send, or cannot be published.
@@ -402,13 +402,13 @@ impl Outbox {
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let row = record::Row { plan, columns: &columns, mapping, topic, context };
-        let lent = match &plan.connect {
-            None => row.lend(scratch, take),
-            Some(connect) => row.lend_connect(connect, scratch, take),
+        let made = match &plan.connect {
+            None => row.with_record(scratch, take),
+            Some(connect) => row.with_connect_record(connect, scratch, take),
         };
         scratch.return_columns(columns);
-        self.text_only |= matches!(lent, Err(RowError::BinaryForm { .. }));
-        lent.map(Outcome::Record)
+        self.text_only |= matches!(made, Err(RowError::BinaryForm { .. }));
+        made.map(Outcome::Record)
     }
 
     /// What an update asks for, in the transaction that commits at `final_lsn`.
@@ -463,7 +463,7 @@ impl Outbox {
         message::shown_id(&message::members(message).ok()?, &self.mapping)
     }
 
-    /// Lends the record of a logical message to `take`.
+    /// Calls `take` with the record of a logical message.
     ///
     /// # Errors
     /// [`RowError::Bad`]: the content gives no record.
@@ -488,8 +488,8 @@ impl Outbox {
             .map_err(|reason| Box::new(BadRow { table, id: message::shown_id(&members, mapping), reason }))?;
         let row = record::Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
         match &plan.connect {
-            None => row.lend(scratch, take),
-            Some(connect) => row.lend_connect(connect, scratch, take),
+            None => row.with_record(scratch, take),
+            Some(connect) => row.with_connect_record(connect, scratch, take),
         }
         .map(Outcome::Record)
     }

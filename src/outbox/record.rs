@@ -95,8 +95,12 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Lends the row's record to `take`.
-    pub(super) fn lend<T>(self, scratch: &mut Scratch, take: impl FnOnce(&Record<'_>) -> T) -> Result<T, RowError> {
+    /// Calls `take` with the row's record.
+    pub(super) fn with_record<T>(
+        self,
+        scratch: &mut Scratch,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<T, RowError> {
         let mut parts = scratch.parts();
         let Scratch { arena, envelope, .. } = &mut *scratch;
         let id = self.id(arena)?;
@@ -104,12 +108,12 @@ impl<'a> Row<'a> {
         let key = self.optional(self.plan.key, Booleans::Letters, arena)?;
         let value = self.value(id, arena, envelope)?;
         self.headers(id, &mut parts.headers, arena)?;
-        self.lend_parts(parts, key, value, scratch, take)
+        self.with_parts(parts, key, value, scratch, take)
     }
 
     /// The rest, which is the same however keys, values and headers are written.
     #[inline]
-    pub(super) fn lend_parts<T>(
+    pub(super) fn with_parts<T>(
         self,
         parts: Parts<'a>,
         key: Piece<'a>,
@@ -124,16 +128,16 @@ impl<'a> Row<'a> {
         let arena = &*arena;
         let values = parts.topic.iter().map(|piece| piece.bytes(arena).unwrap_or_default());
         let topic = topic.resolve(self.topic, values).map_err(|fault| self.no_topic(fault, &parts.topic, arena))?;
-        let mut lent: Vec<Header<'_>> = std::mem::take(headers);
-        lent.extend(parts.headers.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) }));
+        let mut list: Vec<Header<'_>> = std::mem::take(headers);
+        list.extend(parts.headers.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) }));
         let (value, content) = match value {
             Value::Bare(piece) => (piece.bytes(arena), self.kind(self.plan.payload).content()),
             Value::Enveloped => (Some(envelope.as_slice()), Content::Json),
             Value::Framed => (Some(envelope.as_slice()), Content::Bytes),
         };
         let key = key.bytes(arena);
-        let taken = take(&Record { topic, key, value, headers: &lent, timestamp_millis, partition, content });
-        *headers = emptied(lent);
+        let taken = take(&Record { topic, key, value, headers: &list, timestamp_millis, partition, content });
+        *headers = emptied(list);
         *topic_values = emptied(parts.topic);
         *drafts = emptied(parts.headers);
         Ok(taken)

@@ -11,7 +11,7 @@ use crate::route::LastTopic;
 use crate::sink::{Content, Header, Record};
 
 impl Outbox {
-    /// Lends what is there of an inserted row to `take`.
+    /// Calls `take` with what is there of an inserted row.
     ///
     /// # Errors
     /// The row is not one that this connection may send.
@@ -27,9 +27,9 @@ impl Outbox {
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
-        let lent = Row { plan, columns: &columns, mapping, topic, context }.lend_remains(take);
+        let made = Row { plan, columns: &columns, mapping, topic, context }.with_remains(take);
         scratch.return_columns(columns);
-        Ok(Outcome::Record(lent))
+        Ok(Outcome::Record(made))
     }
 
     /// The same of a logical message: one that is no JSON object, or lacks what it needs, is its content and nothing else.
@@ -54,12 +54,12 @@ impl Outbox {
         let table = format!("message {:?}", message.prefix);
         let Ok(plan) = message::plan(table, &members, mapping, topic) else { return Outcome::Record(take(&content)) };
         let row = Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        Outcome::Record(row.lend_remains(take))
+        Outcome::Record(row.with_remains(take))
     }
 }
 
 impl<'a> Row<'a> {
-    fn lend_remains<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    fn with_remains<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let mut arena = Arena::new();
         let key = self.optional(self.plan.key, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let value = self.piece(self.plan.payload, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);

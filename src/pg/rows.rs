@@ -81,7 +81,7 @@ impl Rows {
         self.running.is_some()
     }
 
-    /// Lends the next row to `take`, if one comes within `patience`.
+    /// Calls `take` with the next row, if one comes within `patience`.
     ///
     /// # Errors
     /// The server refuses the query, or the connection broke.

@@ -258,7 +258,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let intended = Some(record.topic);
                 let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
                 let dead_letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
-                dead_letter.lend(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
+                dead_letter.with_record(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
             })
         };
         case.stage = match offer(bare) {

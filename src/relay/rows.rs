@@ -61,7 +61,7 @@ impl Change<'_> {
         Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source }
     }
 
-    /// Lends its record.
+    /// Calls `take` with its record.
     #[inline]
     fn record<T>(
         &self,
@@ -75,7 +75,7 @@ impl Change<'_> {
         }
     }
 
-    /// Lends what is there of a record that cannot be made.
+    /// Calls `take` with what is there of a record that cannot be built.
     fn remains<T>(
         &self,
         outbox: &mut Outbox,
@@ -325,13 +325,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let tag = Tag { token, origin: change.origin(outbox, context) };
         let whole = change.record(outbox, context, |record| {
             let dead_letter = DeadLetter { intended: Some(record.topic), ..dead_letter };
-            dead_letter.lend(record, |record| sink.try_enqueue(record, tag))
+            dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
         });
         match whole {
             Err(RowError::Bad(_)) => change.remains(outbox, context, |record| {
                 let known = Some(record.topic).filter(|topic| !topic.is_empty());
                 let dead_letter = DeadLetter { intended: row.reason.topic().or(known), ..dead_letter };
-                dead_letter.lend(record, |record| sink.try_enqueue(record, tag))
+                dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
             }),
             outcome => outcome,
         }

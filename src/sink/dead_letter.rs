@@ -39,8 +39,8 @@ pub struct DeadLetter<'a> {
 }
 
 impl DeadLetter<'_> {
-    /// Lends it to `take`.
-    pub fn lend<T>(&self, record: &Record<'_>, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    /// Calls `take` with it.
+    pub fn with_record<T>(&self, record: &Record<'_>, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let bytes = record.value.filter(|_| self.without_payload).map(|value| value.len().to_string());
         let place = record.headers.iter().all(|header| header.name != POSITION).then_some(self.position);
         let partition = record.partition.map(|partition| partition.to_string());
@@ -94,8 +94,8 @@ pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
     })
 }
 
-/// Lends the record that was meant to `take`, under `topic`: its key, payload, time and partition, and its headers but for ours.
-pub fn lend_meant<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: impl FnOnce(&Record<'_>) -> T) -> T {
+/// Calls `take` with the record that was meant, under `topic`: its key, payload, time and partition, and its headers but for ours.
+pub fn with_original<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: impl FnOnce(&Record<'_>) -> T) -> T {
     let own = record.headers.iter().filter(|header| !header.name.starts_with(OURS));
     let headers: Vec<Header<'_>> = own.copied().collect();
     take(&Record { topic, headers: &headers, partition: said.partition, ..*record })
@@ -123,13 +123,13 @@ mod tests {
             let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition, content: Content::Unknown };
             let dead_letter = DeadLetter { without_payload, ..DEAD_LETTER };
             // Its partition in the dead-letter topic says nothing.
-            let stored = dead_letter.lend(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
+            let stored = dead_letter.with_record(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
             stored.with_record(&mut HeaderRoom::default(), |stored| {
                 let said = said(stored).unwrap();
                 prop_assert_eq!((said.error, said.table, said.topic), ("too large", "public.outbox", Some("orders")));
                 prop_assert_eq!((said.position, said.partition), ("0/10:1", partition));
                 prop_assert_eq!(said.left_out_bytes, value.filter(|_| without_payload).map(|value| value.len() as u64));
-                lend_meant(stored, &said, "orders", |meant| {
+                with_original(stored, &said, "orders", |meant| {
                     let own: Vec<Header<'_>> =
                         headers.iter().filter(|header| !header.name.starts_with("walrelay-")).copied().collect();
                     prop_assert_eq!((meant.topic, meant.key, meant.headers), ("orders", key, own.as_slice()));
@@ -166,7 +166,7 @@ mod tests {
     };
 
     fn shown(dead_letter: &DeadLetter<'_>, record: &Record<'_>) -> (String, Option<usize>, String) {
-        dead_letter.lend(record, |record| {
+        dead_letter.with_record(record, |record| {
             let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"null")).into_owned();
             let header = |header: &Header<'_>| format!("{}={}", header.name, text(header.value));
             let headers = record.headers.iter().map(header).collect::<Vec<_>>().join(" ");

@@ -24,7 +24,7 @@ pub struct OwnedRecord {
     content: Content,
 }
 
-/// Room for the headers that a record lends, used again.
+/// Room for the headers that a record refers to, used again.
 #[derive(Debug, Default)]
 pub struct HeaderRoom(Vec<Header<'static>>);
 

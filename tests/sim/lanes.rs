@@ -56,8 +56,8 @@ pub(crate) struct Lanes {
     tags: BTreeMap<usize, Tag>,
 }
 
-/// The sink's producers, lent for a call.
-struct Lent<'a> {
+/// The sink's producers, for one call.
+struct Producers<'a> {
     world: &'a mut World,
     topics: &'a [String],
     senders: &'a [u64],
@@ -65,7 +65,7 @@ struct Lent<'a> {
     settings: Client,
 }
 
-impl Lent<'_> {
+impl Producers<'_> {
     fn send(&mut self, id: u64, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Found { number, dead_letter, bytes } = identify(record, &self.world.postgres.wal);
         if bytes > self.settings.record {
@@ -78,7 +78,7 @@ impl Lent<'_> {
     }
 }
 
-impl Clients for Lent<'_> {
+impl Clients for Producers<'_> {
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         self.send(self.senders[usize::from(place.lane)], place, record, ticket)
     }
@@ -175,7 +175,13 @@ impl Lanes {
         let partition = world.broker.partition_of(found, &world.postgres.wal);
         let at = self.choose(&partition, world, now);
         let Self { partitions, topics, senders, isolating, settings, .. } = self;
-        partitions.enqueue(at, record, tag, now, &mut Lent { world, topics, senders, isolating, settings: *settings })
+        partitions.enqueue(
+            at,
+            record,
+            tag,
+            now,
+            &mut Producers { world, topics, senders, isolating, settings: *settings },
+        )
     }
 
     pub(crate) fn resolve(
@@ -196,8 +202,8 @@ impl Lanes {
             to = self.choose(&partition, world, now);
         }
         let Self { partitions, topics, senders, isolating, settings, .. } = self;
-        let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
-        partitions.resolve(refusal, resolution, to, now, lent)
+        let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+        partitions.resolve(refusal, resolution, to, now, made)
     }
 
     /// What there is to report.
@@ -212,8 +218,8 @@ impl Lanes {
         self.renew(world, now, &mut reports);
         self.again(world, now);
         let Self { partitions, topics, senders, isolating, settings, .. } = self;
-        let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
-        partitions.turn(now, lent, &mut |report| reports.push(report));
+        let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+        partitions.turn(now, made, &mut |report| reports.push(report));
         partitions.take_events();
         for report in &reports {
             if let Report::Refused(one) = report {
@@ -250,8 +256,8 @@ impl Lanes {
         }
         for (at, record, tag) in std::mem::take(&mut self.aside) {
             let Self { partitions, topics, senders, isolating, settings, .. } = self;
-            let lent = &mut Lent { world, topics, senders, isolating, settings: *settings };
-            record.with_record(&mut HeaderRoom::default(), |record| partitions.enqueue(at, record, tag, now, lent));
+            let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+            record.with_record(&mut HeaderRoom::default(), |record| partitions.enqueue(at, record, tag, now, made));
         }
     }
 

@@ -8,7 +8,7 @@ use super::shown::{self, Entry};
 use super::{Counts, Error, Request, left_out};
 use crate::commands::error::CommandError;
 use crate::commands::progress::Progress;
-use crate::sink::dead_letter::{lend_meant, said};
+use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetters, Delivery, Kept, NextKept, Place};
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Rows, Sink,
@@ -397,5 +397,5 @@ fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, Stri
 
 fn meant(record: &Record<'_>, topic: &str) -> Option<OwnedRecord> {
     let said = said(record)?;
-    Some(lend_meant(record, &said, topic, OwnedRecord::of))
+    Some(with_original(record, &said, topic, OwnedRecord::of))
 }

@@ -1,6 +1,6 @@
 //! One row into one record, as Debezium's router and the converters made it.
 //!
-//! As in [`record`](super::super::record): first every part becomes a [`Piece`], then the record is lent out; nothing is kept
+//! As in [`record`](super::super::record): first every part becomes a [`Piece`], then the caller sees the record; nothing is kept
 //! but room.
 
 use std::borrow::Cow;
@@ -38,8 +38,8 @@ impl From<Unwritable> for Fault {
 }
 
 impl<'a> Row<'a> {
-    /// Lends the row's record to `take`.
-    pub(in crate::outbox) fn lend_connect<T>(
+    /// Calls `take` with the row's record.
+    pub(in crate::outbox) fn with_connect_record<T>(
         self,
         connect: &'a ConnectPlan,
         scratch: &mut Scratch,
@@ -63,7 +63,7 @@ impl<'a> Row<'a> {
             parts.headers.push(Draft { name: name.into(), value });
         }
         self.last_headers(&mut parts.headers, arena);
-        self.lend_parts(parts, key, value, scratch, take)
+        self.with_parts(parts, key, value, scratch, take)
     }
 
     /// A column's bytes by its encoder.
@@ -299,7 +299,7 @@ pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut V
     Ok(Written::Value)
 }
 
-/// What both kinds of rows give to be lent out.
+/// What both kinds of rows give for a record.
 impl Scratch {
     /// Room for a row's lists, with the arena emptied.
     pub(in crate::outbox) fn parts<'a>(&mut self) -> Parts<'a> {

@@ -213,10 +213,10 @@ fn the_payload_and_the_key_are_not_copied() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
     outbox.relation(&debezium().relation()).unwrap();
     let within = insert.as_ptr_range();
-    let lent = outbox.row(RELATION, &tuple(&insert), &context(), |record| {
+    let made = outbox.row(RELATION, &tuple(&insert), &context(), |record| {
         [record.key, record.value].map(|bytes| within.contains(&bytes.unwrap().as_ptr()))
     });
-    assert_eq!(lent, Ok(Outcome::Record([true, true])));
+    assert_eq!(made, Ok(Outcome::Record([true, true])));
 }
 
 #[test]

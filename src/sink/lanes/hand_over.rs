@@ -94,7 +94,7 @@ pub struct Receiver {
     from: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
     generation: u64,
-    chunks: Vec<Loan>,
+    chunks: Vec<Kept>,
     free: Vec<u32>,
     lanes: Lanes<Place>,
     refusals: HashMap<RefusalId, (Lane, Failure)>,
@@ -110,7 +110,7 @@ pub struct Receiver {
 
 /// A chunk, with how many of its records are not reported.
 #[derive(Debug, Default)]
-struct Loan {
+struct Kept {
     chunk: Chunk,
     left: usize,
 }
@@ -225,7 +225,7 @@ impl Receiver {
         match message {
             Message::Records(chunk) => {
                 let records = chunk.len();
-                let at = self.lend(chunk);
+                let at = self.keep(chunk);
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
                     let place = Place { chunk: at, number };
                     let owner = self.record(place).map(|record| Owner::of(record.topic(), record.key()));
@@ -260,7 +260,7 @@ impl Receiver {
             Decision::Instead(mut chunk) => {
                 let origin = self.lanes.first(lane).and_then(|place| Some(self.record(place)?.tag().origin));
                 chunk.set_origin(origin.unwrap_or_default());
-                let instead = Place { chunk: self.lend(chunk), number: 0 };
+                let instead = Place { chunk: self.keep(chunk), number: 0 };
                 self.lanes.resolve(lane, Verdict::Instead(instead))
             }
         };
@@ -277,23 +277,23 @@ impl Receiver {
         self.obstacles.insert(lane, failure);
     }
 
-    fn lend(&mut self, chunk: Chunk) -> u32 {
-        let loan = Loan { left: chunk.len(), chunk };
+    fn keep(&mut self, chunk: Chunk) -> u32 {
+        let kept = Kept { left: chunk.len(), chunk };
         if let Some(at) = self.free.pop() {
             if let Some(place) = self.chunks.get_mut(at as usize) {
-                *place = loan;
+                *place = kept;
             }
             return at;
         }
-        self.chunks.push(loan);
+        self.chunks.push(kept);
         u32::try_from(self.chunks.len() - 1).unwrap_or(u32::MAX)
     }
 
     fn give_back(&mut self, place: Place) {
-        let Some(loan) = self.chunks.get_mut(place.chunk as usize) else { return };
-        loan.left -= 1;
-        if loan.left == 0 {
-            let chunk = std::mem::take(&mut loan.chunk);
+        let Some(kept) = self.chunks.get_mut(place.chunk as usize) else { return };
+        kept.left -= 1;
+        if kept.left == 0 {
+            let chunk = std::mem::take(&mut kept.chunk);
             self.free.push(place.chunk);
             self.empty_out(chunk);
         }
@@ -312,9 +312,9 @@ impl Receiver {
         self.pauses.clear();
         self.runs.clear();
         self.refused.clear();
-        for loan in std::mem::take(&mut self.chunks) {
-            if loan.left > 0 {
-                self.empty_out(loan.chunk);
+        for kept in std::mem::take(&mut self.chunks) {
+            if kept.left > 0 {
+                self.empty_out(kept.chunk);
             }
         }
         self.free.clear();
@@ -330,7 +330,7 @@ impl Receiver {
     pub fn take(&mut self, batch: &mut Vec<Taken<Place>>, most_of_a_lane: u32, mut fit: impl FnMut(Stored<'_>) -> Fit) {
         let Self { lanes, chunks, .. } = self;
         lanes.take(batch, most_of_a_lane, |place| {
-            let record = chunks.get(place.chunk as usize).and_then(|loan| loan.chunk.get(place.number as usize));
+            let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
             record.map_or(Fit::NotThis, &mut fit)
         });
     }
