@@ -50,7 +50,7 @@ impl Metrics {
 
     fn streaming(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
-        // In careful mode rows flow, if slowly: records that are not acknowledged show as such.
+        // In state `careful` rows flow, if slowly: records that are not acknowledged show as such.
         let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
         if is_silent || matches!(state, State::Streaming | State::Careful) {
             return lock(&self.blocked_on).clone().map_or(Ok(()), Err);

@@ -195,7 +195,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let age = self.group.age(now);
         let silent = self.ledger.oldest_in_flight().map(|at| self.group.acknowledged.map_or(at, |last| last.max(at)));
         self.group.disturbed |= silent.is_some_and(|since| self.group.is_outage(since, now));
-        self.group.closing |= ending || self.careful.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
+        self.group.closing |= ending || self.isolation.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
         self.see_that_it_ends_in_time(age)?;
         if !self.group.closing || self.ledger.is_open() {
             return Ok(());

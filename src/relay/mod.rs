@@ -12,11 +12,11 @@
 //! ends the stream before the position can pass it; no status update says more than the ledger.
 
 mod bad_rows;
-mod careful;
 mod clock;
 mod commit;
 mod ended;
 mod gathered;
+mod isolation;
 mod oversized;
 mod pause;
 mod progress;
@@ -27,9 +27,9 @@ mod silence;
 mod topics;
 
 pub use bad_rows::{Action, BadRows};
-pub use careful::Careful;
 pub use clock::{Clock, SystemClock};
 pub use ended::{BadRowAt, Ended, ProtocolError, Why};
+pub use isolation::Isolation;
 pub use progress::{Identity, Misplaced, transactional_id};
 
 use crate::finding::CHECK;
@@ -41,8 +41,8 @@ use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
-use careful::{Alone, What};
 use commit::Group;
+use isolation::{Alone, What};
 use refusals::Refusals;
 use rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use session::Session;
@@ -83,7 +83,7 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     ledger: Ledger,
-    careful: Careful,
+    isolation: Isolation,
     group: Group,
     topics: Topics,
     refusals: Refusals,
@@ -129,7 +129,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             ledger: Ledger::new(Lsn::ZERO),
-            careful: Careful::default(),
+            isolation: Isolation::default(),
             topics: Topics::default(),
             refusals: Refusals::default(),
             lanes_blocked: None,
@@ -203,7 +203,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be made anew.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
-        self.careful.forget_from(switch_point);
+        self.isolation.forget_from(switch_point);
         if self.ledger.reaches_beyond(switch_point) {
             self.renew_sink()?;
             self.ledger.left_at(switch_point);
@@ -226,7 +226,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn renew_sink(&mut self) -> Result<(), Failure> {
         self.sink.restart()?;
         self.refusals.forget();
-        self.careful.settled();
+        self.isolation.settled();
         self.group.forget();
         Ok(())
     }
@@ -319,7 +319,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, ledger, metrics, clock, careful, group, topics, refusals, acknowledged, reported, .. } = self;
+        let Self { sink, ledger, metrics, clock, isolation, group, topics, refusals, acknowledged, reported, .. } =
+            self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut dead_letters = Vec::new();
@@ -329,7 +330,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
                 *reported = Some(now);
-                careful.delivered();
+                isolation.delivered();
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
                 }
@@ -384,7 +385,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// A record failed: decides whether it is known which, and what to try next.
     fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), Ended> {
-        if let Some(alone) = self.careful.guilty() {
+        if let Some(alone) = self.isolation.guilty() {
             let token = alone.token;
             if !self.is_judged(alone, &failure) {
                 return Err(Ended::SinkFailed(failure));
@@ -393,7 +394,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let may_pass = failure.class == FailureClass::Topic && self.bad_rows.let_any_pass();
         if failure.class == FailureClass::Row || may_pass {
-            self.careful.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
+            self.isolation.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
         }
         Err(Ended::SinkFailed(failure))
     }
@@ -402,20 +403,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn is_judged(&mut self, alone: Alone, failure: &Failure) -> bool {
         let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
         match failure.class {
-            FailureClass::Row => self.careful.condemn(alone, failure.clone()),
+            FailureClass::Row => self.isolation.reject(alone, failure.clone()),
             FailureClass::Topic if is_dead_letter => {
                 if self.topics.failed(&alone.topic, DEAD_LETTER_TOPIC_WITHIN, now) {
-                    self.careful.dead_letter_refused(alone, failure.clone());
+                    self.isolation.dead_letter_refused(alone, failure.clone());
                 } else {
-                    self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
+                    self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
             FailureClass::Topic if self.bad_rows.action(alone.position) != Action::Stop => {
                 if self.topics.failed(&alone.topic, TOPIC_WITHIN, now) {
                     self.topics.give_up(&alone.topic, failure, now);
-                    self.careful.condemn(alone, failure.clone());
+                    self.isolation.reject(alone, failure.clone());
                 } else {
-                    self.careful.pause(alone.position, now + RETRY_TOPIC, failure.clone());
+                    self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
             FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
@@ -444,7 +445,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.shown = Some(now);
         let flush_lsn = self.ledger.flush_lsn();
-        self.careful.confirmed(flush_lsn);
+        self.isolation.confirmed(flush_lsn);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());
@@ -522,7 +523,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             State::Stopping
         } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {
             State::Blocked
-        } else if self.careful.is_on() || self.sink.in_flight().isolating > 0 {
+        } else if self.isolation.is_on() || self.sink.in_flight().isolating > 0 {
             State::Careful
         } else {
             State::Streaming

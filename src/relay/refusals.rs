@@ -13,7 +13,7 @@
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
 use super::Action;
-use super::careful::Alone;
+use super::isolation::Alone;
 use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
 use super::{BadRowAt, Clock, Ended, Relay};
@@ -159,7 +159,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn refused(&mut self, refused: Refused) {
         let position = position(refused.tag.origin);
         self.metrics.publish_failure(refused.failure.reason, 1);
-        if let Some(alone) = self.careful.guilty_at(position) {
+        if let Some(alone) = self.isolation.guilty_at(position) {
             return self.dead_letter_of_a_row_refused(alone, &refused);
         }
         if let Some(Case { stage: Stage::DeadLetter { bare, token }, .. }) = self.refusals.cases.get(&position) {
@@ -307,7 +307,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.sink.resolve(refused.id, Resolution::Skip);
             self.ledger.withdrawn(token);
         } else {
-            self.careful.enqueued(alone);
+            self.isolation.enqueued(alone);
             self.sink.resolve(refused.id, Resolution::Retry);
         }
     }

@@ -10,7 +10,7 @@
 //! in flight nothing else is, so no later record of its key overtakes it and the position cannot pass it.
 
 use super::Action;
-use super::careful::{Alone, Condemned, Report, What};
+use super::isolation::{Alone, Rejected, Report, What};
 use super::oversized::{Oversized, oversized};
 use super::session::{Session, Step, Turn, Wait, disconnected, position};
 use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
@@ -109,7 +109,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.next_row();
             return Ok(Step::Done);
         };
-        if self.careful.concerns(position(&context))
+        if self.isolation.concerns(position(&context))
             && let Some(step) = self.with_care(change, &context, session)?
         {
             return Ok(step);
@@ -141,7 +141,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.ledger.enqueued();
                 session.gathered.enqueued();
                 self.group.enqueued(|| self.clock.now());
-                if self.careful.goes_alone(position(context)) {
+                if self.isolation.goes_alone(position(context)) {
                     let row = change.bad(&mut self.outbox, context, BadReason::Updated);
                     return Ok(self.goes_alone(What::Record, row, context));
                 }
@@ -169,7 +169,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> Step {
         let topic = self.topics.last().to_owned();
         let token = self.ledger.token(self.topics.number(&topic, &self.metrics));
-        self.careful.enqueued(Alone { position: position(context), row, what, topic, token });
+        self.isolation.enqueued(Alone { position: position(context), row, what, topic, token });
         Step::Wait(Wait::Alone)
     }
 
@@ -177,7 +177,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[cold]
     fn with_care(&mut self, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Option<Step>> {
         let position = position(context);
-        match self.careful.report(position) {
+        match self.isolation.report(position) {
             Report::Awaited => return Ok(Some(Step::Wait(Wait::Alone))),
             Report::Delivered(alone) => {
                 if let What::DeadLetter { bare } = alone.what {
@@ -190,20 +190,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Report::Nobody => {}
         }
-        if let Some(failure) = self.careful.paused(position, self.clock.now()) {
+        if let Some(failure) = self.isolation.paused(position, self.clock.now()) {
             return Ok(Some(Step::Wait(Wait::Blocked(failure))));
         }
-        if let Some(condemned) = self.careful.condemned(position) {
-            let row = condemned.row.clone();
+        if let Some(rejected) = self.isolation.rejected(position) {
+            let row = rejected.row.clone();
             return self.bad_row(row, change, context, session).map(Some);
         }
-        if !self.careful.goes_alone(position) {
+        if !self.isolation.goes_alone(position) {
             return Ok(None);
         }
         if self.sink.in_flight().records > 0 {
             return Ok(Some(Step::Wait(Wait::ForRoom)));
         }
-        if self.careful.passed(position) {
+        if self.isolation.passed(position) {
             tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
         }
         Ok(None)
@@ -258,8 +258,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<Step> {
         let position = position(context);
-        let (bare, refused) = match self.careful.condemned(position) {
-            Some(Condemned { bare, dead_letter_refused, .. }) => (*bare, dead_letter_refused.clone()),
+        let (bare, refused) = match self.isolation.rejected(position) {
+            Some(Rejected { bare, dead_letter_refused, .. }) => (*bare, dead_letter_refused.clone()),
             None => (false, None),
         };
         if refused.is_some() {

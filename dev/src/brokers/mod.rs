@@ -3,7 +3,7 @@
 //! In: more lines of its configuration. Out: a server that answers on a free loopback port, and that can be stopped, killed,
 //! suspended and started again on the same data and port. Nothing runs as another user, nothing needs root.
 //!
-//! Each is durable as a careful operator would have it: what it acknowledged survives SIGKILL.
+//! Each is durable as an operator would configure it: what it acknowledged survives SIGKILL.
 
 mod amqp;
 pub(crate) mod bring;

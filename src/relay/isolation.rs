@@ -1,5 +1,5 @@
-//! Careful mode: finds the one record that a broker refuses, where the sink does not name it (exactly once), and blocks everything until its
-//! action is taken.
+//! Isolation (state `careful`): finds the one record that a broker refuses, where the sink does not name it (exactly once). It blocks
+//! everything until the action for that row is taken.
 //!
 //! A refusal fails a whole batch, and does not say which record is at fault. So the stream begins again from the confirmed position.
 //! Between the first and the last record that was in flight, *only one record is in flight*: a refusal then names exactly that one.
@@ -23,9 +23,9 @@ use crate::sink::{Failure, Token};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Where care is needed.
+/// The records that are sent alone, and the rows that are known to be bad.
 #[derive(Debug, Default)]
-pub struct Careful {
+pub struct Isolation {
     /// Outlive the connections that the search takes.
     suspects: Option<Suspects>,
     /// The record that is alone in flight, or was and has been delivered. Its row's frame is the next to come.
@@ -33,7 +33,7 @@ pub struct Careful {
     /// That record has been delivered.
     delivered: bool,
     /// Rows that are known to be bad, as long as they may come again.
-    condemned: BTreeMap<Position, Condemned>,
+    rejected: BTreeMap<Position, Rejected>,
     /// A record that was refused for its topic's sake is not tried again before that.
     pause: Option<(Position, Instant, Failure)>,
 }
@@ -87,16 +87,16 @@ pub enum Report {
 
 /// What is known of a bad row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condemned {
+pub struct Rejected {
     /// The row, and why it is bad.
     pub row: BadRow,
-    /// Its dead letter goes without the payload.
+    /// Its dead-letter record has no payload.
     pub bare: bool,
-    /// Its dead letter is refused even so.
+    /// The broker refuses its dead-letter record even so.
     pub dead_letter_refused: Option<Failure>,
 }
 
-impl Careful {
+impl Isolation {
     /// One of the records from `first` to `last` was refused.
     pub fn suspect(&mut self, first: Position, last: Position) {
         self.suspects = Some(Suspects { first, last, found: false });
@@ -111,7 +111,7 @@ impl Careful {
     /// Whether anything is to be looked at before the record at `position` is enqueued.
     #[inline]
     pub fn concerns(&self, position: Position) -> bool {
-        self.alone.is_some() || self.goes_alone(position) || !self.condemned.is_empty()
+        self.alone.is_some() || self.goes_alone(position) || !self.rejected.is_empty()
     }
 
     /// Whether the record at `position` must wait until nothing else is in flight: it is a suspect, or the first behind
@@ -128,7 +128,7 @@ impl Careful {
 
     /// Positions from `switch_point` on belong to other rows now.
     pub fn forget_from(&mut self, switch_point: Lsn) {
-        self.condemned.retain(|position, _| position.final_lsn < switch_point);
+        self.rejected.retain(|position, _| position.final_lsn < switch_point);
         self.suspects.take_if(|suspects| suspects.last.final_lsn >= switch_point);
         self.pause.take_if(|(position, ..)| position.final_lsn >= switch_point);
     }
@@ -177,41 +177,41 @@ impl Careful {
         if self.alone.as_ref().is_some_and(|alone| alone.position == position) { self.guilty() } else { None }
     }
 
-    /// The record or dead letter that was alone will never be taken.
-    pub fn condemn(&mut self, alone: Alone, failure: Failure) {
+    /// The broker will never accept the record or dead-letter record that was alone.
+    pub fn reject(&mut self, alone: Alone, failure: Failure) {
         if let Some(suspects) = &mut self.suspects {
             suspects.first = suspects.first.max(alone.position);
             suspects.found = true;
         }
-        let known = self.condemned.get(&alone.position).cloned();
+        let known = self.rejected.get(&alone.position).cloned();
         let Alone { position, row, what, .. } = alone;
-        let known = known.unwrap_or(Condemned { row, bare: false, dead_letter_refused: None });
-        let condemned = match what {
+        let known = known.unwrap_or(Rejected { row, bare: false, dead_letter_refused: None });
+        let rejected = match what {
             What::Record => {
                 let reason = BadReason::Refused { label: failure.reason, text: failure.text };
-                Condemned { row: BadRow { reason, ..known.row }, ..known }
+                Rejected { row: BadRow { reason, ..known.row }, ..known }
             }
-            What::DeadLetter { bare: false } => Condemned { bare: true, ..known },
-            What::DeadLetter { bare: true } => Condemned { dead_letter_refused: Some(failure), ..known },
+            What::DeadLetter { bare: false } => Rejected { bare: true, ..known },
+            What::DeadLetter { bare: true } => Rejected { dead_letter_refused: Some(failure), ..known },
         };
-        self.condemned.insert(position, condemned);
+        self.rejected.insert(position, rejected);
     }
 
-    /// The dead letter of the row at `position` cannot be taken by its topic.
+    /// The dead-letter topic refuses the record of the row at `position`.
     pub fn dead_letter_refused(&mut self, alone: Alone, failure: Failure) {
         let Alone { position, row, .. } = alone;
-        let condemned = Condemned { row, bare: true, dead_letter_refused: Some(failure) };
-        self.condemned.insert(position, condemned);
+        let rejected = Rejected { row, bare: true, dead_letter_refused: Some(failure) };
+        self.rejected.insert(position, rejected);
     }
 
     /// What is known of the row at `position`, if it is bad.
-    pub fn condemned(&self, position: Position) -> Option<&Condemned> {
-        self.condemned.get(&position)
+    pub fn rejected(&self, position: Position) -> Option<&Rejected> {
+        self.rejected.get(&position)
     }
 
     /// Everything that commits before `confirmed` will not come again.
     pub fn confirmed(&mut self, confirmed: Lsn) {
-        while let Some(first) = self.condemned.first_entry().filter(|first| first.key().final_lsn < confirmed) {
+        while let Some(first) = self.rejected.first_entry().filter(|first| first.key().final_lsn < confirmed) {
             first.remove();
         }
     }
@@ -249,77 +249,77 @@ mod tests {
 
     #[test]
     fn only_what_was_in_flight_goes_alone() {
-        let mut careful = Careful::default();
-        assert!(!careful.goes_alone(at(1, 0)));
-        careful.suspect(at(10, 5), at(20, 3));
-        assert!(!careful.goes_alone(at(10, 4)));
-        assert!(careful.goes_alone(at(10, 5)) && careful.goes_alone(at(15, 0)) && careful.goes_alone(at(20, 3)));
-        assert!(careful.goes_alone(at(20, 4)), "the last suspect's action comes first");
-        assert!(careful.passed(at(20, 4)));
-        assert!(!careful.goes_alone(at(20, 4)));
+        let mut isolation = Isolation::default();
+        assert!(!isolation.goes_alone(at(1, 0)));
+        isolation.suspect(at(10, 5), at(20, 3));
+        assert!(!isolation.goes_alone(at(10, 4)));
+        assert!(isolation.goes_alone(at(10, 5)) && isolation.goes_alone(at(15, 0)) && isolation.goes_alone(at(20, 3)));
+        assert!(isolation.goes_alone(at(20, 4)), "the last suspect's action comes first");
+        assert!(isolation.passed(at(20, 4)));
+        assert!(!isolation.goes_alone(at(20, 4)));
     }
 
     #[test]
     fn a_record_that_was_delivered_alone_is_not_blamed_for_a_later_refusal() {
-        let mut careful = Careful::default();
-        careful.suspect(at(10, 0), at(20, 0));
-        careful.enqueued(alone(at(10, 0), What::Record));
-        assert_eq!(careful.report(at(10, 0)), Report::Awaited);
-        careful.delivered();
-        assert_eq!(careful.guilty(), None);
-        assert_eq!(careful.report(at(10, 0)), Report::Delivered(alone(at(10, 0), What::Record)));
-        assert_eq!(careful.report(at(10, 1)), Report::Nobody);
+        let mut isolation = Isolation::default();
+        isolation.suspect(at(10, 0), at(20, 0));
+        isolation.enqueued(alone(at(10, 0), What::Record));
+        assert_eq!(isolation.report(at(10, 0)), Report::Awaited);
+        isolation.delivered();
+        assert_eq!(isolation.guilty(), None);
+        assert_eq!(isolation.report(at(10, 0)), Report::Delivered(alone(at(10, 0), What::Record)));
+        assert_eq!(isolation.report(at(10, 1)), Report::Nobody);
     }
 
     #[test]
     fn when_no_single_record_is_refused_that_is_said_once() {
-        let mut careful = Careful::default();
-        careful.suspect(at(10, 0), at(20, 0));
-        assert!(!careful.passed(at(20, 0)));
-        assert!(careful.passed(at(20, 1)));
-        assert!(!careful.passed(at(20, 2)), "once");
+        let mut isolation = Isolation::default();
+        isolation.suspect(at(10, 0), at(20, 0));
+        assert!(!isolation.passed(at(20, 0)));
+        assert!(isolation.passed(at(20, 1)));
+        assert!(!isolation.passed(at(20, 2)), "once");
     }
 
     #[test]
     fn what_lies_beyond_a_switch_of_timelines_is_known_no_more() {
-        let mut careful = Careful::default();
-        careful.suspect(at(10, 0), at(20, 0));
-        careful.condemn(alone(at(10, 1), What::Record), refusal());
-        careful.condemn(alone(at(15, 0), What::Record), refusal());
+        let mut isolation = Isolation::default();
+        isolation.suspect(at(10, 0), at(20, 0));
+        isolation.reject(alone(at(10, 1), What::Record), refusal());
+        isolation.reject(alone(at(15, 0), What::Record), refusal());
         let now = Instant::now();
-        careful.pause(at(15, 1), now + Duration::from_secs(1), refusal());
-        careful.forget_from(Lsn::new(15));
-        assert!(careful.condemned(at(10, 1)).is_some() && careful.condemned(at(15, 0)).is_none());
-        assert!(!careful.is_on() && careful.paused(at(15, 1), now).is_none());
-        careful.suspect(at(10, 0), at(14, 0));
-        careful.forget_from(Lsn::new(15));
-        assert!(careful.is_on(), "those come again as they were");
+        isolation.pause(at(15, 1), now + Duration::from_secs(1), refusal());
+        isolation.forget_from(Lsn::new(15));
+        assert!(isolation.rejected(at(10, 1)).is_some() && isolation.rejected(at(15, 0)).is_none());
+        assert!(!isolation.is_on() && isolation.paused(at(15, 1), now).is_none());
+        isolation.suspect(at(10, 0), at(14, 0));
+        isolation.forget_from(Lsn::new(15));
+        assert!(isolation.is_on(), "those come again as they were");
     }
 
     #[test]
     fn where_a_record_is_refused_on_its_own_batches_stay_as_they_are() {
-        let mut careful = Careful::default();
-        careful.suspect(at(10, 0), at(20, 0));
-        careful.enqueued(alone(at(15, 0), What::Record));
-        let guilty = careful.guilty().unwrap();
-        careful.condemn(guilty, refusal());
-        assert!(!careful.goes_alone(at(14, 0)) && careful.goes_alone(at(15, 0)), "what lies before it is cleared");
-        assert_eq!(careful.condemned(at(15, 0)).unwrap().row.reason.label(), "too_large");
-        careful.confirmed(Lsn::new(15));
-        assert!(careful.condemned(at(15, 0)).is_some(), "it may come again");
-        careful.confirmed(Lsn::new(16));
-        assert_eq!(careful.condemned(at(15, 0)), None);
-        assert!(!careful.passed(at(20, 1)));
-        assert!(!careful.is_on());
+        let mut isolation = Isolation::default();
+        isolation.suspect(at(10, 0), at(20, 0));
+        isolation.enqueued(alone(at(15, 0), What::Record));
+        let guilty = isolation.guilty().unwrap();
+        isolation.reject(guilty, refusal());
+        assert!(!isolation.goes_alone(at(14, 0)) && isolation.goes_alone(at(15, 0)), "what lies before it is cleared");
+        assert_eq!(isolation.rejected(at(15, 0)).unwrap().row.reason.label(), "too_large");
+        isolation.confirmed(Lsn::new(15));
+        assert!(isolation.rejected(at(15, 0)).is_some(), "it may come again");
+        isolation.confirmed(Lsn::new(16));
+        assert_eq!(isolation.rejected(at(15, 0)), None);
+        assert!(!isolation.passed(at(20, 1)));
+        assert!(!isolation.is_on());
     }
 
     #[test]
     fn a_dead_letter_that_is_refused_goes_without_its_payload_and_then_not_at_all() {
-        let mut careful = Careful::default();
-        careful.condemn(alone(at(15, 0), What::DeadLetter { bare: false }), refusal());
-        let condemned = careful.condemned(at(15, 0)).unwrap();
-        assert_eq!((condemned.bare, condemned.row.reason.label()), (true, "updated"));
-        careful.condemn(alone(at(15, 0), What::DeadLetter { bare: true }), refusal());
-        assert_eq!(careful.condemned(at(15, 0)).unwrap().dead_letter_refused, Some(refusal()));
+        let mut isolation = Isolation::default();
+        isolation.reject(alone(at(15, 0), What::DeadLetter { bare: false }), refusal());
+        let rejected = isolation.rejected(at(15, 0)).unwrap();
+        assert_eq!((rejected.bare, rejected.row.reason.label()), (true, "updated"));
+        isolation.reject(alone(at(15, 0), What::DeadLetter { bare: true }), refusal());
+        assert_eq!(isolation.rejected(at(15, 0)).unwrap().dead_letter_refused, Some(refusal()));
     }
 }
