@@ -1,7 +1,7 @@
 //! What was committed against what was received.
 //!
 //! In: the rows of tables `truth` and `truth_bad`, and the records of the topics, each partition in its order. Out: what
-//! is missing, repeated, out of order, torn, phantom or corrupted, with the first offenders by name.
+//! is missing, repeated, out of order, torn, without a row or corrupted, with the first offenders by name.
 //!
 //! For one key the committed sequence numbers are 1, 2, 3, … (see [`crate::shop`]). A log is in order when each number
 //! appears for the first time after every smaller one. A crash may repeat a contiguous tail: after any number comes
@@ -97,7 +97,7 @@ pub struct Report {
     /// Places where a key's log leaps forward: a repeat that is no contiguous tail, or a loss.
     pub torn: usize,
     /// Records of no committed row: rolled back, or invented.
-    pub phantom: usize,
+    pub without_row: usize,
     /// Records whose key, topic or payload is not the row's.
     pub corrupted: usize,
     /// The first offenders.
@@ -148,8 +148,9 @@ impl Checker {
         let known = self.rows.get_mut(&digest(id.as_bytes()));
         let known = known.and_then(|row| self.keys.get_mut(row.key as usize).map(|state| (row, state)));
         let Some((row, state)) = known else {
-            report.phantom += 1;
-            return report.name(report.phantom, || format!("phantom: id {:?} at {}", record.header("id"), place()));
+            report.without_row += 1;
+            return report
+                .name(report.without_row, || format!("without row: id {:?} at {}", record.header("id"), place()));
         };
         if !is_the_same(&state.key, row.md5, record) {
             report.corrupted += 1;
@@ -213,7 +214,7 @@ pub struct DeadLetters {
     /// Records whose payload is not the row's, or that do not say what was wrong.
     pub corrupted: usize,
     /// Records of no bad row.
-    pub phantom: usize,
+    pub without_row: usize,
     /// Records that came once more.
     pub repeated: usize,
 }
@@ -235,7 +236,7 @@ impl DeadLetters {
     /// Looks at one record of the dead-letter topic.
     pub fn see(&mut self, record: &Record) {
         let Some((md5, seen)) = self.rows.get_mut(record.header("id").unwrap_or_default()) else {
-            self.phantom += 1;
+            self.without_row += 1;
             return;
         };
         let whole = digest(record.value.as_deref().unwrap_or_default()) == *md5;
@@ -255,16 +256,16 @@ impl DeadLetters {
 
     /// Whether exactly the bad rows are there; repeats are not wrong.
     pub fn is_exact(&self) -> bool {
-        self.missing() + self.phantom + self.corrupted == 0
+        self.missing() + self.without_row + self.corrupted == 0
     }
 }
 
 impl fmt::Display for DeadLetters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { corrupted, phantom, repeated, .. } = self;
+        let Self { corrupted, without_row, repeated, .. } = self;
         write!(
             f,
-            "bad rows {}  missing {}  repeated {repeated}  phantom {phantom}  corrupted {corrupted}",
+            "bad rows {}  missing {}  repeated {repeated}  without row {without_row}  corrupted {corrupted}",
             self.expected(),
             self.missing()
         )
@@ -274,7 +275,7 @@ impl fmt::Display for DeadLetters {
 impl Report {
     /// Whether nothing is wrong; repeats are not.
     pub fn is_clean(&self) -> bool {
-        self.missing + self.out_of_order + self.torn + self.phantom + self.corrupted == 0
+        self.missing + self.out_of_order + self.torn + self.without_row + self.corrupted == 0
     }
 
     fn name(&mut self, count: usize, offender: impl FnOnce() -> String) {
@@ -286,11 +287,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { committed, received, repeated, missing, out_of_order, torn, phantom, corrupted, .. } = self;
+        let Self { committed, received, repeated, missing, out_of_order, torn, without_row, corrupted, .. } = self;
         write!(
             f,
             "committed {committed}  received {received}  repeated {repeated}  missing {missing}  \
-             out of order {out_of_order}  torn {torn}  phantom {phantom}  corrupted {corrupted}"
+             out of order {out_of_order}  torn {torn}  without row {without_row}  corrupted {corrupted}"
         )
     }
 }
@@ -348,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_no_committed_row_is_a_phantom_and_a_changed_one_is_corrupted() {
-        check(&[1, 2, 3, 4, 5], &Report { phantom: 1, ..Report::default() });
+    fn a_record_of_no_committed_row_is_reported_and_a_changed_one_is_corrupted() {
+        check(&[1, 2, 3, 4, 5], &Report { without_row: 1, ..Report::default() });
         let mut changed = record("order-1", 1);
         changed.value = Some(b"{ }".to_vec());
         let report = compare(&[row("order-1", 1)], &[changed]);
@@ -369,7 +370,7 @@ mod tests {
         dead_letters.see(&record("order-1", 2));
         dead_letter.value = None;
         dead_letters.see(&dead_letter);
-        assert_eq!((dead_letters.phantom, dead_letters.corrupted), (1, 1));
+        assert_eq!((dead_letters.without_row, dead_letters.corrupted), (1, 1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Exactly once: whole transactions of Postgres gather in one of the destination, and count once that is committed.
 //!
 //! ```text
-//!  own ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► commit ──► delivered
+//!  init_transactions ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► commit ──► delivered
 //! ```
 //!
 //! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
@@ -13,7 +13,7 @@ use super::progress::{Identity, Misplaced};
 use super::session::{Session, Turn};
 use super::{Clock, Ended, Relay, Why};
 use crate::lsn::Lsn;
-use crate::sink::{Own, Rows, Sink, Token};
+use crate::sink::{Initialized, Rows, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -144,16 +144,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.group.owned {
             return Ok(true);
         }
-        let own = self
+        let initialized = self
             .sink
-            .own(&self.group.identity.owner(self.flush_lsn()))
+            .init_transactions(&self.group.identity.owner(self.flush_lsn()))
             .map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
-        match own {
-            Own::Pending { reason, answered } => {
+        match initialized {
+            Initialized::Pending { reason, answered } => {
                 session.takes_over(reason, answered, self.clock.now());
                 Ok(false)
             }
-            Own::Ready(kept) => {
+            Initialized::Ready(kept) => {
                 session.taking_over = None;
                 let start = self.group.identity.start(&kept).map_err(|found| Box::new(Ended::Misplaced(found)))?;
                 if let Some(lsn) = start {
@@ -201,7 +201,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         if self.sink.in_flight().records > 0 {
-            self.sink.ran_dry(Rows::Live);
+            self.sink.on_idle(Rows::Live);
             return Ok(());
         }
         self.group.committing.get_or_insert(now);

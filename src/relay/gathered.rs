@@ -16,7 +16,7 @@ const GATHER: Duration = Duration::from_millis(2);
 /// What is sent so soon after its commit is live, in microseconds.
 const LIVE_MICROS: i64 = 50_000;
 
-/// A live stream, or one that has brought little, runs dry when nothing has come for so long.
+/// A live stream, or one that has brought little, is idle when nothing has come for so long.
 const DRY_AFTER: Duration = Duration::from_micros(200);
 
 /// A backlog pauses when its server has to wait for a processor or a disk, and small batches would cost it more of these.
@@ -78,7 +78,7 @@ impl Gathered {
         !self.is_empty() && now.saturating_duration_since(*self.since.get_or_insert(now)) >= STALE
     }
 
-    /// How long nothing comes from a stream that has run dry; zero when nothing has gathered.
+    /// How long nothing comes from an idle stream; zero when nothing has gathered.
     pub(super) fn dry_after(&self) -> Duration {
         match self.records {
             0 => Duration::ZERO,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_gathered_nothing_is_due_and_the_stream_need_not_run_dry() {
+    fn with_nothing_gathered_nothing_is_due_and_the_stream_need_not_be_idle() {
         let mut gathered = gathered(0, 300);
         assert!(!due(Gathered::default(), Duration::from_secs(1)));
         assert_eq!(gathered.dry_after(), Duration::ZERO);

@@ -456,7 +456,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// What has gathered in the sink leaves.
     fn let_go(&mut self, session: &mut Session) {
-        session.gathered.take().into_iter().for_each(|rows| self.sink.ran_dry(rows));
+        session.gathered.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
     }
 
     fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {

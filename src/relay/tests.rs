@@ -4,7 +4,7 @@ use super::*;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
-use crate::sink::{Enqueue, InFlight, Own, Owner, Record, Tag, Token};
+use crate::sink::{Enqueue, InFlight, Initialized, Owner, Record, Tag, Token};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -242,8 +242,12 @@ impl Sink for Transactional {
         Some(KAFKAS_PATIENCE)
     }
 
-    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
-        Ok(if self.0.borrow().yields { Own::Ready(Vec::new()) } else { Own::Pending { reason: None, answered: false } })
+    fn init_transactions(&mut self, _owner: &Owner) -> Result<Initialized, Failure> {
+        Ok(if self.0.borrow().yields {
+            Initialized::Ready(Vec::new())
+        } else {
+            Initialized::Pending { reason: None, answered: false }
+        })
     }
 
     fn commit(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {

@@ -280,9 +280,9 @@ pub struct Owner {
     pub position: fn(&str) -> Option<u64>,
 }
 
-/// How taking over goes.
+/// How far the fencing of the old producer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Own {
+pub enum Initialized {
     /// Ask again.
     Pending {
         /// What it waits for, where that is known.
@@ -350,7 +350,7 @@ pub trait Sink {
 
     /// What has gathered should leave without waiting for company: no further record is at hand, or those that come are live.
     /// May take a millisecond.
-    fn ran_dry(&mut self, _rows: Rows) {}
+    fn on_idle(&mut self, _rows: Rows) {}
 
     /// Forgets everything that was taken, so that no report of it will ever come, and starts over. What had left may still
     /// arrive.
@@ -383,19 +383,19 @@ pub trait Sink {
         None
     }
 
-    /// Takes over what was left open under that name, and reads what is kept.
+    /// Fences the producer that had this name before, aborts its open transaction, and returns the saved progress.
     ///
     /// # Errors
-    /// It cannot be had like this: begin anew.
-    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
-        Ok(Own::Ready(Vec::new()))
+    /// The sink has to start over.
+    fn init_transactions(&mut self, _owner: &Owner) -> Result<Initialized, Failure> {
+        Ok(Initialized::Ready(Vec::new()))
     }
 
     /// Commits the open transaction, of which every record has been reported, together with the progress that `key` and `value`
     /// say. `true` once that is done; else ask again.
     ///
     /// # Errors
-    /// Whether it was committed is not known: begin anew.
+    /// Whether it was committed is not known: the sink has to start over.
     fn commit(&mut self, _key: &str, _value: &str) -> Result<bool, Failure> {
         Ok(true)
     }
@@ -425,9 +425,9 @@ macro_rules! hand_on {
             self.$field.resolve(refusal, resolution)
         }
     };
-    (@ $field:ident ran_dry) => {
-        fn ran_dry(&mut self, rows: $crate::sink::Rows) {
-            self.$field.ran_dry(rows);
+    (@ $field:ident on_idle) => {
+        fn on_idle(&mut self, rows: $crate::sink::Rows) {
+            self.$field.on_idle(rows);
         }
     };
     (@ $field:ident reach) => {
@@ -435,9 +435,9 @@ macro_rules! hand_on {
             self.$field.reach(patience)
         }
     };
-    (@ $field:ident own) => {
-        fn own(&mut self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Own, $crate::sink::Failure> {
-            self.$field.own(owner)
+    (@ $field:ident init_transactions) => {
+        fn init_transactions(&mut self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Initialized, $crate::sink::Failure> {
+            self.$field.init_transactions(owner)
         }
     };
     (@ $field:ident commit) => {
@@ -485,8 +485,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).in_flight()
     }
 
-    fn ran_dry(&mut self, rows: Rows) {
-        (**self).ran_dry(rows);
+    fn on_idle(&mut self, rows: Rows) {
+        (**self).on_idle(rows);
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
@@ -513,8 +513,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).transaction_timeout()
     }
 
-    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
-        (**self).own(owner)
+    fn init_transactions(&mut self, owner: &Owner) -> Result<Initialized, Failure> {
+        (**self).init_transactions(owner)
     }
 
     fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {

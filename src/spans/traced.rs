@@ -30,7 +30,7 @@ impl<S, C> Traced<S, C> {
 }
 
 impl<S: Sink, C: Clock> Sink for Traced<S, C> {
-    hand_on!(sink: poll, resolve, in_flight, ran_dry, blocked, problem, reach, lanes, transaction_timeout, own, commit, abandon);
+    hand_on!(sink: poll, resolve, in_flight, on_idle, blocked, problem, reach, lanes, transaction_timeout, init_transactions, commit, abandon);
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let outcome = self.sink.try_enqueue(record, tag);

@@ -123,7 +123,7 @@ impl<'a> Driven<'a> {
 
     #[track_caller]
     fn until_idle(&mut self) {
-        self.sink.ran_dry(Rows::Live);
+        self.sink.on_idle(Rows::Live);
         self.until("everything to be reported", |it| it.sink.in_flight().records == 0);
     }
 
@@ -232,7 +232,7 @@ pub(crate) fn blocked(ground: &impl Ground) {
     for number in 1..50 {
         driven.take("blocked", Some("k"), number);
     }
-    driven.sink.ran_dry(Rows::Live);
+    driven.sink.on_idle(Rows::Live);
     driven.until("it to say so", |it| it.sink.blocked().is_some());
     assert_eq!(driven.sink.blocked().unwrap().class, FailureClass::Environment);
     assert!(driven.sink.problem().is_some() && driven.refused.is_empty());
@@ -252,7 +252,7 @@ pub(crate) fn refused(ground: &impl Ground) {
     driven.take("refused", Some("k"), 1);
     driven.take("refused", Some("k"), 2);
     driven.take("free", Some("k"), 3);
-    driven.sink.ran_dry(Rows::Live);
+    driven.sink.on_idle(Rows::Live);
     let refusal = driven.refusal();
     assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), ground.address("refused").as_str()));
     assert_eq!(refusal.failure.class, FailureClass::Topic);
@@ -296,7 +296,7 @@ pub(crate) fn restart(ground: &impl Ground) {
     let mut driven = Driven::new(ground, 1 << 20);
     ground.refuse("held");
     driven.take("held", Some("k"), 0);
-    driven.sink.ran_dry(Rows::Live);
+    driven.sink.on_idle(Rows::Live);
     let refusal = driven.refusal();
     ground.fill();
     for number in 1..20 {
@@ -332,7 +332,7 @@ pub(crate) fn order(ground: &impl Ground) {
         }
         driven.take(&address(number), Some(&format!("k{}", number % keys)), number);
         if number % 400 == 300 {
-            driven.sink.ran_dry(Rows::Live);
+            driven.sink.on_idle(Rows::Live);
             driven.refusal();
             driven.refused.clear();
             // Those that come meanwhile are held as well; all are forgotten together.

@@ -11,7 +11,7 @@ use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
 use walrelay::relay::Clock;
 use walrelay::sink::{
-    Enqueue, Failure, FailureClass, InFlight, Own, Owner, Record, RefusalId, Report, Resolution, Sink, Tag,
+    Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Record, RefusalId, Report, Resolution, Sink, Tag,
 };
 
 /// A relay that asks for the time so often without letting any pass is spinning.
@@ -215,10 +215,10 @@ impl Sink for SimSink {
         self.shared.with(|world| world.nature.exactly_once.then_some(TRANSACTION))
     }
 
-    fn own(&mut self, _owner: &Owner) -> Result<Own, Failure> {
+    fn init_transactions(&mut self, _owner: &Owner) -> Result<Initialized, Failure> {
         self.shared.with(|world| {
             let World { broker, postgres, truth, dice, now, .. } = world;
-            Ok(broker.own(self.producer, *now, (&postgres.wal, truth), dice))
+            Ok(broker.init_transactions(self.producer, *now, (&postgres.wal, truth), dice))
         })
     }
 

@@ -12,7 +12,7 @@ use crate::dice::Dice;
 use crate::truth::Truth;
 use crate::wal::Wal;
 use std::time::Duration;
-use walrelay::sink::{Failure, Own};
+use walrelay::sink::{Failure, Initialized};
 
 /// Of one producer.
 #[derive(Debug, Default)]
@@ -37,15 +37,15 @@ impl Transaction {
 
 impl Broker {
     /// A producer takes the name over; a step.
-    pub(crate) fn own(
+    pub(crate) fn init_transactions(
         &mut self,
         producer: usize,
         now: Duration,
         (wal, truth): (&Wal, &mut Truth),
         dice: &mut Dice,
-    ) -> Own {
+    ) -> Initialized {
         if now < self.down_until || dice.one_in(3) {
-            return Own::Pending { reason: None, answered: false };
+            return Initialized::Pending { reason: None, answered: false };
         }
         for other in 0..self.producers.len() {
             let is_owner = self.producers[other].transaction.as_ref().is_some_and(|it| it.owned && !it.fenced);
@@ -58,7 +58,7 @@ impl Broker {
             }
         }
         self.producers[producer].transaction.iter_mut().for_each(|it| it.owned = true);
-        Own::Ready(self.progress.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+        Initialized::Ready(self.progress.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     /// What is open ends: committed, where that was asked for and `commits`; else aborted.

@@ -217,12 +217,13 @@ fn describe(record: &Record) -> String {
 }
 
 fn verdict(report: &truth::Report, tally: Tally, killed_after: u64, clean: bool) -> String {
-    let truth::Report { committed, received, repeated, missing, out_of_order, torn, phantom, corrupted, .. } = report;
+    let truth::Report { committed, received, repeated, missing, out_of_order, torn, without_row, corrupted, .. } =
+        report;
     let by = if *repeated > 0 && killed_after > 0 { " (by the kill)" } else { "" };
     let others = if torn + corrupted > 0 { format!("  torn {torn}  corrupted {corrupted}") } else { String::new() };
     format!(
         "committed {committed}  rolled back {}  received {received}  repeated {repeated}{by}  missing {missing}  \
-         out of order {out_of_order}  phantom {phantom}{others}   {}",
+         out of order {out_of_order}  without row {without_row}{others}   {}",
         tally.rolled_back,
         if clean { "PASS" } else { "FAIL" }
     )

@@ -326,7 +326,7 @@ impl<'r> Replay<'r> {
             if stop() {
                 return Ok(false);
             }
-            self.sink.ran_dry(Rows::Live);
+            self.sink.on_idle(Rows::Live);
             thread::sleep(PAUSE);
         }
     }

@@ -55,7 +55,8 @@ pub use partitions::RECORD_OVERHEAD_BYTES;
 pub use settings::{Settings, SettingsError};
 
 use super::{
-    Enqueue, Failure, FailureClass, InFlight, Own, Owner, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
+    Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
+    Sink, Tag,
 };
 use client::Client;
 use context::{Context, Reported, take_reports};
@@ -298,7 +299,7 @@ impl Sink for KafkaSink {
     }
 
     /// See `client`.
-    fn ran_dry(&mut self, rows: Rows) {
+    fn on_idle(&mut self, rows: Rows) {
         if self.partitions.in_flight().records > 0 {
             self.senders.let_go();
             if rows == Rows::Live {
@@ -344,7 +345,7 @@ impl Sink for KafkaSink {
         self.transactions.as_ref().map(|_| self.settings.transaction_timeout())
     }
 
-    fn own(&mut self, owner: &Owner) -> Result<Own, Failure> {
+    fn init_transactions(&mut self, owner: &Owner) -> Result<Initialized, Failure> {
         self.take_over(owner)
     }
 
@@ -407,7 +408,7 @@ mod tests {
             let (mut taken, mut delivered) = (false, 0);
             while delivered == 0 && Instant::now() < until {
                 taken = taken || matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
-                sink.ran_dry(Rows::Live);
+                sink.on_idle(Rows::Live);
                 sink.poll(&mut |report| match report {
                     Report::Delivered(run) => delivered += run.records,
                     other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
@@ -415,7 +416,7 @@ mod tests {
             }
             // Without a poll nothing counts as answered.
             (0..10).for_each(|_| assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken)));
-            sink.ran_dry(rows);
+            sink.on_idle(rows);
             assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken));
             assert_eq!(sink.partitions.is_open(0), !waits, "{rows:?}, {delivered} delivered before");
         }

@@ -22,7 +22,7 @@ const DEFAULTS: [(&str, &str); 6] = [
     // A backlog's batches: fewer of them cost broker and client less, the more so the more partitions there are. Measured at a round
     // trip of 5 ms over 48 partitions, rows a second and CPU-seconds of the broker for a million: 57 thousand and 12.4 with 20 ms,
     // 104 thousand and 5.0 with 100 ms; memory grows with it. What is live leaves at once or within 2 ms, since the relay says so:
-    // see `ran_dry`.
+    // see `on_idle`.
     ("linger.ms", "50"),
     // As in Java clients. The sink chooses the partition by it.
     ("partitioner", "murmur2_random"),

@@ -19,7 +19,7 @@ use super::settings::Settings;
 use super::stillness::{Clocks, Stillness, now};
 use super::written::{self, Written};
 use super::{KafkaSink, failure};
-use crate::sink::{Failure, FailureClass, Own, Owner, Token};
+use crate::sink::{Failure, FailureClass, Initialized, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -182,8 +182,8 @@ impl Transactions {
 }
 
 impl KafkaSink {
-    pub(super) fn take_over(&mut self, owner: &Owner) -> Result<Own, Failure> {
-        let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
+    pub(super) fn take_over(&mut self, owner: &Owner) -> Result<Initialized, Failure> {
+        let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
         match std::mem::take(&mut transactions.phase) {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
@@ -191,7 +191,7 @@ impl KafkaSink {
                     self.replace(producer)?;
                     self.hear();
                 }
-                Ok(Own::Pending { reason: None, answered: false })
+                Ok(Initialized::Pending { reason: None, answered: false })
             }
             Phase::Initializing => self.initialize(),
             Phase::Reading(reading, outcome) => self.read(reading, outcome, owner),
@@ -199,7 +199,7 @@ impl KafkaSink {
             Phase::Covering(covers, next) => self.cover(covers, *next, owner),
             phase @ (Phase::Idle | Phase::Marking(_) | Phase::Open | Phase::Committing { .. }) => {
                 transactions.phase = phase;
-                Ok(Own::Ready(Vec::new()))
+                Ok(Initialized::Ready(Vec::new()))
             }
         }
     }
@@ -210,13 +210,13 @@ impl KafkaSink {
         }
     }
 
-    /// Another phase has begun, or the one that was goes on.
-    fn goes_on(&mut self, phase: Phase, reason: &str, answered: bool) -> Own {
+    /// Another phase has begun, or the current one continues.
+    fn pending(&mut self, phase: Phase, reason: &str, answered: bool) -> Initialized {
         self.turn_to(phase);
-        Own::Pending { reason: Some(reason.to_owned()), answered }
+        Initialized::Pending { reason: Some(reason.to_owned()), answered }
     }
 
-    fn initialize(&mut self) -> Result<Own, Failure> {
+    fn initialize(&mut self) -> Result<Initialized, Failure> {
         let outcome = self.producer.init_transactions(SLICE);
         self.producer.poll(Duration::ZERO);
         match outcome {
@@ -226,7 +226,7 @@ impl KafkaSink {
                 self.forget_doubts();
                 self.transactions.iter_mut().for_each(|transactions| transactions.is_alone = !has_several);
                 let reading = Reading::new(&self.settings);
-                Ok(self.goes_on(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
+                Ok(self.pending(Phase::Reading(Box::new(reading), Outcome::Aborted), progress::READING, true))
             }
             Err(error) if is_passing(&error) => {
                 self.remind();
@@ -237,7 +237,7 @@ impl KafkaSink {
                 let problem = self.producer.context().problem();
                 let reason =
                     problem.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
-                Ok(self.goes_on(Phase::Initializing, &reason, answered))
+                Ok(self.pending(Phase::Initializing, &reason, answered))
             }
             Err(error) => Err(broken("take over its transactions", &error)),
         }
@@ -253,16 +253,16 @@ impl KafkaSink {
         self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
     }
 
-    fn read(&mut self, mut reading: Box<Reading>, outcome: Outcome, owner: &Owner) -> Result<Own, Failure> {
+    fn read(&mut self, mut reading: Box<Reading>, outcome: Outcome, owner: &Owner) -> Result<Initialized, Failure> {
         match reading.read()? {
             Read::Pending { answered } => {
                 let reason = reading.reason();
-                Ok(self.goes_on(Phase::Reading(reading, outcome), &reason, answered))
+                Ok(self.pending(Phase::Reading(reading, outcome), &reason, answered))
             }
             Read::Open(first) => {
                 let Some(its) = outcome_of(&first, owner) else {
                     let reason = reading.wait_for(first.key);
-                    return Ok(self.goes_on(Phase::Reading(reading, outcome), &reason, true));
+                    return Ok(self.pending(Phase::Reading(reading, outcome), &reason, true));
                 };
                 let place = (TOPIC.to_owned(), PARTITION);
                 if let Some(transactions) = self.transactions.as_mut().filter(|_| its == Outcome::Aborted) {
@@ -270,10 +270,10 @@ impl KafkaSink {
                 }
                 let cover = Cover::new(vec![place], its);
                 let next = Box::new(Next::Reading(reading, its));
-                Ok(self.goes_on(Phase::Covering(vec![cover], next), COVERING, true))
+                Ok(self.pending(Phase::Covering(vec![cover], next), COVERING, true))
             }
             Read::Done(kept) => {
-                let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
+                let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
                 transactions.listed.read(&kept, &owner.name);
                 let topics = transactions.listed.topics();
                 if topics.is_empty() {
@@ -284,39 +284,39 @@ impl KafkaSink {
                 let otherwise = if committed.is_some() { Outcome::Aborted } else { outcome };
                 let known = Known { committed, aborted: BTreeSet::new(), otherwise, is_alone: transactions.is_alone };
                 let look = Look::new(&self.settings, topics.clone(), known);
-                Ok(self.goes_on(Phase::Looking(Box::new(look), kept), LOOKING, true))
+                Ok(self.pending(Phase::Looking(Box::new(look), kept), LOOKING, true))
             }
         }
     }
 
-    fn look(&mut self, mut look: Box<Look>, kept: Kept) -> Result<Own, Failure> {
+    fn look(&mut self, mut look: Box<Look>, kept: Kept) -> Result<Initialized, Failure> {
         match look.look()? {
             Found::Nothing { answered } => {
                 let stranger = |(topic, partition): &Place| {
                     format!("waiting for another's transaction in partition {partition} of topic {topic} to end")
                 };
                 let reason = look.waits_for().map_or_else(|| LOOKING.to_owned(), stranger);
-                Ok(self.goes_on(Phase::Looking(look, kept), &reason, answered))
+                Ok(self.pending(Phase::Looking(look, kept), &reason, answered))
             }
             Found::Open(open) => {
-                let Some(transactions) = &mut self.transactions else { return Ok(Own::Ready(Vec::new())) };
+                let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
                 let covers = transactions.found(open);
-                Ok(self.goes_on(Phase::Covering(covers, Box::new(Next::Idle(kept))), COVERING, true))
+                Ok(self.pending(Phase::Covering(covers, Box::new(Next::Idle(kept))), COVERING, true))
             }
         }
     }
 
-    fn cover(&mut self, mut covers: Vec<Cover>, next: Next, owner: &Owner) -> Result<Own, Failure> {
+    fn cover(&mut self, mut covers: Vec<Cover>, next: Next, owner: &Owner) -> Result<Initialized, Failure> {
         if let Some(cover) = covers.last_mut() {
             let is_done = cover.cover(&self.producer, &owner.name)?;
             if is_done {
                 covers.pop();
             }
-            return Ok(self.goes_on(Phase::Covering(covers, Box::new(next)), COVERING, is_done));
+            return Ok(self.pending(Phase::Covering(covers, Box::new(next)), COVERING, is_done));
         }
         match next {
             Next::Reading(reading, outcome) => {
-                Ok(self.goes_on(Phase::Reading(reading, outcome), progress::READING, true))
+                Ok(self.pending(Phase::Reading(reading, outcome), progress::READING, true))
             }
             Next::Idle(kept) => Ok(self.is_ours(kept, owner)),
         }
@@ -480,11 +480,11 @@ impl KafkaSink {
     }
 
     /// Everything is taken over.
-    fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Own {
+    fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Initialized {
         self.turn_to(Phase::Idle);
         self.producer.context().recovered();
         let its = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
-        Own::Ready(its.map(|(key, value)| (key, value.text)).collect())
+        Initialized::Ready(its.map(|(key, value)| (key, value.text)).collect())
     }
 
     pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {

@@ -114,7 +114,7 @@ impl Sink for LaneSink {
         self.sender.as_ref().map_or_else(InFlight::default, Sender::in_flight)
     }
 
-    fn ran_dry(&mut self, _rows: Rows) {
+    fn on_idle(&mut self, _rows: Rows) {
         self.with((), Sender::flush);
     }
 

@@ -3,7 +3,7 @@
 //! In: records, decisions on refused ones. Out: chunks for the client's side; reports. It waits for nobody.
 //!
 //! Each chunk costs both sides a wake-up. So a record leaves at once while the client's side has nothing to do; beside others that
-//! are under way it waits until a chunk is full, the relay says that the stream has run dry, or a poll brings no more.
+//! are under way it waits until a chunk is full, the relay says that the stream is idle, or a poll brings no more.
 
 use super::Chunk;
 use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run, Shared};

@@ -111,7 +111,7 @@ impl Driven {
             let tag = Tag { token: ReportToken::unpack(1), origin: Origin::default() };
             assert!(matches!(self.sink.try_enqueue(&record, tag), Enqueue::Taken));
         }
-        self.sink.ran_dry(Rows::Live);
+        self.sink.on_idle(Rows::Live);
     }
 
     /// Waits until it is so.
