@@ -1,6 +1,6 @@
 //! Where a secret stands, and what it is now: a text, a file, what a program prints.
 //!
-//! In: what a setting says of it. Out: the secret, read anew each time it is asked for, so that whoever changes it need not restart
+//! In: what a setting says of it. Out: the secret, read again each time it is asked for, so that whoever changes it need not restart
 //! anything. It contacts nobody, and knows no setting.
 //!
 //! Invariants: no secret shows in `Debug`, `Display` or an error; a program has [`COMMAND_TIMEOUT`], and does not outlive it.

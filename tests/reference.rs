@@ -246,7 +246,7 @@ fn generated(name: &str) -> String {
 const BEGIN: &str = "<!-- generated: ";
 const END: &str = "<!-- end -->";
 
-/// A page with its blocks made anew, and how many they are.
+/// A page with its blocks generated, and how many they are.
 fn with_blocks(page: &str) -> (String, usize) {
     let mut pieces = page.split(BEGIN);
     let mut made = pieces.next().unwrap().to_owned();

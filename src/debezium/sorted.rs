@@ -3,7 +3,7 @@
 //! In: `declared.txt`, which `walrelay-dev conformance-debezium --write` takes down from the jars; `sorted.tsv`: who declares a
 //! key, its name, a value that asks for something, and its sort. The sort is what the translation makes of the value:
 //! `mapped` a setting, `nothing` a word that nothing is lost, `told` a warning or a difference, `refused`.
-//! `WALRELAY_BLESS=1` writes the file anew, with the values that are there.
+//! `WALRELAY_BLESS=1` rewrites the file, with the values that are there.
 
 use super::tests::{CONNECTOR, SERVER, server, translated};
 use super::{Note, Severity, Translation};

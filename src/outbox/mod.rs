@@ -204,7 +204,7 @@ impl Outbox {
         self.tables.looks_at(position);
     }
 
-    /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them anew. Whether its
+    /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them again. Whether its
     /// values should come in binary form: that spares a `bytea` the doubling of its text form, and no other column minds.
     ///
     /// # Errors
@@ -324,7 +324,7 @@ impl Outbox {
 
     /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.
     ///
-    /// Once told that it was not listed before the last look, it stays so until it is announced anew: to be attached changes a
+    /// Once told that it was not listed before the last look, it stays so until it is announced again: to be attached changes a
     /// table, and the server announces what has changed.
     #[cold]
     fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {

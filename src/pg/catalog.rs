@@ -141,7 +141,7 @@ pub fn membership(connection: &mut Connection, publication: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
 }
 
-/// As SQL, what a publication has: one word that is another after any change to it but its comment: made anew, other parameters, a table
+/// As SQL, what a publication has: one word that is another after any change to it but its comment: recreated, other parameters, a table
 /// or schema added, taken away, or with another filter.
 pub(crate) fn membership_sql(publication: &str) -> String {
     // Each table and schema is a row that depends on the publication; pg_publication_namespace came with 15.

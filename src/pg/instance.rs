@@ -139,7 +139,7 @@ impl Sighting {
     }
 
     /// The sighting after the timeline was left at `switch_point`: what was beyond belongs to other transactions now, and another server
-    /// counts anew.
+    /// counts again.
     #[must_use]
     pub fn before(self, switch_point: Lsn) -> Self {
         Self {

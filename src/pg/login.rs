@@ -4,7 +4,7 @@
 //! not here, nor are OAuth's flows: the token comes from where a password would.
 //!
 //! Invariant: once SCRAM has begun, nothing but the server's own proof that it knows the password ends it. A server that lets us in
-//! before that, asks for the password in another way, or begins anew, is refused: it may be somebody between us and the server
+//! before that, asks for the password in another way, or starts over, is refused: it may be somebody between us and the server
 //! (libpq's `FE_SCRAM_FINISHED`).
 //! A token goes out over TLS or a Unix socket only, and only what can be one does.
 //! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802; OAUTHBEARER: RFC 7628, RFC 6750 section 2.1.

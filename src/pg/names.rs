@@ -1,6 +1,6 @@
 //! What a database has beside what was asked for: names that may have been meant, columns that a publication hides.
 //!
-//! In: a control connection. Out: names, and the SQL that lists a table anew. Reads only.
+//! In: a control connection. Out: names, and the SQL that lists a table again. Reads only.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs"; ALTER PUBLICATION.
 
 use super::connection::{Connection, Row};
@@ -168,7 +168,7 @@ pub fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<RelationColu
     Ok(rows.iter().filter_map(column).collect())
 }
 
-/// SQL that puts a table, as SQL names it, into the publication anew: with these columns, or all if there are none, and with this row
+/// SQL that puts a table, as SQL names it, into the publication again: with these columns, or all if there are none, and with this row
 /// filter.
 pub fn with_columns(publication: &str, table: &str, columns: &[&str], filter: Option<&str>) -> String {
     let publication = identifier(publication);

@@ -291,7 +291,7 @@ impl Ledger {
     }
 
     /// The record with `token`, of the open transaction, was refused and is to be counted no more: its row's action is decided
-    /// anew.
+    /// again.
     ///
     /// # Panics
     /// When no such record is in flight.

@@ -25,7 +25,7 @@ pub enum Ended {
     /// The sink has owed an answer for long (to a record, to a commit, to what it is asked before it takes either): the server
     /// should be free of us meanwhile.
     Stalled,
-    /// A record failed: begin again from the confirmed position, with the sink made anew.
+    /// A record failed: begin again from the confirmed position, with the sink recreated.
     SinkFailed(Failure),
     /// Nothing failed: the destination's transaction is given up, to begin again from the confirmed position.
     StartOver(Why),

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_starts_anew_once_the_sink_was_told() {
+    fn the_time_starts_over_once_the_sink_was_told() {
         let (mut gathered, start) = (gathered(1, 300), Instant::now());
         assert!(!gathered.is_due(start) && gathered.is_due(start + GATHER));
         gathered.take();

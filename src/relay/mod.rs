@@ -57,7 +57,7 @@ const RETRY_TOPIC: Duration = Duration::from_secs(1);
 /// What the sink does not take for so long is worth a word.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 
-/// Distance at which what is costly to find out is shown anew.
+/// Distance at which what is costly to find out is shown again.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// What bounds the loop.
@@ -201,7 +201,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
     ///
     /// # Errors
-    /// The sink cannot be made anew.
+    /// The sink cannot be recreated.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
         self.isolation.forget_from(switch_point);
         if self.ledger.reaches_beyond(switch_point) {
@@ -215,7 +215,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// behind that the rows before the first one in flight are in hand, unless they are in a transaction of the destination's.
     ///
     /// # Errors
-    /// The sink cannot be made anew.
+    /// The sink cannot be recreated.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
         // What was reported is aborted with the destination's transaction.

@@ -337,7 +337,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// The sink does not take a topic now, or takes nothing at all until it is made anew.
+    /// The sink does not take a topic now, or takes nothing at all until it is recreated.
     #[cold]
     fn not_taken(
         &mut self,

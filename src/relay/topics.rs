@@ -7,7 +7,7 @@ use crate::metrics::Metrics;
 use crate::sink::Failure;
 use std::time::{Duration, Instant};
 
-/// A topic that has not failed for so long is waited for anew.
+/// A topic that has not failed for so long is waited for again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
 /// So long none of its rows is tried once a topic was given up whose refusals each end the producer.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_has_taken_a_record_since_is_waited_for_anew() {
+    fn a_topic_that_has_taken_a_record_since_is_waited_for_again() {
         let (mut topics, start) = (Topics::default(), Instant::now());
         let metrics = Metrics::new("s", "p", start);
         let (orders, invoices) = (metrics.topic("orders"), metrics.topic("invoices"));

@@ -85,7 +85,7 @@ mod tests {
         assert!(patience.is_left(first));
         assert!(patience.is_left(first + CREDENTIALS_WITHIN / 2));
         assert!(!patience.is_left(first + CREDENTIALS_WITHIN));
-        assert!(Patience::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between begins anew");
+        assert!(Patience::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between starts over");
     }
 
     #[test]

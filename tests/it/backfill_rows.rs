@@ -50,7 +50,7 @@ fn a_table_without_a_key_is_read_by_place_and_resumed_there() {
     drop(relay);
     let found = counted(&lane);
     assert_eq!(found.keys().cloned().collect::<BTreeSet<_>>(), numbers(1, 5050));
-    assert!(found.values().sum::<u32>() < 5050 + 4000, "it did not begin anew");
+    assert!(found.values().sum::<u32>() < 5050 + 4000, "it did not start over");
     let (code, text) = filled(&lane, &["--order-by", "aggregateid", "--again"]);
     assert!(code == 64 && text.contains("without a key"), "{text}");
 }

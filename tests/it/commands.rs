@@ -376,7 +376,7 @@ fn a_slot_of_another_database_is_left_alone_by_all() {
 }
 
 #[test]
-fn teardown_drops_the_slot_and_its_mark_so_that_all_can_begin_anew() {
+fn teardown_drops_the_slot_and_its_mark_so_that_all_can_start_over() {
     let place = Place::new();
     place.once().unwrap();
     let (out, outcome) = place.teardown(false);

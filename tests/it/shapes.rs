@@ -442,7 +442,7 @@ fn a_column_that_becomes_bytea_while_running_is_still_exact() {
     let relay = lane.streaming(&["--header=at=id"]);
     lane.sql("INSERT INTO outbox VALUES (1, 'order', '\\x01ff')");
     wait_events(&relay, 1);
-    // Numeric has no place in a binary stream: the connection has to be made anew, in text.
+    // Numeric has no place in a binary stream: the connection has to be recreated, in text.
     lane.sql(
         "ALTER TABLE outbox ALTER id TYPE numeric(10, 2);
          INSERT INTO outbox VALUES (2.5, 'order', '\\x02ff');

@@ -24,7 +24,7 @@ pub struct Options {
     pub majors: Vec<u32>,
     /// Only groups whose names hold this.
     pub only: Option<String>,
-    /// Take the oracles' answers for the expected records, and write the files anew.
+    /// Take the oracles' answers for the expected records, and rewrite the files.
     pub write: bool,
 }
 

@@ -65,7 +65,7 @@ pub struct Options {
     pub hba: Vec<String>,
     /// Turns TLS on.
     pub tls: Option<TlsFiles>,
-    /// A cluster made anew, with a system identifier of its own: the others are copies of one.
+    /// A new cluster, with a system identifier of its own: the others are copies of one.
     pub another_cluster: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Queue {
     changed: Condvar,
 }
 
-/// The bytes lie in one ring, which grows to what was under way at most: memory that is fetched anew for each piece costs more than the
+/// The bytes lie in one ring, which grows to what was under way at most: new memory for each piece costs more than the
 /// rest of a tap.
 #[derive(Debug, Default)]
 struct Held {

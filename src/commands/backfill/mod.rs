@@ -190,7 +190,7 @@ impl Job {
             "backfill begins"
         );
         let mut keeper = Keeper::new(connection, &place.source, &place.slot, progress, tables, total);
-        // What cannot be written down would begin anew after each kill.
+        // A backfill whose progress cannot be stored would start over after each kill.
         keeper.finish(&|| true)?;
         let feed = Feed::new(self.parts, self.asked, reader, keeper, first, request.rate);
         let (ended, mut keeper) = read(relay, feed);

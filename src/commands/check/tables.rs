@@ -252,7 +252,7 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
     }
 }
 
-/// The table anew in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
+/// The table again in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
 fn in_publication(config: &run::Request, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
     let listed: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let listed = if columns && table.column_list { listed } else { Vec::new() };

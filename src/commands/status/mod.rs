@@ -213,7 +213,7 @@ impl Watch<'_> {
         Some(Rate::new(position.saturating_sub(before), now - then))
     }
 
-    /// `None` as well for a relay that was started since: its count begins anew.
+    /// `None` as well for a relay that was started since: its count starts over.
     fn records_rate(&mut self, report: &Report) -> Option<Rate> {
         let now = Instant::now();
         let records = report.relay.as_ref()?.events_total;

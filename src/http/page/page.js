@@ -1,4 +1,4 @@
-// Fetches this page anew every two seconds and takes over what it shows. Without it the page loads itself again.
+// Fetches this page every two seconds and takes over what it shows. Without it the page loads itself again.
 (() => {
   const shown = document.querySelector("main"), stale = document.getElementById("stale"), said = document.getElementById("said");
   const paused = document.getElementById("paused"), icon = document.querySelector("link[rel=icon]");

@@ -201,7 +201,7 @@ impl Flags {
 }
 
 /// How rows are published that the slot will only ever send without what is needed.
-fn anew(slot: &str, table: &str) -> String {
+fn recreate(slot: &str, table: &str) -> String {
     format!(
         "a new slot leaves them out: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; then walrelay republish --table {} --where SQL publishes them from the table",
         shell_quoted(table)
@@ -213,12 +213,12 @@ impl PlanError {
     pub fn hint(&self) -> String {
         match self {
             Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => {
-                format!("{widen} -- rows committed before that are still sent with the old columns: {}", anew(slot, table))
+                format!("{widen} -- rows committed before that are still sent with the old columns: {}", recreate(slot, table))
             }
             Self::Lacks { cause: Some(Cause::Past { slot, renamed }), lacks, table, .. }
                 if !renamed || lacks.iter().any(Lack::is_open) =>
             {
-                anew(slot, table)
+                recreate(slot, table)
             }
             Self::Lacks { lacks, present, .. } => lacks_hint(lacks, present),
             Self::NotAsDebezium { .. } => {

@@ -114,7 +114,7 @@ fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announ
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &given.insert()), Ok(Outcome::NotPublished));
     let later = Lsn::new(AT.bytes() + 10);
-    assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced anew");
+    assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced again");
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(outbox.update(RELATION, later), Err(RowError::NewTable("shop.outbox".into())));
     outbox.looks_at(Lsn::new(AT.bytes() + 11));

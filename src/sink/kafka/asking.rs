@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the cluster's word on a topic before looking after other things; and at most, once it has shown to
-/// take longer: an answer that comes too late is lost, and the next question begins anew.
+/// take longer: an answer that comes too late is lost, and the next question starts over.
 pub(super) const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 

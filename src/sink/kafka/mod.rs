@@ -94,7 +94,7 @@ pub struct KafkaSink {
     asked: Instant,
     /// How many times in a row, since something was last reported, another client was answered and this one was not.
     passed_over: u32,
-    /// The client reaches nobody any more, and another one would: it is to be made anew.
+    /// The client reaches nobody any more, and another one would: it has to be recreated.
     lost: bool,
     /// A topic was recreated with fewer partitions: where its records go has changed.
     shrunk: Option<Failure>,
@@ -279,7 +279,7 @@ impl Sink for KafkaSink {
                 }
             }
             Resolution::Retry => {
-                // The topic may have been deleted, or created anew.
+                // The topic may have been deleted, or recreated.
                 let topic = self.topics.name(place.topic).to_owned();
                 if self.topics.asks_to_retry(place.topic, self.now)
                     && let Err(failure) = self.count_partitions(&topic)

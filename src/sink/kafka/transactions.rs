@@ -583,7 +583,7 @@ pub(super) fn client(text: String) -> Failure {
     Failure { class: FailureClass::Client, reason: "client", text }
 }
 
-/// The client is to be made anew. What the cluster says about rights is the environment's.
+/// The client has to be recreated. What the cluster says about rights is the environment's.
 pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
     let code = error.rdkafka_error_code();
     let forbidden = [

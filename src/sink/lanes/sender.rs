@@ -102,7 +102,7 @@ impl Sender {
         if !self.shared.news.swap(false, Ordering::AcqRel) {
             return;
         }
-        // The lock is taken for each run anew: what `each` does is not known.
+        // The lock is taken again for each run: what `each` does is not known.
         loop {
             let run = self.shared.back().runs.pop_front();
             let Some(Run { delivered, held_bytes }) = run else { break };

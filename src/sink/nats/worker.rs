@@ -201,7 +201,7 @@ impl<'a> Worker<'a> {
             });
             let any = !taken.is_empty();
             let now = Instant::now();
-            // What goes out again for want of an answer does not begin anew.
+            // What goes out again for want of an answer does not start over.
             if any && self.flights.under_way == 0 && !self.unanswered {
                 (self.heard, self.acknowledged, self.asked) = (now, now, false);
             }

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_channel_begins_anew_and_says_what_came_back() {
+    fn a_closed_channel_starts_over_and_says_what_came_back() {
         let mut window = window(3);
         confirm(&mut window, 2, false, true).unwrap();
         window.returned(Print::numbered(3), "nowhere").unwrap();

@@ -1,6 +1,6 @@
 //! What an SQS or SNS destination is asked for: where, with which keys, and how messages are written.
 //!
-//! Contacts nobody. A secret key that stands in a file is read again whenever keys are needed anew, so that the file can change.
+//! Contacts nobody. A secret key that stands in a file is read again whenever keys are needed, so that the file can change.
 
 use super::message::{Form, LARGEST};
 use crate::secret::Secret;

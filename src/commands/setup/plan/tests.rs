@@ -102,7 +102,7 @@ fn a_bare_database_gets_publication_then_slot_then_mark() {
 }
 
 #[test]
-fn since_when_a_slot_carries_everything_is_written_anew_where_that_has_changed() {
+fn since_when_a_slot_carries_everything_is_written_again_where_that_has_changed() {
     let request = request(&["outbox", "other"]);
     let kinds = |facts: &Facts| plan(&request, facts).unwrap().steps.iter().map(|step| step.kind).collect::<Vec<_>>();
     let mut facts = complete(&request);
@@ -120,7 +120,7 @@ fn since_when_a_slot_carries_everything_is_written_anew_where_that_has_changed()
 }
 
 #[test]
-fn a_slot_that_is_not_the_marked_one_is_marked_anew_with_nothing_of_the_old_mark() {
+fn a_slot_that_is_not_the_marked_one_is_marked_again_with_nothing_of_the_old_mark() {
     let request = request(&["outbox"]);
     let mut facts = complete(&request);
     facts.publication = Some(publication(Some(&format!("{WHOLE}\nwalrelay since: walrelay 781")), true));

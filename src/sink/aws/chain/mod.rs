@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In: variables, files, metadata services. Out: keys that are good now. The first place that is set up counts: where it fails, no other
-//! one is asked. Nothing is kept: each call asks anew. It waits for answers, so it belongs on a thread of its own. Not here: SSO, which
+//! one is asked. Nothing is kept: each call asks again. It waits for answers, so it belongs on a thread of its own. Not here: SSO, which
 //! needs a browser (`credential_process` runs the AWS CLI for it), and IMDSv1.
 //!
 //! Specification: AWS SDKs and Tools Reference Guide, "Standardized credential providers".

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! One command holds records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
-//! take go back to their lanes, and are routed anew. So a lane's records are never under way to two nodes, or in two commands.
+//! take go back to their lanes, and are routed again. So a lane's records are never under way to two nodes, or in two commands.
 //!
 //! Invariant: as that of the whole destination. Nothing is sent a second time by itself, and no loop runs without a pause: a redirect
 //! is followed a few times at once, a view is asked for at most every 100 ms, a node is connected to as a single server is.
@@ -330,7 +330,7 @@ impl<'a> Cluster<'a> {
         self.routes.set_stale();
     }
 
-    /// Slots are elsewhere now: what waits is routed anew. What is under way stays so, until its node answers or is given up.
+    /// Slots are elsewhere now: what waits is routed again. What is under way stays so, until its node answers or is given up.
     fn apply(&mut self, view: &View, receiver: &mut Receiver) {
         self.replicas.clone_from(&view.replicas);
         let nodes = &self.nodes;

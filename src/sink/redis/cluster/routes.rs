@@ -7,7 +7,7 @@
 //!   ASK ──────▶ for this stream once, behind ASKING
 //! ```
 //!
-//! Invariant: ASKING is said only for a stream for which a node has just said ASK. A slot whose move began anew may hold the stream
+//! Invariant: ASKING is said only for a stream for which a node has just said ASK. A slot whose move started over may hold the stream
 //! still, and the entry would create it a second time on the node that the slot moves to.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
