@@ -90,7 +90,7 @@ enum Entry {
     Unsettled(Unsettled),
     Listed(Box<Plan>),
     /// Neither named by `--table` nor in the publication any more, and yet of an outbox's shape: as likely as not a partition
-    /// that was detached or dropped since. Its rows are bad rows, so that none is passed over in silence.
+    /// that was detached or dropped since. Its rows are bad rows, so that none is skipped in silence.
     Gone(Box<Plan>),
 }
 

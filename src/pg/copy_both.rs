@@ -105,7 +105,7 @@ impl ReplicationStream {
         let mut message = BytesMut::new();
         frontend::copy_done(&mut message);
         self.send(&message)?;
-        // The server goes on sending until it sees our end: changes on the way are passed over, the next run gets them.
+        // The server goes on sending until it sees our end: changes on the way are skipped, the next run gets them.
         loop {
             while let Some(frame) = self.buffer.frame()? {
                 let (tag, length) = (frame.tag, frame.len());

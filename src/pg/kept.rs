@@ -1,9 +1,9 @@
-//! Rows that the relay has passed over, written down where `prune` reads them: what they hold is nowhere but in their table.
+//! Rows that the relay has skipped, written down where `prune` reads them: what they hold is nowhere but in their table.
 //!
 //! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot (see `pg::notes`).
-//! Written only when a row is passed over.
+//! Written only when a row is skipped.
 //!
-//! Invariant: a row is passed over only once it is written down here, or once it is written down that rows are missing here: their
+//! Invariant: a row is skipped only once it is written down here, or once it is written down that rows are missing here: their
 //! number is bounded, and an id that cannot be compared is not kept. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
 //! would be the more usual place; a server lets only superusers store one that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
@@ -22,7 +22,7 @@ pub(crate) const COMPARED: usize = 64;
 /// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
 const LOCK: u64 = 0x6b65_7074_726f_7773;
 
-/// What was passed over of one slot's rows.
+/// What was skipped of one slot's rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Kept {
     /// The first `COMPARED` characters of each id, each once.
@@ -71,7 +71,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>),
     Ok((kept, places))
 }
 
-/// Writes down that a row of `slot` with this id, as it is shown, is passed over.
+/// Writes down that a row of `slot` with this id, as it is shown, is skipped.
 ///
 /// # Errors
 /// The connection broke, or the server takes no writes.

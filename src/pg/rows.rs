@@ -125,7 +125,7 @@ impl Rows {
         }
     }
 
-    /// Passes over the rows that are still to come, waiting at most `patience` for each.
+    /// Skips the rows that are still to come, waiting at most `patience` for each.
     ///
     /// # Errors
     /// As [`Rows::next`]; nothing came for so long.

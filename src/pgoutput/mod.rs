@@ -320,7 +320,7 @@ fn tuple<'a>(reader: &mut Reader<'a>) -> Result<Tuple<'a>, DecodeError> {
     Ok(Tuple { columns: reader.u16()?, bytes: reader.rest() })
 }
 
-/// Passes over a tuple that another one follows.
+/// Skips a tuple that another one follows.
 fn skip_tuple(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
     for _ in 0..reader.u16()? {
         match reader.u8()? {

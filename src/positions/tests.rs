@@ -289,7 +289,7 @@ struct Pair {
     ledger: Ledger,
     /// Rows of each transaction; the one at place N commits from 100 * (N + 1) on.
     log: Vec<u64>,
-    /// What the connection sends next: transaction and row, and whether that transaction is passed over.
+    /// What the connection sends next: transaction and row, and whether that transaction is skipped.
     next: (usize, u64, Option<u64>),
     in_flight: Vec<(Token, (usize, u64))>,
     /// How often each row was enqueued since it was given up last, and whether it arrived.

@@ -10,7 +10,7 @@ pub enum Action {
     Stop,
     /// It goes to the dead-letter topic.
     DeadLetter,
-    /// It is counted and passed over.
+    /// It is counted and skipped.
     Skip,
 }
 

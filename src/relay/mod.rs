@@ -90,7 +90,7 @@ pub struct Relay<S, C> {
     /// What lanes of the sink wait for, and since when; whether it was told.
     lanes_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
-    /// Told of each row that is passed over and whose payload is nowhere else, before it is.
+    /// Told of each row that is skipped and whose payload is nowhere else, before it is.
     on_lost: Option<OnLost>,
     /// Bad rows that did not stop it.
     passed_rows: u64,
@@ -157,7 +157,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
-    /// With somebody who is told of each row that is passed over and whose payload is nowhere else, by its id.
+    /// With somebody who is told of each row that is skipped and whose payload is nowhere else, by its id.
     #[must_use]
     pub fn telling(self, on_lost: OnLost) -> Self {
         Self { on_lost: Some(on_lost), ..self }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A sink that takes nothing any more reports what was in flight within this time, or never.
 const REPORTS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Where rows may be passed over, a missing or forbidden topic is waited for so long.
+/// Where rows may be skipped, a missing or forbidden topic is waited for so long.
 pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
 
 /// And a dead-letter topic so long: one that is created on demand takes a moment.
@@ -230,7 +230,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.done(session)
     }
 
-    /// The row will be passed over, and what it holds is in no topic. An updated row was inserted, and published, before.
+    /// The row will be skipped, and what it holds is in no topic. An updated row was inserted, and published, before.
     #[cold]
     pub(super) fn tell_lost(&mut self, row: &BadRow) -> Turn<()> {
         match &mut self.on_lost {

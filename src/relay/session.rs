@@ -497,7 +497,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// NoticeResponse. A walsender has few. One says that it passes over rows for want of the publication at that place in the
+/// NoticeResponse. A walsender has few. One says that it skips rows for want of the publication at that place in the
 /// log, which servers before version 18 refuse to do: so do we.
 fn take_notice(body: &[u8]) -> Turn<Step> {
     let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;

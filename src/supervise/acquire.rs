@@ -222,7 +222,7 @@ fn tell_identity(target: &Target, known: &Known, relay: &mut Relay<impl Sink, im
 }
 
 /// Sees that the log does not end before what it has sent already, as that of an older copy of the cluster does. Asked for a
-/// position that it has not reached, a server passes over everything up to there without a word. A standby may have to catch up
+/// position that it has not reached, a server skips everything up to there without a word. A standby may have to catch up
 /// again after a restart.
 fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Result<(), RunError> {
     if flushed >= seen || server::is_in_recovery(connection)? {

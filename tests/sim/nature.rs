@@ -119,7 +119,7 @@ impl Nature {
             _ => most_often * dice.between(1, 8),
         };
         let bad_rows = dice.pick(&[Action::Stop, Action::DeadLetter, Action::Skip]);
-        // A good row may be passed over when its topic is gone for long: only dead letters say which.
+        // A good row may be skipped when its topic is gone for long: only dead letters say which.
         let topics = u64::from(bad_rows != Action::Skip);
         let exactly_once = dice.one_in(3);
         Self {

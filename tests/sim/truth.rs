@@ -5,7 +5,7 @@
 //! * In a partition, rows appear for the first time in commit order.
 //! * When a position is confirmed, every row that commits before it *is in the broker*.
 //! * Before a row of a key appears, the action of every earlier one of that key is decided: in the broker, as a dead letter, or
-//!   passed over where that was asked for.
+//!   skipped where that was asked for.
 //! * Only what is bad becomes a dead letter.
 //! * In transactions, no row appears twice.
 //! * Only positions that the server has named are confirmed, and they never go back.
@@ -22,7 +22,7 @@ pub(crate) struct Truth {
     pub(crate) appended: Vec<u32>,
     /// Rows whose dead letter was appended.
     pub(crate) dead_letters: BTreeSet<usize>,
-    /// Bad rows that may be passed over.
+    /// Bad rows that may be skipped.
     pub(crate) excused: BTreeSet<usize>,
     /// Rows of each topic and key that have been committed and are not known to be decided, and how many rows were looked at.
     unsealed: BTreeMap<(&'static str, String), VecDeque<usize>>,
@@ -70,7 +70,7 @@ impl Taken {
             let row = &wal.rows[skipped];
             let elsewhere = row.position.final_lsn < others;
             let is_decided = truth.is_decided(skipped, row);
-            assert!(is_decided || elsewhere, "row {skipped} at {} was passed over before row {number}", row.position);
+            assert!(is_decided || elsewhere, "row {skipped} at {} was skipped before row {number}", row.position);
         }
         self.next = Some(number + 1);
     }

@@ -88,7 +88,7 @@ pub(crate) struct Counts {
     /// Dead letters taken, and those without their payload.
     pub(crate) dead_letters: u64,
     pub(crate) bare_dead_letters: u64,
-    /// Bad rows that may be passed over.
+    /// Bad rows that may be skipped.
     pub(crate) excused: u64,
     pub(crate) rows: u64,
     pub(crate) repeats: u64,

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         screen::line(failure);
     }
     for case in &report.passed_over {
-        screen::line(&format!("passed over: {case}"));
+        screen::line(&format!("skipped: {case}"));
     }
     let seconds = started.elapsed().as_secs_f64();
     screen::line(&format!(

@@ -51,7 +51,7 @@ pub struct Group {
     /// Partitions of topics; others have one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitions: BTreeMap<String, u32>,
-    /// What the server must have, or the group is passed over: an extension's name.
+    /// What the server must have, or the group is skipped: an extension's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
     /// The oldest major version of Postgres that has what it takes.

@@ -103,7 +103,7 @@ impl Reader {
         if found == Some(*file) { Ok(()) } else { Err(CommandError::Rewritten { table: part.title() }) }
     }
 
-    /// Passes over what is still to come of a page.
+    /// Skips what is still to come of a page.
     pub(super) fn finish(&mut self, patience: Duration) {
         if self.rows.as_mut().is_some_and(|rows| rows.finish(patience).is_err()) {
             self.lost();

@@ -4,7 +4,7 @@
 //!  list the old rows: ctid, xmin, id, in one snapshot
 //!    ─► commit a logical message: it stands in the log behind every commit that the snapshot has seen
 //!    ─► wait until the slot has confirmed it, or those of all shards have: all of these are delivered
-//!    ─► delete in chunks what still stands there as it was listed, and what the relay has not passed over
+//!    ─► delete in chunks what still stands there as it was listed, and what the relay has not skipped
 //! ```
 //!
 //! Why not otherwise: `pg_current_wal_lsn()` is behind asynchronous commits whose rows are visible already, and
@@ -324,7 +324,7 @@ impl Round<'_> {
         self.typed.complete(&publish)
     }
 
-    /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was passed over.
+    /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was skipped.
     fn confirmed(&mut self) -> Result<(), CommandError> {
         // Visible means that the commit is in the log, if only in memory: this message comes behind it, and its own commit flushes both.
         let rows = self.connection.query(
@@ -361,7 +361,7 @@ impl Round<'_> {
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
         self.carriers.are_unchanged(&mut self.connection)?;
-        // A row is written down before it is passed over: what was meanwhile is there now.
+        // A row is written down before it is skipped: what was meanwhile is there now.
         match &mut self.proof {
             Some(proof) => proof.look_again(&mut self.connection, self.carriers.places()),
             None => Ok(()),
@@ -378,7 +378,7 @@ impl Round<'_> {
         Err(CommandError::Changed { publication: self.carriers.first().publication.clone() })
     }
 
-    /// As SQL, which rows of `row` the relay has passed over; `None`: it has passed over none.
+    /// As SQL, which rows of `row` the relay has skipped; `None`: it has skipped none.
     fn passed_over(&self, table: &Table, row: &str) -> Option<String> {
         self.proof.as_ref()?.passed_over(&table.target, row)
     }

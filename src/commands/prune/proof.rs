@@ -2,7 +2,7 @@
 //!
 //! In: the mark that `setup --apply` left, and what the publication has now. Out: a condition in SQL.
 //!
-//! Rows that the relay has passed over were in the slot and are in no topic: these stay as well ([`kept`]).
+//! Rows that the relay has skipped were in the slot and are in no topic: these stay as well ([`kept`]).
 //!
 //! Invariant: a row that this lets through was inserted while the slot was there and the publication had its table. Two things have to
 //! say so, of the slot that is there now ([`Anchor`](crate::pg::instance::Anchor)). Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
@@ -21,7 +21,7 @@ pub(super) struct Proof {
     seconds: u64,
     /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
     xid: Option<u64>,
-    /// Ids of rows that the relay has passed over.
+    /// Ids of rows that the relay has skipped.
     kept: Vec<String>,
     /// The large objects where these stand.
     places: Vec<u32>,
@@ -52,7 +52,7 @@ impl Proof {
         Ok(Self { seconds: whole.seconds, xid, kept, places })
     }
 
-    /// Reads again what was passed over of these slots, which are all that it is of.
+    /// Reads again what was skipped of these slots, which are all that it is of.
     pub(super) fn look_again<'a>(
         &mut self,
         connection: &mut Connection,
@@ -80,7 +80,7 @@ impl Proof {
         self.xid
     }
 
-    /// As SQL, whether the relay has passed a row over; `None`: it has passed over none. `row`: what the row is called there, and a dot, or
+    /// As SQL, whether the relay has skipped a row; `None`: it has skipped none. `row`: what the row is called there, and a dot, or
     /// nothing.
     pub(super) fn passed_over(&self, target: &Target, row: &str) -> Option<String> {
         const BYTEA: u32 = 17;
@@ -96,7 +96,7 @@ impl Proof {
         (!ids.is_empty()).then(|| format!("pg_catalog.left({text}, {}) IN ({})", kept::COMPARED, ids.join(", ")))
     }
 
-    /// As SQL, what forgets the rows that were passed over.
+    /// As SQL, what forgets the rows that were skipped.
     pub(super) fn forget(&self) -> String {
         forget(&self.places)
     }
@@ -117,7 +117,7 @@ impl Proof {
     }
 }
 
-/// The ids of the rows of a slot that the relay has passed over, and the large objects where they stand.
+/// The ids of the rows of a slot that the relay has skipped, and the large objects where they stand.
 fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>, Vec<u32>), CommandError> {
     let (kept, places) = kept::read(connection, &place.slot)?;
     if kept.others {
@@ -126,7 +126,7 @@ fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>
     Ok((kept.ids, places))
 }
 
-/// As SQL, what forgets the rows that were passed over.
+/// As SQL, what forgets the rows that were skipped.
 fn forget(places: &[u32]) -> String {
     places.iter().map(|place| format!("SELECT lo_unlink({place});")).collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,6 @@
 //! An array's elements from Postgres' text.
 //!
-//! In: `{a,"b c",NULL}`, `[0:1]={1,2}`. Out: each element of the outermost dimension; bounds are passed over, as Java's driver
+//! In: `{a,"b c",NULL}`, `[0:1]={1,2}`. Out: each element of the outermost dimension; bounds are skipped, as Java's driver
 //! does, and an array in the place of an element is not looked into: Debezium has no form for it.
 //! Specification: PostgreSQL manual, section 8.15.6 "Array Input and Output Syntax".
 

@@ -244,7 +244,7 @@ struct Planner<'a> {
 }
 
 impl Plan {
-    /// Takes out the additional columns of which Debezium makes no field, where the router passes over those that are missing.
+    /// Takes out the additional columns of which Debezium makes no field, where the router skips those that are missing.
     pub(super) fn without_left_out(&mut self, relation: Option<&Relation>, connect: &Connect, details: &Details) {
         let Some(relation) = relation.filter(|_| connect.skip_missing) else { return };
         let is_left_out = |index: usize| {

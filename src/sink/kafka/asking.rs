@@ -26,7 +26,7 @@ const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 /// not help either, the client is given up for a new one: see [`KafkaSink::is_passed_over`].
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// The client is given up once it was passed over so many times in a row. Once may be chance, at the end of an outage: a new
+/// The client is given up once it was ignored so many times in a row. Once may be chance, at the end of an outage: a new
 /// client connects at once, an old one when its pause is over (`reconnect.backoff.max.ms`, a second).
 const LOST: u32 = 2;
 

@@ -26,7 +26,7 @@ pub(super) const STOP_ON_ERROR: &str = "\\set ON_ERROR_STOP on\n";
 /// The first version whose slots standbys can keep.
 const FAILOVER_SLOTS: u32 = 170_000;
 
-/// The first version that passes over changes from before the publication.
+/// The first version that skips changes from before the publication.
 const MISSING_PUBLICATION_PASSES: u32 = 180_000;
 
 /// What there is.

@@ -237,7 +237,7 @@ fn node<'a>(tokens: &mut Tokens<'a>) -> Option<(&'a str, u16)> {
     Some((host, u16::try_from(port).ok()?))
 }
 
-/// Passes over so many replies.
+/// Skips so many replies.
 fn skip(tokens: &mut Tokens<'_>, replies: usize) -> Option<()> {
     let mut left = replies;
     while left > 0 {
