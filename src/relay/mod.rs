@@ -65,7 +65,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Pause after a short read while rows keep coming; zero for none.
     pub coalesce: Duration,
-    /// A clean stop waits so long for acknowledgements.
+    /// A graceful shutdown waits so long for acknowledgements.
     pub shutdown_timeout: Duration,
     /// With the oldest record in flight for so long, the replication connection is closed.
     pub disconnect_after: Duration,
@@ -285,7 +285,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.stopping_since.is_some()
     }
 
-    /// Whether the time for a clean stop has run out.
+    /// Whether the time for a graceful shutdown has run out.
     pub fn stop_timed_out(&self) -> bool {
         self.stopping_since
             .is_some_and(|since| self.clock.now().saturating_duration_since(since) >= self.limits.shutdown_timeout)

@@ -236,7 +236,7 @@ pub enum RunError {
         #[source]
         failure: Failure,
     },
-    /// The clean stop ran out of time.
+    /// The graceful shutdown ran out of time.
     #[error(
         "stopped before everything was acknowledged: records in flight: {in_flight}; these and those of unfinished transactions will be published again"
     )]

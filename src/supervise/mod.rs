@@ -1,6 +1,6 @@
 //! Keeps a stream going: connects, reconnects, starts over, and knows when to give up.
 //!
-//! In: where to read from, a relay, a stop flag. Out: nothing after a clean stop, else why the run ended. Touches no row.
+//! In: where to read from, a relay, a stop flag. Out: nothing after a graceful shutdown, else why the run ended. Touches no row.
 //! Invariant: an outage, of either side and however long, ends nothing; only what an operator must decide does.
 
 mod acquire;
@@ -30,7 +30,7 @@ use backoff::{Backoff, Patience};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the server may take to end the copy on a clean stop, before its word is asked for in another way.
+/// How long the server may take to end the copy on a graceful shutdown, before its word is asked for in another way.
 const FINISH: Duration = Duration::from_millis(300);
 
 /// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.

@@ -106,7 +106,7 @@ impl Lane {
         format!("{}.{route}", self.name)
     }
 
-    /// Arguments of `walrelay run` for this place, with a clean stop that load does not keep from its end; `more` come last,
+    /// Arguments of `walrelay run` for this place, with a graceful shutdown that load does not keep from its end; `more` come last,
     /// and count.
     pub(crate) fn arguments(&self, more: &[&str]) -> Vec<String> {
         let topic = self.topic("{route}");

@@ -1,4 +1,4 @@
-//! Records to NATS JetStream, by the binary: what messages hold, bad rows, refusals, outages, kills, clean stops.
+//! Records to NATS JetStream, by the binary: what messages hold, bad rows, refusals, outages, kills, graceful shutdowns.
 //!
 //! What is stored is read with a client of the test's own.
 

@@ -1,4 +1,4 @@
-//! Records to Valkey's streams, by the binary: what entries hold, bad rows, refusals, outages, kills, clean stops.
+//! Records to Valkey's streams, by the binary: what entries hold, bad rows, refusals, outages, kills, graceful shutdowns.
 //!
 //! What is stored is read with a client of the test's own.
 

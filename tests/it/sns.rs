@@ -1,4 +1,4 @@
-//! Records to SNS' topics, by the binary: what messages hold, bad rows, refusals, partial failures, kills, clean stops.
+//! Records to SNS' topics, by the binary: what messages hold, bad rows, refusals, partial failures, kills, graceful shutdowns.
 //!
 //! The topics are a gate's own, in the service's protocol.
 

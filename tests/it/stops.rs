@@ -1,4 +1,4 @@
-//! Clean stops, stops that run out of time, and kills.
+//! Graceful shutdowns, stops that run out of time, and kills.
 
 use std::ops::Range;
 

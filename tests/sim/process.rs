@@ -34,7 +34,7 @@ pub(crate) struct Process {
 pub(crate) enum Outcome {
     /// The next connection, please.
     Lost,
-    /// A clean stop: exit 0.
+    /// A graceful shutdown: exit 0.
     Stopped,
     /// An end that may repeat records at the next start: exit 1.
     Failed { why: String },

@@ -86,12 +86,12 @@ fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
     while matches!(process.connection(), Outcome::Lost) {}
     let producer = process.sink().producer();
     shared.with(|world| {
-        assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a clean stop");
+        assert_eq!(world.broker.producers[producer].taken.len(), 0, "rows came again after a graceful shutdown");
     });
 }
 
 impl World {
-    /// After a clean stop nothing that was taken comes again.
+    /// After a graceful shutdown nothing that was taken comes again.
     fn stopped(&mut self, producer: usize) {
         self.counts.stops += 1;
         if self.forgotten {

@@ -106,7 +106,7 @@ pub enum Error {
     /// The relay's thread ended without a word.
     #[error("the relay's thread ended unexpectedly")]
     Vanished,
-    /// The time for a clean stop is over, and the relay's thread still waits for somebody.
+    /// The time for a graceful shutdown is over, and the relay's thread still waits for somebody.
     #[error("stopped while waiting for an answer: what was delivered and not confirmed will be published again")]
     Unanswered,
     /// A second signal came.

@@ -58,7 +58,7 @@ pub struct Request {
 /// Bounds of time and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a clean stop waits for acknowledgements; zero: not at all.
+    /// How long a graceful shutdown waits for acknowledgements; zero: not at all.
     pub shutdown_timeout: Duration,
     /// How old the oldest record in flight may grow before the replication connection is closed; at least 100 ms.
     pub disconnect_after: Duration,

@@ -179,7 +179,7 @@ pub(super) const SERVER: Left = Left {
     not_needed: &[
         (PACE, &["debezium.sink.kafka."]),
         (OF_SERVER, &["debezium.api.", "debezium.engine.factory"]),
-        ("--shutdown-timeout bounds a clean stop", &["debezium.termination.wait"]),
+        ("--shutdown-timeout bounds a graceful shutdown", &["debezium.termination.wait"]),
         ("honoured: keys of other profiles are left out", &["quarkus.profile", "smallrye.config.profile"]),
         ("Quarkus' own affair: --log-level, --log-format and --http do the like", &["quarkus."]),
         ("Quarkus' own affair", &["mp."]),

@@ -25,7 +25,7 @@ const BULK_BATCH: i64 = 1000;
 pub(super) struct Struck {
     /// Whether there was something to strike at; what was down already cannot be killed.
     pub(super) hit: bool,
-    /// The exit code of a clean stop.
+    /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
     /// What of the promises a scenario found broken.
     pub(super) broken: Vec<String>,

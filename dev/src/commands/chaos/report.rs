@@ -29,7 +29,7 @@ pub(super) struct Outcome {
     pub(super) killed: bool,
     /// The connection to the broker was lost with what was under way.
     pub(super) lost: bool,
-    /// The exit code of a clean stop.
+    /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
     pub(super) recovery: Duration,
@@ -78,7 +78,7 @@ impl Outcome {
             add("the slot's confirmed position moved back".to_owned());
         }
         if let Some(code) = self.code.filter(|code| *code != 0) {
-            add(format!("the clean stop ended with {code}"));
+            add(format!("the graceful shutdown ended with {code}"));
         }
         // A refused record ends the producer, and what was in flight comes again from the slot.
         let may_repeat = match settings.repeats() {
