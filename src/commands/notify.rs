@@ -56,7 +56,7 @@ impl Notifier {
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={}", within.as_micros()));
     }
 
-    /// Tells what the relay does, and feeds the watchdog, for ever.
+    /// Reports what the relay does, and feeds the watchdog, until the process ends.
     pub(super) async fn tend(&self, metrics: &Metrics) {
         if self.way.is_none() {
             return std::future::pending().await;

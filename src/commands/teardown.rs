@@ -228,7 +228,7 @@ fn gone(request: &Request) -> String {
     }
 }
 
-/// What is left, and the way back.
+/// What is left, and how to set it up again.
 fn ending(request: &Request, facts: &Facts) -> String {
     let source = request.typed_source.as_deref();
     let goes = request.publication_too || request.shards.is_some();

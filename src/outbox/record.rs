@@ -29,7 +29,7 @@ const POSITION_HEADER: &str = "walrelay-position";
 /// The header that says what the value is.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// Decoded bytes' room above this is given back after the row: one huge row must not cost its size for ever.
+/// Decoded bytes' room above this is given back after the row: one huge row must not cost its size forever.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Room that rows use one after the other.

@@ -38,7 +38,7 @@ impl PluginOptions<'_> {
     }
 }
 
-/// A stream of frames from a slot, and the way back. The relay's loop is written against this, so that a script can stand
+/// A stream of frames from a slot, and frames to the server. The relay's loop is written against this, so that a script can stand
 /// in for a server.
 pub trait Upstream {
     /// What has come, and was not dropped from it yet.

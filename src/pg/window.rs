@@ -8,7 +8,7 @@
 //!
 //! The price: in a buffer that is fixed, the window is what the kernel thinks fits, and that may fall below half of the widest it
 //! has ever offered. The sender then thinks no window worth a packet, and sends one each 200 ms, when its timer for closed windows
-//! is over (RFC 9293, 3.8.6.2.1), for ever. Seen after a reader had rested, at 115 kB/s. [`Trickle`] notices, and [`widen`] ends it.
+//! is over (RFC 9293, 3.8.6.2.1), indefinitely. Seen after a reader had rested, at 115 kB/s. [`Trickle`] notices, and [`widen`] ends it.
 
 use rustix::net::sockopt;
 use std::io;

@@ -1,4 +1,4 @@
-//! The way back: a message as pgoutput would write it.
+//! Encodes a message as pgoutput would write it.
 //!
 //! In: positions, a table's shape, values in text form. Out: bytes that [`Message::decode`](super::Message::decode) reads. Rows that come
 //! from a query instead of a slot go through the same loop that way. Only what such rows need is here. Pure.

@@ -497,7 +497,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if problem.is_some() && problem != self.problem {
             self.metrics.last_error(problem.clone());
         }
-        // What a destination with nothing to deliver went through stands in nobody's way, and only a delivery would end it.
+        // What a destination with nothing to deliver went through blocks nothing, and only a delivery would end it.
         let waiting = self.sink.in_flight().records > 0 || self.group.is_open();
         let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
         let reason = blocked.map(str::to_owned).or(lanes).or_else(|| problem.clone().filter(|_| waiting));

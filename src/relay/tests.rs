@@ -305,7 +305,7 @@ impl Stage {
     }
 }
 
-/// A server that sends by the clock.
+/// A server that sends at a fixed rate.
 struct Server {
     buffer: ReadBuffer,
     clock: Hands,

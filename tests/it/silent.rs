@@ -11,7 +11,7 @@ use crate::lane::{LONG, binary};
 fn a_server_that_answers_nothing_holds_up_no_stop() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    // Without a limit of its own the attempt to connect lasts for ever.
+    // Without a limit of its own the attempt to connect lasts indefinitely.
     let source = format!("--source=postgres://u@{address}/d?connect_timeout=0");
     let arguments = ["run", &source, "--brokers=127.0.0.1:1", "--shutdown-timeout=1s"];
     let mut relay = Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();

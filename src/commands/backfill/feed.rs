@@ -71,7 +71,7 @@ enum State {
     Ended,
 }
 
-/// The rows, and the way back.
+/// The rows that the reader fetches.
 pub(super) struct Feed {
     parts: Vec<Part>,
     asked: Asked,

@@ -1,7 +1,7 @@
 //! `bench`: how fast the user's own servers are with a relay between them.
 //!
 //! ```text
-//!  make schema, publication, slot, topic ─▶ write a backlog ─▶ drain it ─▶ write by the clock ─▶ remove everything
+//!  make schema, publication, slot, topic ─▶ write a backlog ─▶ drain it ─▶ write at a fixed rate ─▶ remove everything
 //! ```
 //!
 //! In: where, and how much. Out: rates, latencies, CPU, and which side set the pace. Everything is done in a schema, slot and
@@ -192,7 +192,7 @@ impl<'a> Bench<'a> {
         Ok((drain, steady))
     }
 
-    /// Single rows by the clock, from row `first` on.
+    /// Single rows at a fixed rate, from row `first` on.
     fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, BenchError> {
         let Request { rate, seconds, .. } = *self.request;
         let rows = u64::from(rate) * u64::from(seconds);

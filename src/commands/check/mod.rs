@@ -1,4 +1,4 @@
-//! `walrelay check`: looks at everything that `run` will need and at what bites later, and says what fixes it.
+//! `walrelay check`: looks at everything that `run` will need and at what fails later, and says what fixes it.
 //!
 //! ```text
 //!  Postgres ─► facts ─► postgres, tables (sample: the latest rows through run's own mapping) ─┐

@@ -56,7 +56,7 @@ pub struct Source {
     pub channel_binding: ChannelBinding,
     /// How long one host may take to answer; `None`: not given, zero: no limit.
     pub connect_timeout: Option<Duration>,
-    /// What a server must be like to be taken.
+    /// Which servers are accepted.
     pub target_session_attrs: TargetSessionAttrs,
     /// Command-line options for the session (`-c name=value`).
     pub options: Option<String>,
@@ -188,10 +188,10 @@ pub enum ChannelBinding {
     Require,
 }
 
-/// What a server must be like to be taken.
+/// Which servers are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetSessionAttrs {
-    /// As it comes.
+    /// Any server.
     Any,
     /// Sessions may write.
     ReadWrite,

@@ -22,7 +22,7 @@ const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// When a cluster's metadata name topics and no broker, as those of one whose last broker is shutting down do, librdkafka
 /// (2.12) drops every broker that it knows, the bootstrap servers included. Then it has nobody left to ask, and without a
-/// question its own timer for starting over never begins: it stays without a connection for ever. Where the servers' names do
+/// question its own timer for starting over never begins: it stays without a connection forever. Where the servers' names do
 /// not help either, the client is given up for a new one: see [`KafkaSink::is_passed_over`].
 const FORGOTTEN: Duration = Duration::from_secs(10);
 

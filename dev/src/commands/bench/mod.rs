@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
-//!  for each rate:   write by the clock beside each subject in turn ─▶ from the statement to the append and to a consumer
+//!  for each rate:   write at a fixed rate beside each subject in turn ─▶ from the statement to the append and to a consumer
 //!  for each rate:   eight writers beside nobody and beside each relay in turn ─▶ what it costs them
 //! ```
 //!

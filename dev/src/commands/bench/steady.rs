@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  for each rate, each reading, for each run, each subject:
-//!      a fresh database ─▶ the subject streams ─▶ writers by the clock ─▶ a consumer beside the brokers ─▶ compare
+//!      a fresh database ─▶ the subject streams ─▶ writers at a fixed rate ─▶ a consumer beside the brokers ─▶ compare
 //! ```
 //!
 //! One clock for all: the machine's. A row's time begins when its statement is sent, so that what COMMIT takes is in it, and the

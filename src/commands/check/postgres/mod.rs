@@ -1,4 +1,4 @@
-//! The server, the publication and the slot: what stands in the way, and what bites later.
+//! The server, the publication and the slot: what prevents a start, and what fails later.
 //!
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 

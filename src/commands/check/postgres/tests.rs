@@ -113,7 +113,7 @@ fn nothing_is_said_of_what_is_well() {
 }
 
 #[test]
-fn each_setting_that_bites_has_its_fix() {
+fn each_setting_that_fails_later_has_its_fix() {
     use Level::{Fail, Warn};
     check(set("wal_level", "replica"), "wal_level", Fail, "ALTER SYSTEM SET wal_level = logical");
     check(set("max_slot_wal_keep_size", "-1"), "slot_wal_limit", Warn, "SET max_slot_wal_keep_size = '50GB'");

@@ -55,7 +55,7 @@ fn topics(stage: &Stage) -> Result<[String; 2]> {
     stage.topics().try_into().map_err(|_| anyhow!("a stage has two topics"))
 }
 
-/// Writes to both topics by the clock until it is stopped; the last number of each.
+/// Writes to both topics at a fixed rate until it is stopped; the last number of each.
 fn write(stage: &Stage, stop: &AtomicBool) -> Result<i64> {
     let mut client = stage.connect()?;
     let (mut last, started, mut turn) = (0, Instant::now(), 0);
