@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A byte position in the write-ahead log, ordered as the log is.
+/// A byte position in the write-ahead log, in the order of the WAL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
@@ -15,12 +15,12 @@ impl Lsn {
     /// `0/0`: Postgres' "invalid" position, before every real one.
     pub const ZERO: Self = Self(0);
 
-    /// The position `bytes` bytes after the log's beginning.
+    /// The position `bytes` bytes after the beginning of the WAL.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Bytes since the log's beginning.
+    /// Bytes since the beginning of the WAL.
     pub const fn bytes(self) -> u64 {
         self.0
     }

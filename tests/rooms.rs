@@ -40,7 +40,7 @@ const NAME_KINDS: &str = "sink/kinds.rs";
 /// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
 const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs"];
 
-/// Where an answer is told apart by its words, because its sender has no code for it.
+/// Where an answer is distinguished by its words, because its sender has no code for it.
 const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs"];
 
 struct Source {

@@ -1,4 +1,4 @@
-//! How far a service is, as it is typed and told.
+//! How far a service is, as it is typed and shown.
 
 use std::fmt;
 use std::str::FromStr;

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_and_body_are_told_apart() {
+    fn status_and_body_are_distinguished() {
         let answer = parse("HTTP/1.0 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nwhy?").unwrap();
         assert_eq!(answer, Answer { status: 503, body: "why?".to_owned() });
         assert_eq!(parse("SSH-2.0-OpenSSH"), None);

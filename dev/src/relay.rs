@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_that_ends_at_once_is_told_with_its_words() {
+    fn a_relay_that_ends_at_once_is_reported_with_its_words() {
         let arguments = ["-c", "echo 'error: no such slot' >&2; exit 2"];
         let mut relay = Relay::start(Path::new("/bin/sh"), &arguments, &[] as &[(&str, &str)]).unwrap();
         let error = relay.wait_streaming(Duration::from_secs(10)).unwrap_err().to_string();

@@ -104,7 +104,7 @@ pub enum CommandError {
         /// How many.
         count: usize,
     },
-    /// That rows are delivered cannot be told.
+    /// That rows are delivered cannot be determined.
     #[error("rows of {table} are not deleted: {why}")]
     NotProven {
         /// `schema.table`.
@@ -224,7 +224,7 @@ pub enum CommandError {
     },
     /// Rows of before the slot may look like rows of after it.
     #[error(
-        "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be told from a new one, which the slot carries"
+        "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be distinguished from a new one, which the slot carries"
     )]
     Updated {
         /// `schema.table`.

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_nothing_is_told() {
+    fn without_a_manager_nothing_is_reported() {
         let notifier = Notifier::new(&|_| None, 7);
         assert!(notifier.way.is_none());
         notifier.ready();

@@ -70,7 +70,7 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
     text.join(" ")
 }
 
-/// A connection string without secrets as another role's; `None`: it cannot be told how.
+/// A connection string without secrets as another role's; `None`: it it is not known how.
 pub(super) fn as_role(source: &str, role: &str) -> Option<String> {
     let Some((scheme, rest)) = source.split_once("://") else {
         let others = source.split_whitespace().filter(|pair| !pair.starts_with("user="));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_told_by_what_may_be_seen_of_it() {
+    fn a_session_is_described_by_what_may_be_seen_of_it() {
         let mut seen = Session {
             pid: 7,
             user: Some("app".to_owned()),

@@ -23,7 +23,7 @@ pub enum ShardError {
     },
     /// The key's type.
     #[error(
-        "rows of {table} cannot be told apart by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
+        "rows of {table} cannot be distinguished by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
     )]
     KeyType {
         /// `schema.table`.
@@ -316,7 +316,7 @@ fn is_whole_name(connection: &mut Connection, publication: &str, slot: &str) -> 
     Err(ShardError::OnePart { publication: publication.to_owned(), shard, whole }.into())
 }
 
-/// Sees that existing rows can be told from those of the slot, which shards have no snapshot for.
+/// Sees that existing rows can be distinguished from those of the slot, which shards have no snapshot for.
 ///
 /// # Errors
 /// There are shards.

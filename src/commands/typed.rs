@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backfill_is_told_how_to_backfill() {
+    fn the_hint_of_a_backfill_says_how_to_backfill() {
         let flags = [("--rate", Some("5/s")), ("--again", None)];
         let said = |hint: &str| typed("backfill", &flags).complete(hint);
         assert_eq!(said("walrelay run --topic x"), "walrelay backfill --topic x --rate 5/s");

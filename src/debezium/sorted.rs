@@ -2,7 +2,7 @@
 //!
 //! In: `declared.txt`, which `walrelay-dev conformance-debezium --write` takes down from the jars; `sorted.tsv`: who declares a
 //! key, its name, a value that asks for something, and its sort. The sort is what the translation makes of the value:
-//! `mapped` a setting, `nothing` a word that nothing is lost, `told` a warning or a difference, `refused`.
+//! `mapped` a setting, `nothing` a confirmation that nothing is lost, `reported` a warning or a difference, `refused`.
 //! `WALRELAY_BLESS=1` rewrites the file, with the values that are there.
 
 use super::tests::{CONNECTOR, SERVER, server, translated};
@@ -78,7 +78,7 @@ fn sort(who: &str, key: &str, value: &str) -> &'static str {
     match worst {
         _ if unknown => "unknown",
         Some(Severity::Refused) => "refused",
-        Some(Severity::Differs | Severity::Warning) => "told",
+        Some(Severity::Differs | Severity::Warning) => "reported",
         _ if made(&with) != made(&without) => "mapped",
         Some(Severity::NotNeeded) => "nothing",
         None => "silent",

@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// One more than [`WINDOW`] has of [`POINT_EVERY`].
 const TOPIC_LOOKS: usize = 13;
 
-/// What is told of a blocked relay that has been given no reason.
+/// What the page says of a blocked relay that has been given no reason.
 const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
 
 /// How many different problems are remembered.
@@ -156,7 +156,7 @@ impl History {
         self.count_bad_rows(&metrics.bad_row_totals(), state, now.instant);
     }
 
-    /// Rows that are put aside or left out stop nothing: they are told by how many they are.
+    /// Rows that are put aside or left out stop nothing: the page shows how many.
     fn count_bad_rows(&mut self, totals: &BTreeMap<String, u64>, state: State, now: Instant) {
         let all = totals.values().sum();
         if std::mem::replace(&mut self.bad_rows, all) >= all {

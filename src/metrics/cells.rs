@@ -1,6 +1,6 @@
 //! What figures are kept in: moments, counters by label, latencies.
 //!
-//! Each is told through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
+//! Each is updated through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
 
 use super::native::{self, Native};
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ pub(super) const MAX_TOPICS: usize = 100;
 /// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
 pub(super) const OTHER: &str = "other";
 
-/// Values of a label such as `reason` that are told apart; they come from closed sets, so this is a safety net.
+/// Values of a label such as `reason` that are distinguished; they come from closed sets, so this is a safety net.
 pub(super) const MAX_LABELS: usize = 64;
 
 /// Upper bounds of the latency histogram, in milliseconds: the 1-2.5-5 row from what a broker on the same machine takes

@@ -1,8 +1,8 @@
 //! `Metrics`: what an operator sees of one relay.
 //!
-//! In: what the loop saw, told in one call per batch. Out: the figures, as metrics (`render`), as JSON (`status`), and as
+//! In: what the loop saw, in one call per batch. Out: the figures, as metrics (`render`), as JSON (`status`), and as
 //! the two questions that an orchestrator asks (`health`).
-//! Invariant: telling never waits for reading. Whatever is told per batch goes into an atomic; only texts and rare counts
+//! Invariant: telling never waits for reading. What comes per batch goes into an atomic; only texts and rare counts
 //! take a mutex, and nobody holds one for longer than a copy. Figures are read one by one: a scrape may see a record as
 //! acknowledged and still in flight.
 //! It decides nothing, and it reads no clock: times come as [`Instant`] and are kept as nanoseconds since the start.
@@ -437,12 +437,12 @@ impl Metrics {
         self.slot_figures(SlotFigures::default());
     }
 
-    /// The running server that the stream comes from, told apart from any other by this text; `None`: there is no stream.
+    /// The running server that the stream comes from, identified by this text; `None`: there is no stream.
     pub fn reads_from(&self, server: Option<String>) {
         *lock(&self.reads_from) = server;
     }
 
-    /// What was told last by [`Metrics::reads_from`].
+    /// What was set last by [`Metrics::reads_from`].
     pub fn server(&self) -> Option<String> {
         lock(&self.reads_from).clone()
     }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_told_as_runs_and_differences() {
+    fn buckets_are_reported_as_runs_and_differences() {
         let native = Native::default();
         assert_eq!(native.counts(), Counts::default());
         for (seconds, times) in [(0.0, 2), (0.99, 3), (1.05, 1), (1.1, 4), (4.0, 1)] {

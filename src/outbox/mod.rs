@@ -235,7 +235,7 @@ impl Outbox {
         }
     }
 
-    /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are told by their table.
+    /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are named by their table.
     pub fn readings(&self) -> &[Reading] {
         &self.readings
     }
@@ -258,7 +258,7 @@ impl Outbox {
 
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
     /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, and they have no outbox's shape, so their
-    /// rows are not published; each is told once. Rows of those that have one are bad rows.
+    /// rows are not published; each is reported once. Rows of those that have one are bad rows.
     pub fn take_gone(&mut self) -> Vec<String> {
         self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }

@@ -5,7 +5,7 @@
 //! table stands. Knows no row and no column.
 //!
 //! Invariant: of a table that may have been covered when a row of it was committed, it is never said that it is not. One case
-//! cannot be told, and is left out: a partition that was detached before this process looked for the first time, and that the
+//! cannot be determined, and is left out: a partition that was detached before this process looked for the first time, and that the
 //! publication holds as a table of its own.
 
 use crate::lsn::Lsn;

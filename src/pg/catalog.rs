@@ -127,7 +127,7 @@ pub(crate) fn older_than(xid: u64) -> String {
     format!("(age(xmin) > age('{}'::xid) OR age(xmin) < 0)", xid & 0xFFFF_FFFF)
 }
 
-/// Whether rows can be told from those before `xid`, so that the 32 bits in a row suffice; `next`: the next transaction.
+/// Whether rows can be distinguished from those before `xid`, so that the 32 bits in a row suffice; `next`: the next transaction.
 pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
     next.saturating_sub(xid) < 2_000_000_000
 }
@@ -305,7 +305,7 @@ pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Session>, E
     Ok(rows.iter().filter_map(parse_session).collect())
 }
 
-/// The sessions, oldest first, whose transaction has written and has been open for longer than `age`. What a slot gives back of the log
+/// The sessions, oldest first, whose transaction has written and has been open for longer than `age`. What a slot gives back of the WAL
 /// ends before them.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What stands between us and the server: poolers, told by their address or by what they answer.
+//! What stands between us and the server: poolers, detected from their address or from what they answer.
 //!
 //! In: an error of connecting, and the host's name. Out: which pooler it is, and the way past it. Pure.
 

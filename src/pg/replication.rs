@@ -1,7 +1,7 @@
 //! The messages inside CopyData while a slot is read: XLogData and PrimaryKeepalive come, StandbyStatusUpdate goes.
 //!
 //! In and out: bytes. No socket, no clock. An XLogData's own positions are the change's, and go back between
-//! transactions; only Commit's `end_lsn` says how far the log is done with.
+//! transactions; only Commit's `end_lsn` says how far the WAL is processed.
 //! Specification: PostgreSQL manual, section 54.4 "Streaming Replication Protocol".
 
 use crate::lsn::Lsn;
@@ -84,7 +84,7 @@ pub const STATUS_UPDATE_BYTES: usize = 39;
 /// StandbyStatusUpdate: written, flushed and applied are all `flush_lsn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyStatusUpdate {
-    /// Postgres may forget the log before this.
+    /// Postgres may remove WAL before this.
     pub flush_lsn: Lsn,
     /// When it was sent, by our clock.
     pub sent_at: PgTime,

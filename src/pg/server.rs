@@ -113,7 +113,7 @@ pub struct SlotRow {
     pub active: bool,
     /// That walsender.
     pub active_pid: Option<u32>,
-    /// Postgres keeps the log from here.
+    /// Postgres keeps WAL from here.
     restart_lsn: Option<String>,
     /// Everything that commits before is done.
     confirmed_flush_lsn: Option<String>,

@@ -12,7 +12,7 @@
 //! The snapshot that `CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT` gives is the one of the decoder itself: what it sees was committed before
 //! the slot's first position, and what it does not see is decoded from the slot. Other than the snapshot of an ordinary transaction it
 //! lists every transaction in its range that has not committed, subtransactions among them, so that the `xmin` of a row that a savepoint
-//! left is told as well.
+//! left is known as well.
 //!
 //! Its `xmax` may be below its `xmin`, other than in a snapshot that `pg_snapshot` takes as input: the decoder moves `xmin` at each record
 //! of what is running, and `xmax` only at commits, so that transactions which rolled back last stand between both. A row's transaction is
@@ -61,7 +61,7 @@ impl FromStr for Snapshot {
 }
 
 impl Snapshot {
-    /// Whether rows can be told; `next`: the next transaction.
+    /// Whether the age of rows can be determined; `next`: the next transaction.
     pub fn can_be_told(&self, next: u64) -> bool {
         catalog::can_be_told(self.xmin, next)
     }

@@ -153,7 +153,7 @@ pub struct RelationColumn {
 pub struct LogicalMessage<'a> {
     /// Part of a transaction (then it comes between Begin and Commit), or sent on its own.
     pub transactional: bool,
-    /// Where the message is in the log.
+    /// The LSN of the message.
     pub lsn: Lsn,
     /// The prefix that its writer gave.
     pub prefix: &'a str,
@@ -173,7 +173,7 @@ pub struct Tuple<'a> {
 pub enum Column<'a> {
     /// SQL null.
     Null,
-    /// A TOASTed value that the update did not change and that the log does not hold. Never in an insert.
+    /// A TOASTed value that the update did not change and that the WAL does not hold. Never in an insert.
     Unchanged,
     /// The type's text form.
     Text(&'a [u8]),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_position_is_told_after_a_tenth_of_a_second() {
+    fn a_moved_position_is_reported_after_a_tenth_of_a_second() {
         let start = Instant::now();
         let mut feedback = Feedback::new(start, TIMEOUT);
         feedback.sent(start, at(1), false);

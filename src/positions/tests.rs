@@ -301,7 +301,7 @@ impl Pair {
         Lsn::new(100 * (transaction as u64 + 1))
     }
 
-    /// The next message of the log: a Begin, a row or a Commit.
+    /// The next message of the WAL: a Begin, a row or a Commit.
     fn message(&mut self) {
         let (transaction, row, taken) = self.next;
         let Some(rows) = self.log.get(transaction).copied() else { return };

@@ -28,7 +28,7 @@ const STALE: Duration = Duration::from_millis(5);
 /// So many records are no backlog, however old they are.
 const FEW_RECORDS: u32 = 64;
 
-/// Records enqueued since the sink was told to let them go.
+/// Records enqueued since the sink was last asked to send them.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     records: u32,

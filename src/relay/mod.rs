@@ -87,16 +87,16 @@ pub struct Relay<S, C> {
     group: Group,
     topics: Topics,
     refusals: Refusals,
-    /// What lanes of the sink wait for, and since when; whether it was told.
+    /// What lanes of the sink wait for, and since when; whether it was logged.
     lanes_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
-    /// Told of each row that is skipped and whose payload is nowhere else, before it is.
+    /// Called with each row that is skipped and whose payload is nowhere else, before it is.
     on_lost: Option<OnLost>,
     /// Bad rows that did not stop it.
     passed_rows: u64,
     /// When a report came last.
     reported: Option<Instant>,
-    /// Nothing is acknowledged, which has been told.
+    /// Nothing is acknowledged, which has been logged.
     silent: bool,
     /// Records acknowledged, exactly once committed, since the process began.
     acknowledged: u64,
@@ -157,7 +157,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
-    /// With somebody who is told of each row that is skipped and whose payload is nowhere else, by its id.
+    /// With a callback for each row that is skipped and whose payload is nowhere else, by its id.
     #[must_use]
     pub fn telling(self, on_lost: OnLost) -> Self {
         Self { on_lost: Some(on_lost), ..self }
@@ -466,7 +466,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// What lanes of the sink wait for is told once it lasts: one that is created on demand takes a moment.
+    /// what lanes of the sink wait for is reported once it lasts: one that is created on demand takes a moment.
     fn look_at_lanes(&mut self, now: Instant) {
         let before = self.lanes_blocked.take();
         let Some(failure) = self.sink.blocked() else {

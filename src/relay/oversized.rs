@@ -1,7 +1,7 @@
 //! What a message is whose frame is above `--max-row`, by its first bytes.
 //!
 //! In: the front of a CopyData frame, as much of it as has come. Out: enough to decide what becomes of it: nothing of a row but
-//! its table can be told. Pure.
+//! its table is known. Pure.
 //! Specification: as for [`pgoutput`](crate::pgoutput).
 
 use crate::pgoutput::RelationId;

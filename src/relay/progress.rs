@@ -43,7 +43,7 @@ pub enum Misplaced {
         /// Its system identifier.
         before: String,
     },
-    /// The log ends before what has been published.
+    /// The WAL ends before what has been published.
     OlderCopy {
         /// Published up to here.
         seen: Lsn,

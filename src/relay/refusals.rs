@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// A dead-letter record that its topic does not take yet is offered again after this time.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 
-/// What could not be told of a row is tried again after this time.
+/// What could not be determined of a row is tried again after this time.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// Rows whose records are refused, as long as that is not over.
@@ -51,7 +51,7 @@ pub(super) struct Refusals {
 #[derive(Debug)]
 struct Case {
     row: BadRow,
-    /// It is a table's: what is lost of it is told.
+    /// It is a table's: what is lost of it is reported.
     is_row: bool,
     id: RefusalId,
     /// As it was enqueued.
@@ -220,7 +220,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// What the row holds is in no topic: whoever keeps account of that is told before. Whether that is done.
+    /// What the row holds is in no topic: whoever keeps account of that is informed before. Whether that is done.
     fn tell_refused(&mut self, position: Position) -> bool {
         let case = self.refusals.cases.get(&position).filter(|case| case.is_row);
         case.map(|case| case.row.clone()).is_none_or(|row| self.tell_lost(&row).is_ok())

@@ -31,7 +31,7 @@ pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
 /// And a dead-letter topic so long: one that is created on demand takes a moment.
 pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bad rows that are all told; of more, the second power of two.
+/// Bad rows that are all logged; of more, the second power of two.
 const TOLD_BAD_ROWS: u64 = 10;
 
 /// What makes a record.

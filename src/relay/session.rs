@@ -36,7 +36,7 @@ pub(super) struct Session {
     open: Option<Open>,
     /// What was confirmed when the connection began.
     began: Lsn,
-    /// The highest position that the server has told of.
+    /// The highest position that the server has sent.
     received: Lsn,
     /// The topic that the sink does not take, and since when.
     blocked: Option<Blocked>,
@@ -46,7 +46,7 @@ pub(super) struct Session {
     unmappable: Option<Box<PlanError>>,
     /// By the last read.
     brought: Brought,
-    /// Records enqueued since the sink was told to let them go.
+    /// Records enqueued since the sink was last asked to send them.
     pub(super) gathered: Gathered,
     /// The sink is being taken over.
     pub(super) taking_over: Option<TakingOver>,
@@ -64,7 +64,7 @@ pub(super) struct TakingOver {
 struct Blocked {
     failure: Failure,
     since: Instant,
-    /// For long enough to be told.
+    /// For long enough to be reported.
     told: bool,
 }
 
@@ -132,7 +132,7 @@ impl Session {
         self.feedback.confirmed()
     }
 
-    /// What stands in the way for long enough to be told.
+    /// What stands in the way for long enough to be reported.
     pub(super) fn obstacle(&self) -> Option<&str> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
         blocked.or_else(|| self.taking_over.as_ref()?.reason.as_deref())
@@ -508,7 +508,7 @@ fn take_notice(body: &[u8]) -> Turn<Step> {
     Ok(Step::Done)
 }
 
-/// What was told as blocked goes on.
+/// What was reported as blocked continues.
 fn unblocked(was: Option<&Blocked>) {
     if let Some(blocked) = was.filter(|blocked| blocked.told) {
         tracing::info!(was = %blocked.failure, "publishing resumed");

@@ -159,7 +159,7 @@ fn a_destinations_problem_is_no_obstacle_while_nothing_is_in_flight() {
 }
 
 #[test]
-fn what_came_before_a_row_above_the_limit_is_delivered_and_told_first() {
+fn what_came_before_a_row_above_the_limit_is_delivered_and_reported_first() {
     let mut relay =
         relay(Idle { in_flight: InFlight { records: 3, ..InFlight::default() }, draining: true, ..Idle::default() });
     let mut script = Script::of(&[keepalive(3000), vec![0; LIMIT]]);

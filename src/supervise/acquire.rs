@@ -42,7 +42,7 @@ pub(super) struct Known {
     slot_seen: bool,
     /// What was seen of it.
     lineage: Lineage,
-    /// How its tables are read, as it was told last.
+    /// How its tables are read, as last reported.
     readings: Vec<Reading>,
 }
 
@@ -185,7 +185,7 @@ fn identify(
     Ok(flushed)
 }
 
-/// A table that cannot be mapped ends the run, at once where no row from before can come: the log goes up to `flushed`, and all of
+/// A table that cannot be mapped ends the run, at once where no row from before can come: the WAL goes up to `flushed`, and all of
 /// it up to `from` is done with. Rows from before may have come in while it had another shape: these are let through first.
 fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Outbox) -> Result<(), RunError> {
     match unmappable {
@@ -221,7 +221,7 @@ fn tell_identity(target: &Target, known: &Known, relay: &mut Relay<impl Sink, im
     Ok(())
 }
 
-/// Sees that the log does not end before what it has sent already, as that of an older copy of the cluster does. Asked for a
+/// Checks that the WAL does not end before what it has sent already, as that of an older copy of the cluster does. Asked for a
 /// position that it has not reached, a server skips everything up to there without a word. A standby may have to catch up
 /// again after a restart.
 fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Result<(), RunError> {
@@ -460,7 +460,7 @@ fn confirmed_position(target: &Target, known: &mut Known, witness: (Witness, Opt
 }
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
-/// the log. `None`: neither, or nobody can be asked.
+/// the WAL. `None`: neither, or nobody can be asked.
 pub(super) fn publication_gone(target: &Target, known: &Known, error: &Error) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;

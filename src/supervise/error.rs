@@ -59,7 +59,7 @@ pub enum RunError {
         /// Its name.
         publication: String,
     },
-    /// The publication was made after the slot, or made again: at the slot's place in the log there is none.
+    /// The publication was made after the slot, or recreated: at the slot's LSN it did not exist.
     #[error("publication \"{publication}\" was created after the position of slot \"{slot}\"")]
     PublicationTooNew {
         /// Its name.
@@ -201,7 +201,7 @@ pub enum RunError {
     OlderCopy {
         /// Sent before.
         seen: Lsn,
-        /// Where the log ends.
+        /// Where the WAL ends.
         flushed: Lsn,
     },
     /// The server is on an earlier timeline than one that was read: the old primary is back in the promoted one's place.

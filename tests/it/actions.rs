@@ -93,7 +93,7 @@ fn rows_that_no_record_can_be_made_of_are_dead_letters_with_what_there_is_of_the
 
 #[test]
 #[ignore = "slow"]
-fn a_payload_that_the_dead_letter_topic_does_not_take_either_is_left_out_and_its_size_is_told() {
+fn a_payload_that_the_dead_letter_topic_does_not_take_either_is_left_out_and_its_size_is_reported() {
     let lane = Lane::with(TABLE, "outbox");
     small_topic(&lane);
     let settings = [("max.message.bytes", "30000")];

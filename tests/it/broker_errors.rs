@@ -293,7 +293,7 @@ fn partitions_that_are_added_under_a_running_relay_are_used_at_once_and_one_that
 
 #[test]
 #[ignore = "slow"]
-fn a_frozen_broker_is_told_of_after_seconds_and_readiness_ends_when_it_is_set_to() {
+fn a_frozen_broker_is_reported_after_seconds_and_readiness_ends_when_it_is_set_to() {
     let mut kafka = own::kafka();
     let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(OUTBOX, "outbox");
     let mut relay = lane.streaming(&["--unready-after=10min", "--disconnect-after=10min"]);

@@ -437,7 +437,7 @@ fn nobody_to_ask_is_no_yes() {
 
 /// The server compares 32 bits of each; here the numbers have passed that bound.
 #[test]
-fn rows_of_transactions_up_to_two_billion_back_are_told_apart() {
+fn rows_of_transactions_up_to_two_billion_back_are_distinguished() {
     let place = Place::new();
     let mut connection = place.connection();
     let next = catalog::next_transaction(&mut connection).unwrap().unwrap() + (1 << 33);

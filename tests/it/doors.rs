@@ -209,7 +209,7 @@ fn a_wrong_password_is_refused_by_each_way_and_never_shown() {
 }
 
 #[test]
-fn a_password_that_is_asked_for_and_not_set_is_told() {
+fn a_password_that_is_asked_for_and_not_set_is_reported() {
     let door = Door::open();
     for user in ["by_scram", "by_md5", "by_password"] {
         let log = door.stays_shut(&door.source(user, "127.0.0.1", "passfile=/nonexistent"), None);
@@ -218,7 +218,7 @@ fn a_password_that_is_asked_for_and_not_set_is_told() {
 }
 
 #[test]
-fn a_user_without_a_rule_and_one_without_a_role_are_told() {
+fn a_user_without_a_rule_and_one_without_a_role_are_reported() {
     let door = Door::open();
     let log = door.stays_shut(&door.source("nowhere", "127.0.0.1", ""), Some(PASSWORD));
     assert!(log.contains("pg_hba.conf") && log.contains("28000"), "{log}");

@@ -1,4 +1,4 @@
-//! Lanes whose records go to another destination than Kafka: the table, the relay, rows whose order can be told, the truth.
+//! Lanes whose records go to another destination than Kafka: the table, the relay, rows whose order can be determined, the truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 

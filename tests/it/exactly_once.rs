@@ -319,7 +319,7 @@ fn good_transactions_before_a_record_too_large_for_the_client_are_committed() {
 #[test]
 fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
     let lane = Lane::with(TABLE, "outbox");
-    // In the log the table lacks a column that it has again when the relay looks at it.
+    // In the WAL the table lacks a column that it has again when the relay looks at it.
     two_good_ones_and(
         &lane,
         "ALTER TABLE outbox RENAME payload TO note; INSERT INTO outbox VALUES (21, 'order', 'k', 't', 'p');",

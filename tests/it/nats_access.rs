@@ -265,7 +265,7 @@ fn a_subject_that_the_user_may_not_publish_to_waits_and_others_do_not() {
 }
 
 #[test]
-fn answers_that_the_user_may_not_hear_are_told() {
+fn answers_that_the_user_may_not_hear_are_reported() {
     let deaf = "authorization { users = [{ user: app, password: app, permissions: { publish: \">\", subscribe: \"inbox.>\" } }] }";
     let broker = Broker::start(Kind::Nats, &[deaf]).unwrap();
     let it = Guarded { broker, lane: lane(), folder: tempfile::tempdir().unwrap() };

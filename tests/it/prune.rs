@@ -1,4 +1,4 @@
-//! `prune` deletes what is delivered, and nothing else, whatever the relay, the writers and the log are doing.
+//! `prune` deletes what is delivered, and nothing else, whatever the relay, the writers and the WAL are doing.
 
 use std::process::{Child, Command, Stdio};
 
@@ -115,7 +115,7 @@ fn asynchronous_commits_that_are_visible_and_not_yet_in_the_log_stay() {
     let mut writer = lane.connect();
     writer.batch_execute("SET synchronous_commit = off").unwrap();
     writer.batch_execute(&old(&["1"])).unwrap();
-    // What a simpler prune would take for delivered: the slot has confirmed all that the log is said to hold.
+    // What a simpler prune would take for delivered: the slot has confirmed all that the WAL is said to hold.
     let trap = format!(
         "SELECT confirmed_flush_lsn >= pg_current_wal_lsn(), EXISTS (SELECT FROM outbox)
            FROM pg_replication_slots WHERE slot_name = '{}'",
@@ -189,7 +189,7 @@ fn a_locked_row_is_passed_over_and_goes_the_next_time() {
 }
 
 #[test]
-fn what_cannot_be_proven_or_told_is_refused() {
+fn what_cannot_be_proven_or_distinguished_is_refused() {
     let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1"]));
     for (more, code, words) in [
@@ -213,7 +213,7 @@ fn what_cannot_be_proven_or_told_is_refused() {
 }
 
 #[test]
-fn rows_from_before_the_slot_stay_and_are_told() {
+fn rows_from_before_the_slot_stay_and_are_reported() {
     let lane = Lane::empty();
     lane.sql(&format!("{AGED}; {}", old(&["before"])));
     set_up(&lane, &["--table", "outbox"]);
@@ -542,7 +542,7 @@ fn an_archive_that_would_be_published_is_refused() {
 }
 
 #[test]
-fn a_role_without_rights_on_the_table_is_told_which() {
+fn a_role_without_rights_on_the_table_learns_which() {
     let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql(&old(&["1"]));
     let role = format!("{}_pruner", lane.name);

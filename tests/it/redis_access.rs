@@ -257,7 +257,7 @@ fn a_server_that_has_clients_enough_is_waited_for() {
 }
 
 #[test]
-fn what_is_to_be_waited_for_and_may_not_be_asked_for_is_told_and_nothing_counts_until_then() {
+fn what_is_to_be_waited_for_and_may_not_be_asked_for_is_reported_and_nothing_counts_until_then() {
     let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
     let mut administrator = broker.resp().unwrap();

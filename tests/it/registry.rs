@@ -135,7 +135,7 @@ fn values_begin_with_the_id_of_their_subject_which_is_asked_for_once() {
     let relay = lane.streaming(&["--schema-registry", &url, "--schema-registry-user=app", &password]);
     lane.sql(&format!("{}; {}; {}", rows("order", 1, 200), rows("invoice", 201, 250), rows("order", 251, 300)));
     lane.sql("INSERT INTO outbox VALUES ('null', 'order', 'k', 'Deleted', NULL)");
-    wait_until(LONG, "the refused credentials to be told", || {
+    wait_until(LONG, "the refused credentials to be reported", || {
         Ok(relay.status()?["last_error"]
             .as_str()
             .is_some_and(|error| error.contains("refuses our credentials: Unauthorized (401)")))

@@ -33,7 +33,7 @@ fn checked_by(mut arguments: Vec<String>) -> Checked {
 /// As of one who may write other topics: the cluster gives that user's producers an identity.
 #[test]
 #[ignore = "slow"]
-fn a_topic_that_the_user_may_not_see_is_told_with_the_right_to_it_and_not_to_be_created() {
+fn a_topic_that_the_user_may_not_see_is_reported_with_the_right_to_it_and_not_to_be_created() {
     let (lane, kafka) = (lane(), kafka());
     kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");

@@ -105,7 +105,7 @@ fn records_pass_through_tls_with_a_client_certificate() {
     assert_eq!(lane.ids("order"), ["1"]);
 }
 
-/// Nothing gets out, and the reason is told.
+/// Nothing gets out, and the reason is reported.
 #[track_caller]
 fn check_shut(brokers: &str, properties: &[(&str, &str)], password: Option<&str>, words: &str) {
     let lane = lane();
@@ -245,7 +245,7 @@ fn no_secret_shows_in_the_log_the_process_list_or_a_page() {
 
 #[test]
 #[ignore = "slow"]
-fn a_protocol_that_the_listener_does_not_speak_is_told_by_check_with_flags_that_work() {
+fn a_protocol_that_the_listener_does_not_speak_is_reported_by_check_with_flags_that_work() {
     let (lane, kafka) = (lane(), kafka());
     let authority = kafka.file("right.pem");
     let by_password = by_scram("SCRAM-SHA-256", "scram", &authority);

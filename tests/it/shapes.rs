@@ -293,7 +293,7 @@ fn bytes_that_are_no_character_of_the_databases_encoding_stop_the_relay_with_wha
 
 #[test]
 #[ignore = "slow"]
-fn a_table_that_leaves_the_publication_under_a_relay_that_streams_is_told_at_once_and_over_when_it_is_back() {
+fn a_table_that_leaves_the_publication_under_a_relay_that_streams_is_reported_at_once_and_over_when_it_is_back() {
     let lane = Lane::with(OUTBOX, "outbox");
     let relay = lane.streaming(&[]);
     // As a migration does that replaces the table: the publication has the old one only.

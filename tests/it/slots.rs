@@ -19,7 +19,7 @@ fn a_slot_of_another_plugin_is_named_with_it() {
     lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
 }
 
-/// On a standby the log that a slot needs can go in other ways than by its size.
+/// On a standby the WAL that a slot needs can go in other ways than by its size.
 #[test]
 fn a_slot_that_conflicts_with_recovery_on_a_standby_is_a_loud_stop() {
     if default_major() < 16 {

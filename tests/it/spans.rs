@@ -228,7 +228,7 @@ fn each_transaction_of_a_sampled_trace_is_a_span_below_the_rows_and_records_stay
 
 #[test]
 #[ignore = "slow"]
-fn a_collector_that_is_unavailable_holds_no_record_up_is_told_once_and_gets_the_spans_later() {
+fn a_collector_that_is_unavailable_holds_no_record_up_is_reported_once_and_gets_the_spans_later() {
     let (collector, address) = Collector::start(AWAY);
     let lane = Lane::with(TABLE, "outbox");
     let mut relay =

@@ -18,7 +18,7 @@ use walrelay::lsn::Lsn;
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::replication::STATUS_UPDATE_BYTES;
 
-/// Where the log begins.
+/// Where the WAL begins.
 pub(crate) const BEGIN: Lsn = Lsn::new(0x100_0000);
 
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Postgres {
         self.down_until = until;
     }
 
-    /// A standby that has the log up to `at`, and the slot as it was copied last, takes over.
+    /// A standby that has the WAL up to `at`, and the slot as it was copied last, takes over.
     pub(crate) fn promote(&mut self, at: Lsn, dice: &mut Dice) {
         let began = self.left.last().copied().unwrap_or(BEGIN);
         assert!(at >= began, "a timeline is left after it began");
@@ -258,7 +258,7 @@ impl Walsender {
 
     fn begin(&mut self, wal: &Wal, transaction: &Transaction, manner: &Manner, dice: &mut Dice) {
         if dice.one_in(manner.loose_message) {
-            // Outside any transaction: sent when the log is read, whether or not anything commits.
+            // Outside any transaction: sent when the WAL is read, whether or not anything commits.
             let message = bytes::logical_message(false, self.sent, crate::wal::PREFIX, "{\"id\": 1}");
             self.pipe.extend(bytes::xlog_data(self.sent, self.sent, &message));
         }

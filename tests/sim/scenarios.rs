@@ -177,7 +177,7 @@ fn an_idle_hour_takes_one_connection() {
 }
 
 #[test]
-fn a_server_that_shuts_down_is_told_all_it_waits_for() {
+fn a_server_that_shuts_down_gets_all_it_waits_for() {
     let shared = world();
     shared.with(|world| {
         commit(world, &["a", "b"]);

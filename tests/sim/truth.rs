@@ -62,7 +62,7 @@ impl Taken {
     /// another relay.
     pub(crate) fn take(&mut self, number: usize, (wal, truth): (&Wal, &Truth), begin: Lsn, others: Lsn) {
         assert!(self.rows.insert(number), "row {number} was handed to the same producer twice");
-        // A row whose timeline was left while it was on its way may still come: the log that its stream began in is cut.
+        // A row whose timeline was left while it was on its way may still come: the WAL that its stream began in is cut.
         let first = || if wal.rows[number].lost { number } else { first_row(wal, begin) };
         let expected = self.next.unwrap_or_else(first);
         assert!(number >= expected, "row {number} came after row {expected} had its turn");
@@ -177,7 +177,7 @@ impl Truth {
     pub(crate) fn confirm(&mut self, lsn: Lsn, wal: &Wal) {
         self.confirmations += 1;
         assert!(lsn > Lsn::ZERO, "0/0 was confirmed");
-        assert!(lsn <= wal.end, "{lsn} was confirmed, and the log ends at {}", wal.end);
+        assert!(lsn <= wal.end, "{lsn} was confirmed, and the WAL ends at {}", wal.end);
         assert!(self.named.contains(&lsn), "{lsn} was confirmed, which no commit ends at and no keepalive names");
         if let Some(missing) = self.first_missing(wal) {
             let position = wal.rows[missing].position;

@@ -95,7 +95,7 @@ pub(crate) struct Transaction {
     pub(crate) rows: (usize, usize),
 }
 
-/// The log.
+/// The WAL.
 #[derive(Debug)]
 pub(crate) struct Wal {
     /// By number.
@@ -122,7 +122,7 @@ impl Wal {
         self.shape = (self.shape + 1) % SHAPES.len();
     }
 
-    /// A transaction commits: its commit record goes to the end of the log.
+    /// A transaction commits: its commit record goes to the end of the WAL.
     pub(crate) fn commit(&mut self, pieces: Vec<Piece>) -> &Transaction {
         let first = self.rows.len();
         let final_lsn = self.end;
@@ -165,7 +165,7 @@ impl Wal {
         }
     }
 
-    /// The log is cut here: a standby that had no more of it goes on.
+    /// The WAL is cut here: a standby that had no more of it continues.
     pub(crate) fn cut(&mut self, at: Lsn) {
         self.transactions.retain(|transaction| transaction.end_lsn <= at);
         for row in self.rows.iter_mut().filter(|row| row.position.final_lsn >= at) {

@@ -77,7 +77,7 @@ fn on_server(
     answers: &Mutex<Vec<Answer>>,
 ) -> Result<()> {
     let ground = Ground::start(major)?;
-    // The longest ones first, as far as that can be told.
+    // The longest ones first, as far as that can be determined.
     let mut left = groups.to_vec();
     left.sort_by_key(|group| group.topics().len());
     let left = Mutex::new(left);

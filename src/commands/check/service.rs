@@ -1,4 +1,4 @@
-//! Who runs the server: managed services, told by what they answer.
+//! Who runs the server: managed services, detected from what they answer.
 //!
 //! In: names of settings and roles that are there, errors, host names. Out: which one it is, and how a thing is fixed there. Pure.
 //! A role's attributes are never taken for proof: services grant replication in ways of their own.
@@ -117,7 +117,7 @@ impl Service {
         }
     }
 
-    /// Limits the log that slots keep.
+    /// Limits the WAL that slots keep.
     pub(super) fn wal_limit(self, limit: Quantity) -> String {
         let instead = "# max_slot_wal_keep_size cannot be set there: alert on walrelay_slot_retained_wal_bytes";
         match self {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn no_managed_service_is_told_to_change_files_or_system_settings() {
+    fn no_managed_service_is_asked_to_change_files_or_system_settings() {
         for (service, _) in PAGES.into_iter().filter(|(service, _)| *service != Service::Own) {
             let told = [
                 service.wal_level(),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_nobody_reads_and_one_that_is_gone_are_told() {
+    fn a_shard_that_nobody_reads_and_one_that_is_gone_are_reported() {
         let all = set([Some(false), Some(true)], None);
         assert_eq!(found(Some(&all)).0, Level::Ok, "its own relay need not run when it is checked");
         assert_eq!(found(Some(&set([Some(true), Some(false)], None))), (Level::Warn, "no relay reads 1/2".to_owned()));

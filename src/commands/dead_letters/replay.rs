@@ -35,7 +35,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(8);
 /// Pause while nothing can be done but wait.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How often it is told what is waited for.
+/// How often it reports what it waits for.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A record that was handed over, and not reported.

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  list the old rows: ctid, xmin, id, in one snapshot
-//!    ─► commit a logical message: it stands in the log behind every commit that the snapshot has seen
+//!    ─► commit a logical message: it is in the WAL behind every commit that the snapshot has seen
 //!    ─► wait until the slot has confirmed it, or those of all shards have: all of these are delivered
 //!    ─► delete in chunks what still stands there as it was listed, and what the relay has not skipped
 //! ```
 //!
 //! Why not otherwise: `pg_current_wal_lsn()` is behind asynchronous commits whose rows are visible already, and
 //! `pg_visible_in_snapshot(xmin)` does not know the savepoints of transactions that still run. The message needs neither: whatever a
-//! snapshot shows has put its commit into the log before, and the log has one order.
+//! snapshot shows has put its commit into the WAL before, and the WAL has one order.
 //!
 //! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows that may not have come through the slot
 //! at all stay (`proof`), unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one
@@ -84,7 +84,7 @@ pub struct Request {
 /// Deletes. `typed`: what the next command repeats. `notes`: what is waited for. `stop`: ends it between two chunks.
 ///
 /// # Errors
-/// The slot is missing or not one that can be read; a table is not in the publication; the age cannot be told; the server refuses.
+/// The slot is missing or not one that can be read; a table is not in the publication; the age cannot be determined; the server refuses.
 pub fn prune(
     request: &Request,
     typed: &TypedFlags,
@@ -326,7 +326,7 @@ impl Round<'_> {
 
     /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was skipped.
     fn confirmed(&mut self) -> Result<(), CommandError> {
-        // Visible means that the commit is in the log, if only in memory: this message comes behind it, and its own commit flushes both.
+        // Visible means that the commit is in the WAL, if only in memory: this message comes behind it, and its own commit flushes both.
         let rows = self.connection.query(
             "BEGIN; SET LOCAL synchronous_commit = on;
              SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay.prune', ''); COMMIT",

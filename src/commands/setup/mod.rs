@@ -36,7 +36,7 @@ const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
 /// How often the lock is asked for again.
 const LOCK_RETRY: Duration = Duration::from_millis(500);
 
-/// How often what is waited for is told again; first after [`slot::FIRST_WORD`].
+/// How often what is waited for is reported again; first after [`slot::FIRST_WORD`].
 const WORD_EVERY: Duration = Duration::from_secs(5);
 
 /// How far existing rows are counted.

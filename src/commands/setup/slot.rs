@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_told_also_when_nobody_is_seen_to_cause_it() {
+    fn a_wait_is_reported_also_when_nobody_is_seen_to_cause_it() {
         assert_eq!(words(Duration::from_secs(3), &[], &[]).len(), 1);
     }
 }

@@ -136,7 +136,7 @@ fn handling_modes_are_honoured() {
 }
 
 #[test]
-fn an_envelope_whose_schema_is_named_after_a_row_is_told() {
+fn an_envelope_whose_schema_is_named_after_a_row_is_reported() {
     let placement = r#""transforms.outbox.table.fields.additional.placement": "ver:envelope""#;
     let with = |converter: &str| connect(&format!(r#"{placement}, "value.converter": "{converter}""#));
     let key = "transforms.outbox.table.fields.additional.placement";

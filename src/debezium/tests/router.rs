@@ -29,7 +29,7 @@ fn kafka_connect_takes_the_routers_short_name() {
 }
 
 #[test]
-fn the_options_of_a_transform_without_a_type_are_told() {
+fn the_options_of_a_transform_without_a_type_are_reported() {
     let connector = CONNECTOR.replace("transforms.outbox.type", "transforms.outbox.typ");
     let translation = translated(&[&format!("{{{connector}, \"transforms.outbox.route.by.field\": \"kind\"}}")]);
     noted(&translation, "transforms", Severity::Refused, "has no transforms.outbox.type");

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_broker_is_told_by_what_waits_for_it() {
+    fn a_silent_broker_is_reported_by_what_waits_for_it() {
         let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.set_state(State::Blocked);
         metrics.in_flight(2_060, 1);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_is_silent_is_told_while_the_relay_is_still_ready() {
+    fn a_destination_that_is_silent_is_reported_while_the_relay_is_still_ready() {
         let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.status_sent(Instant::now());
         metrics.set_silent();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_above_what_is_told_apart_says_so() {
+    fn a_latency_above_the_last_bucket_says_so() {
         let metrics = Metrics::new("orders", "p", Instant::now());
         let mut history = History::default();
         let first = Moment::now();

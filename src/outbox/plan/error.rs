@@ -130,7 +130,7 @@ impl fmt::Display for Lack {
 }
 
 impl Lack {
-    /// Which column is meant cannot be told.
+    /// Which column is meant cannot be determined.
     fn is_open(&self) -> bool {
         match self {
             Self::Role { likely, topic, .. } => likely.is_none() && topic.is_none(),

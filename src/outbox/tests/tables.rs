@@ -58,7 +58,7 @@ fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
 }
 
 #[test]
-fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_told_once_and_not_listed() {
+fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_reported_once_and_not_listed() {
     let (mut outbox, passing) = (of_events(), given(&[("nothing", INT4, Some("1"))]));
     outbox.relation(&passing.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &passing.insert()), Err(RowError::NewTable("shop.outbox".into())));

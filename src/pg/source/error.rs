@@ -1,6 +1,6 @@
 //! What can be wrong with a source's settings, and what to do about it.
 //!
-//! Invariant: no text here holds a password, or a piece of a connection string that might be one. What cannot be told
+//! Invariant: no text here holds a password, or a piece of a connection string that might be one. What cannot be determined
 //! from a password is described by its place, never quoted. What is quoted is one line, and cut.
 
 use std::fmt;

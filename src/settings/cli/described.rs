@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_told_from_its_default() {
+    fn a_text_is_distinguished_from_its_default() {
         assert_eq!(text_and_default("The slot [default: walrelay]"), ("The slot", Some("walrelay")));
         assert_eq!(text_and_default("One more header; repeatable"), ("One more header; repeatable", None));
     }

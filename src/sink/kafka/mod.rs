@@ -102,7 +102,7 @@ pub struct KafkaSink {
     forbidden: Option<Failure>,
     /// Topics that had fewer partitions than a record asked for: how many, and since when.
     short: HashMap<String, (i32, Instant)>,
-    /// Where the search for a refused record was told of.
+    /// Where the search for a refused record was reported.
     told: HashSet<Place>,
     /// For exactly once.
     transactions: Option<Transactions>,

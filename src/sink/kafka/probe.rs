@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_an_advertised_address_is_told_from_one_about_a_bootstrap_address() {
+    fn an_error_about_an_advertised_address_is_distinguished_from_one_about_a_bootstrap_address() {
         let refused = "b.internal:9092/17: Connect to ipv4#10.0.0.1:9092 failed: Connection refused";
         assert_eq!(
             advertised(refused),

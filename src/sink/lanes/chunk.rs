@@ -39,7 +39,7 @@ pub struct Stored<'a> {
     entry: &'a Entry,
 }
 
-/// What of a record's headers is told apart: those that every record begins with.
+/// What of a record's headers is distinguished: those that every record begins with.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
     /// Of the row.
@@ -114,7 +114,7 @@ impl Chunk {
 }
 
 impl<'a> Stored<'a> {
-    /// Its headers, told apart.
+    /// Its headers, one by one.
     pub fn parts(self) -> Parts<'a> {
         let mut headers = self.headers().peekable();
         let id = headers.next_if(|header| header.name == "id");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart_by_their_codes() {
+    fn errors_are_distinguished_by_their_codes() {
         let nobody = Message { subject: b"", headers: b"NATS/1.0 503\r\n\r\n", data: b"" };
         assert!(is_from_nobody(nobody) && !is_from_nobody(Message { headers: b"", ..nobody }));
         assert_eq!(judged(nobody.headers, ""), "none");

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_lose_or_refuse_messages_is_told_apart() {
+    fn what_may_lose_or_refuse_messages_is_distinguished() {
         let told = |from: &str, to: &str, largest| judged(None, &facts(&CONFIG.replace(from, to)), largest);
         assert_found(&told("\"file\"", "\"memory\"", 1), Level::Warn, "in memory");
         assert_found(&told("\"limits\"", "\"interest\"", 1), Level::Warn, "interest");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_atomic_batches_is_told_where_they_are_asked_for() {
+    fn a_stream_without_atomic_batches_is_reported_where_they_are_asked_for() {
         let found = |config: &str| findings(&Settings { atomic: true, ..settings(Some("S")) }, &facts(config), 1);
         let told = |config: &str| found(config).iter().any(|found| found.finding.contains("no atomic batches"));
         assert!(told(CONFIG));

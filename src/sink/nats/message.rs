@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_headers_cannot_hold_is_told_and_only_dead_letters_lose_their_line_breaks() {
+    fn what_headers_cannot_hold_is_reported_and_only_dead_letters_lose_their_line_breaks() {
         let fault_of = |key: Option<&[u8]>, name, value: &[u8]| {
             let headers = [Header { name, value: Some(value) }];
             fault(&record(key, None, &headers))

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_are_told_from_what_is_none() {
+    fn subjects_are_distinguished_from_what_is_none() {
         for subject in ["a", "outbox.order", "outbox.Ärger-1_2", "a:b/c", "a$b"] {
             assert_eq!(SUBJECTS.check(subject), Ok(()), "{subject}");
         }

@@ -44,7 +44,7 @@ impl Key {
         sound.then(|| Ed25519KeyPair::from_seed_unchecked(key).ok().map(Self)).flatten()
     }
 
-    /// As servers are told it: `U…`.
+    /// As servers see it: `U…`.
     pub(super) fn public(&self) -> String {
         let mut bytes = vec![USER];
         bytes.extend_from_slice(self.0.public_key().as_ref());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_users_seed_is_told() {
+    fn what_is_no_users_seed_is_reported() {
         assert!(Key::of_seed(&format!("{}\n", PAIR.0)).is_some());
         let other = PAIR.0.replace('3', "4");
         for seed in ["", "SU", &other, &PAIR.0.to_lowercase(), PAIR.1] {

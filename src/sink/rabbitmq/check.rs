@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_large_is_told_apart() {
+    fn what_is_missing_or_too_large_is_distinguished() {
         let declare = [("declare", "true"), ("queue", "q")];
         let missing = Facts { exchange: Some(Err(refusal(404))), queue: Some(Err(refusal(404))), ..facts() };
         assert_eq!(level(&[("queue", "q")], &missing, 0, "exchange"), Level::Fail);

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_differ_by_their_key_alone_are_told_apart_when_they_come_back() {
+    fn messages_that_differ_by_their_key_alone_are_distinguished_when_they_come_back() {
         let print = |key: Option<&[u8]>| {
             let (print, frames) = frames(&Record { key, headers: &[], ..RECORD }, ROOM);
             assert_eq!(returned(b"orders", &frames[1].1), Ok((print, 2)));

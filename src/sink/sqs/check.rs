@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loses_order_or_messages_is_told_with_what_fixes_it() {
+    fn what_loses_order_or_messages_is_reported_with_what_fixes_it() {
         let short = [("MessageRetentionPeriod", "60"), ("MaximumMessageSize", "1024")];
         let found = judged("orders", there(&short), 5000);
         let levels: Vec<Level> = found.iter().map(|(level, ..)| *level).collect();

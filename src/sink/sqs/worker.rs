@@ -64,7 +64,7 @@ struct Worker {
     links: Vec<Link>,
     /// URLs of queues, by their names.
     queues: BTreeMap<Box<str>, Arc<str>>,
-    /// Standard queues that were told about.
+    /// Standard queues that were reported.
     told: BTreeSet<Box<str>>,
     /// Counts restarts: what was sent before the last one is of no interest.
     generation: u64,

@@ -142,7 +142,7 @@ fn no_publication_and_no_slot_are_made_by_the_setup_that_it_names() {
 }
 
 #[test]
-fn a_missing_slot_and_a_lost_one_are_told_apart_by_the_mark() {
+fn a_missing_slot_and_a_lost_one_are_distinguished_by_the_mark() {
     let lane = Lane::empty();
     lane.sql(GOOD);
     lane.publish("outbox");
@@ -184,7 +184,7 @@ fn a_row_filter_is_taken_off_and_a_column_list_that_hides_the_payload_is_widened
 }
 
 #[test]
-fn a_table_without_replica_identity_that_publishes_updates_is_told() {
+fn a_table_without_replica_identity_that_publishes_updates_is_reported() {
     let lane = Lane::empty();
     lane.sql("CREATE TABLE outbox (id text NOT NULL, aggregatetype text NOT NULL, aggregateid text, payload json)");
     lane.sql(&format!("CREATE PUBLICATION {} FOR TABLE outbox", lane.name));
@@ -206,7 +206,7 @@ fn a_column_list_that_hides_the_key_is_widened() {
 
 #[test]
 #[ignore = "slow"]
-fn rows_from_before_any_slot_are_told_with_what_creates_it_and_then_with_what_shows_them() {
+fn rows_from_before_any_slot_are_reported_with_what_creates_it_and_then_with_what_shows_them() {
     let lane = good();
     lane.sql(ROW);
     lane.drop_slot(&lane.name);

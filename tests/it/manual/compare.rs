@@ -61,7 +61,7 @@ pub(crate) fn is_among(expected: &[String], lines: &[&str]) -> bool {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_told_from_what_must_not() {
+fn what_differs_from_run_to_run_is_distinguished_from_what_must_not() {
     let all = |expected: &[&str], lines: &[&str]| {
         is_all(&expected.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(), lines)
     };

@@ -251,7 +251,7 @@ fn a_role_that_may_not_replicate_may_by_the_hint() {
 }
 
 #[test]
-fn a_server_without_free_slots_is_told_and_an_occupied_walsender_is_waited_for() {
+fn a_server_without_free_slots_is_reported_and_an_occupied_walsender_is_waited_for() {
     let options = postgres::Options {
         settings: [("max_wal_senders", "1"), ("max_replication_slots", "2")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -287,7 +287,7 @@ fn rows_of_a_publication_that_is_gone_are_not_passed_over() {
 }
 
 #[test]
-fn a_publication_made_after_the_slot_is_told_with_what_fixes_it() {
+fn a_publication_made_after_the_slot_is_reported_with_what_fixes_it() {
     let lane = Lane::empty();
     lane.sql(OUTBOX);
     lane.make_slot();
@@ -301,7 +301,7 @@ fn a_publication_made_after_the_slot_is_told_with_what_fixes_it() {
 }
 
 #[test]
-fn a_pooler_that_passes_no_replication_is_told_with_the_way_past_it() {
+fn a_pooler_that_passes_no_replication_is_reported_with_the_way_past_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

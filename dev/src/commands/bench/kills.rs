@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_repeated_or_swapped_is_told_and_who_failed_says_why() {
+    fn what_was_lost_repeated_or_swapped_is_reported_and_who_failed_says_why() {
         let verdict = Verdict { missing: 1, repeated: 2345, out_of_order: 6, ..Verdict::default() };
         let outcome = Outcome { kills: 3, ends: 1, seconds: 7.25, verdict };
         let kills = Kills {

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_and_the_range_of_runs_that_lost_nothing_are_told() {
+    fn the_median_and_the_range_of_runs_that_lost_nothing_are_reported() {
         let figure = row(vec![run(3.0, 0), run(1.0, 0), run(2.0, 0)]).figure(|run| run.rows_per_second);
         assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
     }

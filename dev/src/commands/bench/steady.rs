@@ -38,7 +38,7 @@ const KEYS: u64 = 997;
 /// How long no row may come while some are due.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Which percentiles are told.
+/// Which percentiles are shown.
 const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 100.0];
 
 const INSERT: &str = "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)

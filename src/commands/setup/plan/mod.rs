@@ -374,7 +374,7 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&Taken>) -> O
     })
 }
 
-/// Whether the slot that is there is the one that is marked, as far as can be told.
+/// Whether the slot that is there is the one that is marked, as far as can be determined.
 fn is_marked(request: &Request, facts: &Facts) -> bool {
     let anchor =
         marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));

@@ -260,7 +260,7 @@ fn a_mark_without_its_slot_is_a_loss_that_is_said() {
 }
 
 #[test]
-fn another_roles_publication_is_not_marked_and_its_owner_is_told_how() {
+fn another_roles_publication_is_not_marked_and_the_hint_is_for_its_owner() {
     let request = request(&["outbox"]);
     let mut facts = complete(&request);
     facts.publication = Some(publication(Some("ours"), false));

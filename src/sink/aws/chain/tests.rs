@@ -135,7 +135,7 @@ fn a_web_identity_is_read_from_its_file_each_time_and_goes_to_the_token_service(
 }
 
 #[test]
-fn a_refusal_of_the_token_service_is_told_in_its_words() {
+fn a_refusal_of_the_token_service_is_reported_in_its_words() {
     // Of a request whose signature is wrong, the lines that follow repeat all.
     let refusal = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>Not authorized\n\n'X-Amz-Security-Token=t'</Message></Error></ErrorResponse>";
     let service = Service::new(Box::leak(Box::new([("/", 403, refusal)])));

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_that_is_missing_is_told_from_a_coordinator_that_is() {
+    fn a_right_that_is_missing_is_distinguished_from_a_coordinator_that_is() {
         let kafka = kafka(&[("sasl.username", "relay")]);
         let right =
             "--allow-principal User:relay --operation Write --operation Describe --transactional-id walrelay-7-shop";

@@ -141,7 +141,7 @@ fn certificates_that_are_not_verified_are_warned_of() {
 }
 
 #[test]
-fn a_refused_log_in_is_told_from_silence() {
+fn a_refused_log_in_is_distinguished_from_silence() {
     let failure = |class| Failure { class, reason: "other", text: "x".to_owned() };
     let fix = |class| unreachable(&kafka(&[]), &failure(class), &Speaks::Nothing).fix.unwrap();
     assert!(fix(FailureClass::LogIn).contains("sasl.username"));
@@ -150,7 +150,7 @@ fn a_refused_log_in_is_told_from_silence() {
 }
 
 #[test]
-fn a_listener_that_speaks_another_protocol_is_told_with_the_flags_in_the_right_direction() {
+fn a_listener_that_speaks_another_protocol_is_reported_with_the_flags_in_the_right_direction() {
     let failure = Failure { class: FailureClass::Environment, reason: "other", text: "x".to_owned() };
     let scram = || Speaks::Sasl(vec!["SCRAM-SHA-256".to_owned(), "PLAIN".to_owned()]);
     for (given, speaks, flags) in [

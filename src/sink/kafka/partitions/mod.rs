@@ -434,7 +434,7 @@ impl Partitions {
         self.events.clear();
     }
 
-    /// What is to be told of what happened since the last call.
+    /// What has to be reported of what happened since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

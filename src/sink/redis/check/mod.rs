@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_lose_what_it_acknowledged_is_told_apart() {
+    fn a_server_that_may_lose_what_it_acknowledged_is_distinguished() {
         let level = |properties: &[(&str, &str)], info: &str, sync: &str, text: &str| {
             let found = judged(properties, info, sync, Vec::new());
             found.iter().find(|(_, found)| found.contains(text)).unwrap_or_else(|| panic!("{text}: {found:?}")).0

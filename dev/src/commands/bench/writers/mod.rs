@@ -31,7 +31,7 @@ use polling::Polling;
 /// The writers go on for so long before anything counts.
 const WARM_UP_SECONDS: u32 = 3;
 
-/// What is not there so long after the last write is told as missing then.
+/// What is not there so long after the last write is reported as missing then.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Until then everything must be.
