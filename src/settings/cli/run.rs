@@ -249,7 +249,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "USER")]
     schema_registry_user: Option<String>,
 
-    /// With --schema-registry-user: the password; @FILE reads it from a file, again at each request [default: empty]
+    /// With --schema-registry-user: the password; @FILE reads it from a file, again at each request [default: none]
     #[arg(long, value_name = "PASSWORD")]
     schema_registry_password: Option<String>,
 
