@@ -37,13 +37,15 @@ demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads
 		&& exec $(target)/debug/walrelay-dev demo $(to) --built-in $$(($$(date +%s) - started)) $(ARGS)
 
 # Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
-# core, since they wait for servers half of their time.
+# core, since they wait for servers half of their time. The programs are built along with the tests, so that nothing is compiled for
+# two sets of features; `cargo check` shows that the programs alone need none of the tests'.
 test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not a tenth of them)
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
-	$(CARGO) build --locked --workspace --bins
+	$(CARGO) check --locked --workspace --bins
+	$(CARGO) test --locked --workspace --no-run
 	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq,sqs --sdk
 	dev/lint-deploy schemas
 	CARGO="$(CARGO)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} dev/test-all
