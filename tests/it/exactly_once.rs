@@ -317,6 +317,7 @@ fn good_transactions_before_a_record_too_large_for_the_client_are_committed() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn good_transactions_before_a_table_that_cannot_be_mapped_are_committed() {
     let lane = Lane::with(TABLE, "outbox");
     // In the WAL the table lacks a column that it has again when the relay looks at it.

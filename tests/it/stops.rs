@@ -50,6 +50,7 @@ fn a_relay_that_waits_for_postgres_stops_on_request() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn clean_stops_under_load_lose_nothing_and_repeat_nothing() {
     let load = Load::shared();
     let mut relay = load.lane.relay(&[]);
