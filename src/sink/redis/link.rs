@@ -115,6 +115,23 @@ impl Link {
         }
     }
 
+    /// Whether the user may send batches. Where MULTI is refused, the server does at once what was to be a part of a transaction.
+    ///
+    /// # Errors
+    /// The user may not, or the connection is lost.
+    pub(super) async fn may_batch(&mut self, settings: &Settings) -> Result<(), Failure> {
+        if settings.adding.dedupe.is_some() {
+            return Ok(());
+        }
+        for command in [b"MULTI".as_slice(), b"EXEC"] {
+            let reply = self.ask(&[command]).await?;
+            if let Some(Token::Error(error)) = Tokens::of(&reply).next() {
+                return Err(environment(&self.address, error));
+            }
+        }
+        Ok(())
+    }
+
     async fn expect_ok(&mut self, command: &[&[u8]]) -> Result<(), Failure> {
         let reply = self.call(command).await?;
         match Tokens::of(&reply).next() {

@@ -315,3 +315,53 @@ fn a_cluster_that_is_far_away_is_found() {
     driven.push(&["foo"]);
     driven.until_delivered(1);
 }
+
+#[test]
+fn a_user_without_the_right_to_transactions_adds_nothing() {
+    // Without MULTI, servers add at once what follows it.
+    for cluster in ["0", "1"] {
+        let server = Fake::new();
+        let at = server.address();
+        let mut driven = Driven::on(&at, &[]);
+        let (info, view) = (format!("cluster_enabled:{cluster}\r\n"), all_at(&[&at]));
+        let added = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&added);
+        server.serve(move |words| match words {
+            ["INFO"] => Some(format!("${}\r\n{info}\r\n", info.len())),
+            ["CLUSTER", "SLOTS"] => Some(view.clone()),
+            ["MULTI"] => Some("-NOPERM no multi\r\n".to_owned()),
+            ["EXEC"] => Some("-ERR EXEC without MULTI\r\n".to_owned()),
+            ["XADD", ..] => {
+                seen.fetch_add(1, Ordering::SeqCst);
+                None
+            }
+            _ => None,
+        });
+        driven.push(&["foo", "foo"]);
+        driven.until("the right is waited for", |driven| {
+            driven.sink.blocked().is_some_and(|failure| failure.text.contains("NOPERM no multi"))
+        });
+        assert_eq!((added.load(Ordering::SeqCst), driven.delivered), (0, 0));
+    }
+}
+
+#[test]
+fn check_adds_nothing_where_it_may_not_begin_a_transaction() {
+    let server = Fake::new();
+    let settings = read_in_test("redis", &server.address(), &[], |asked| Settings::read(asked)).unwrap();
+    let added = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&added);
+    server.serve(move |words| match words {
+        ["INFO"] => Some("$0\r\n\r\n".to_owned()),
+        ["MULTI"] => Some("-NOPERM no multi\r\n".to_owned()),
+        ["XADD", ..] => {
+            seen.store(true, Ordering::SeqCst);
+            None
+        }
+        _ => None,
+    });
+    let topics = std::collections::BTreeSet::from(["foo".to_owned()]);
+    let found = format!("{:?}", settings.check(&Wanted { topics: &topics, ..Wanted::nothing() }));
+    assert!(found.contains("NOPERM no multi"), "{found}");
+    assert!(!added.load(Ordering::SeqCst), "check changes nothing");
+}

@@ -20,8 +20,8 @@ const IDLE: Duration = Duration::from_mins(1);
 pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
     let mut server = Server::default();
     loop {
-        let finding = find(&settings, server.is_node);
-        let Some(found) = receiver.while_listening(finding).await else { return };
+        let reaching = reach(&settings, server.is_node);
+        let Some(found) = receiver.while_listening(reaching).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
             Ok(Found::Cluster(view)) => return cluster::serve(&settings, view, &mut receiver).await,
@@ -38,6 +38,15 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             return;
         }
     }
+}
+
+/// Where streams are, and there, where it is one server, whether batches may be sent.
+async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
+    let mut found = find(settings, is_node).await?;
+    if let Found::Server(link, _) = &mut found {
+        link.may_batch(settings).await?;
+    }
+    Ok(found)
 }
 
 /// What is known of the one server from one connection to the next.

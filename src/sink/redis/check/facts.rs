@@ -131,11 +131,15 @@ async fn stream(link: &mut Link, name: &str) -> Result<Stream, Failure> {
     Ok(Stream { name: name.to_owned(), kind: Ok(kind), refused })
 }
 
-/// Rights are looked at when a command is queued; a transaction that is discarded changes nothing.
+/// Rights are looked at when a command is queued; a transaction that is discarded changes nothing. Where it is not begun, nothing follows: the
+/// server would do that at once.
 async fn may_not_add(link: &mut Link, stream: &str) -> Result<Option<String>, Failure> {
-    words(link.output(), &[b"MULTI"]);
+    let begun = link.ask(&[b"MULTI"]).await?;
+    if let Some(Token::Error(error)) = Tokens::of(&begun).next() {
+        return Ok(Some(String::from_utf8_lossy(error).into_owned()));
+    }
     words(link.output(), &[b"XADD", stream.as_bytes(), b"*", b"payload", b""]);
-    let replies = link.call_for(&[b"DISCARD"], 3).await?;
+    let replies = link.call_for(&[b"DISCARD"], 2).await?;
     Ok(Tokens::of(&replies).find_map(|token| {
         let Token::Error(error) = token else { return None };
         (code(error) == b"NOPERM").then(|| String::from_utf8_lossy(error).into_owned())

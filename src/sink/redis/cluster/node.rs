@@ -219,6 +219,7 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
 
 async fn open(settings: &Settings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
     let mut link = Link::open_at(settings, &server).await?;
+    link.may_batch(settings).await?;
     let waiting = match settings.wait {
         Some(_) => {
             let info = link.ask(&[b"INFO"]).await?;
