@@ -5,10 +5,8 @@
 
 use super::judge::{CONNECTION, environment, of_login};
 use super::resp::{Token, Tokens, code, length, words};
-use super::sentinel;
-use super::settings::{Place, Settings};
+use super::settings::Settings;
 use crate::secret::Secret;
-use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::socket::{Peer, Socket};
@@ -31,24 +29,6 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Reaches the server, wherever it is now, and logs in. Of several nodes: the first.
-    ///
-    /// # Errors
-    /// It cannot be reached, or refuses the user.
-    pub(super) async fn open(settings: &Settings) -> Result<Self, Failure> {
-        match &settings.place {
-            Place::Server(server) => Self::open_at(settings, server).await,
-            Place::Nodes(nodes) => match nodes.first() {
-                Some(server) => Self::open_at(settings, server).await,
-                None => Err(broken(&settings.address(), "no node is named")),
-            },
-            Place::Sentinels(sentinels) => {
-                let server = sentinel::primary(settings, sentinels).await?;
-                Self::open_at(settings, &server).await
-            }
-        }
-    }
-
     /// Reaches this server, and logs in.
     ///
     /// # Errors
@@ -63,6 +43,16 @@ impl Link {
             Ok(opened) => opened,
             Err(_late) => Err(unanswered(&server.address())),
         }
+    }
+
+    /// The same, and its reply to INFO.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses the user.
+    pub(super) async fn open_and_ask(settings: &Settings, server: &Server) -> Result<(Self, Vec<u8>), Failure> {
+        let mut link = Self::open_at(settings, server).await?;
+        let info = link.ask(&[b"INFO"]).await?;
+        Ok((link, info))
     }
 
     /// Reaches this server.

@@ -9,6 +9,7 @@ use super::judge::environment;
 use super::link::{Link, broken};
 use super::redirect::Redirect;
 use super::resp::{Token, Tokens};
+use super::sentinel;
 use super::settings::{Place, Settings};
 use super::slot;
 use crate::sink::Failure;
@@ -31,17 +32,16 @@ pub(super) enum Found {
 pub(super) async fn find(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
     let server = match &settings.place {
         Place::Nodes(nodes) => return View::read(settings, nodes).await.map(Found::Cluster),
-        Place::Server(server) => Some(server),
-        Place::Sentinels(_) => None,
-    };
-    let mut link = Link::open(settings).await?;
-    let info = link.ask(&[b"INFO"]).await?;
-    match server {
-        Some(_) if is_node || info::field(&info, "cluster_enabled") == Some("1") => {
-            View::of(&mut link).await.map(Found::Cluster)
+        Place::Sentinels(sentinels) => {
+            return sentinel::primary(settings, sentinels).await.map(|(link, info)| Found::Server(link, info));
         }
-        Some(_) | None => Ok(Found::Server(link, info)),
+        Place::Server(server) => server,
+    };
+    let (mut link, info) = Link::open_and_ask(settings, server).await?;
+    if is_node || info::field(&info, "cluster_enabled") == Some("1") {
+        return View::of(&mut link).await.map(Found::Cluster);
     }
+    Ok(Found::Server(link, info))
 }
 
 /// The reply to a command about one key, by the server that holds it, and that server's address. An error may be the reply.

@@ -1,10 +1,12 @@
 //! Where the primary is, as Sentinels say.
 //!
-//! In: their addresses, the primary's name. Out: its address now, by the first of them that knows it. Asked before each connection, on
-//! one of its own; nothing is remembered, so that a failover needs no more than another connection.
+//! In: their addresses, the primary's name. Out: a connection to it, by the first of them that knows it. They are asked before each connection,
+//! on one of their own; nothing is remembered, so that a failover needs no more than another connection. One that is cut off from the
+//! others may go on naming a server that is gone or has become a replica: then the next one is asked.
 //!
 //! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
+use super::info;
 use super::judge::environment;
 use super::link::{Link, broken};
 use super::resp::{Token, Tokens};
@@ -17,16 +19,26 @@ use std::time::Duration;
 /// How long one of them may take: another may know as well.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Where the primary is.
+/// A connection to the primary, and its reply to INFO. Where no server that they name is one: to the first replica.
 ///
 /// # Errors
-/// None of them says it.
-pub(super) async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<Server, Failure> {
-    let mut reasons = Vec::new();
+/// None of them says where it is, or no server that they name is reached: why the first is not.
+pub(super) async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Link, Vec<u8>), Failure> {
+    let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
     for server in &sentinels.servers {
         let address = server.address();
         match tokio::time::timeout(ASKED_WITHIN, ask(settings, sentinels, server)).await {
-            Ok(Ok(Some(primary))) => return Ok(primary),
+            Ok(Ok(Some(primary))) if tried.contains(&primary) => {}
+            Ok(Ok(Some(primary))) => {
+                match Link::open_and_ask(settings, &primary).await {
+                    Ok((link, info)) if info::field(&info, "role") == Some("slave") => {
+                        replica = replica.or(Some((link, info)));
+                    }
+                    Ok(found) => return Ok(found),
+                    Err(failure) => unreached = unreached.or(Some(failure)),
+                }
+                tried.push(primary);
+            }
             Ok(Ok(None)) => reasons.push(format!("Sentinel at {address} knows no primary of that name")),
             // Nobody else's login differs.
             Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
@@ -36,7 +48,7 @@ pub(super) async fn primary(settings: &Settings, sentinels: &Sentinels) -> Resul
             }
         }
     }
-    Err(broken(&settings.address(), &reasons.join("; ")))
+    replica.ok_or_else(|| unreached.unwrap_or_else(|| broken(&settings.address(), &reasons.join("; "))))
 }
 
 /// `None`: it does not know the name.

@@ -346,6 +346,30 @@ fn a_user_without_the_right_to_transactions_adds_nothing() {
 }
 
 #[test]
+fn a_sentinel_that_is_cut_off_from_the_others_is_not_the_only_one_asked() {
+    let [gone, replica, primary] = [Fake::new(), Fake::new(), Fake::new()];
+    let sentinels = [&gone, &replica, &primary].map(|named| {
+        let (port, sentinel) = (named.0.local_addr().unwrap().port().to_string(), Fake::new());
+        let at = sentinel.address();
+        let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
+        sentinel.serve(move |words| (words[0] == "SENTINEL").then(|| answer.clone()));
+        at
+    });
+    drop(gone);
+    let info = |role: &str| Some(format!("${}\r\nrole:{role}\r\n", "role:".len() + role.len()));
+    replica.serve(move |words| match words {
+        ["INFO"] => info("slave"),
+        ["XADD", ..] => Some("-READONLY no\r\n".to_owned()),
+        _ => None,
+    });
+    primary.serve(move |words| if words == ["INFO"] { info("master") } else { None });
+    let mut driven = Driven::on(&sentinels.join(","), &[("sentinel", "main")]);
+    driven.push(&["foo"]);
+    driven.until_delivered(1);
+    driven.until_free();
+}
+
+#[test]
 fn check_adds_nothing_where_it_may_not_begin_a_transaction() {
     let server = Fake::new();
     let settings = read_in_test("redis", &server.address(), &[], |asked| Settings::read(asked)).unwrap();
