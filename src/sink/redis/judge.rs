@@ -57,6 +57,9 @@ pub(super) const REASONS: [&str; 7] =
 /// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
 const FULL: &[u8] = b"ERR max number of clients";
 
+/// A missing right within a script, in servers before Redis 7.0: they write no code.
+const MAY_NOT: &[u8] = b"The user executing the script can't ";
+
 /// Behind it, an error repeats what was sent.
 const REPEATS: &[u8] = b", with args";
 
@@ -73,7 +76,10 @@ fn fault(error: &[u8]) -> (Fault, &'static str) {
         b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
         b"WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
         _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
-        _ => (Fault::Row, REFUSED),
+        _ if error.starts_with(MAY_NOT) => (Fault::Topic, NOT_PERMITTED),
+        b"ERR" | b"EXECABORT" | b"DENIED" => (Fault::Row, REFUSED),
+        // A server, or a proxy before it, is in a state that it has a word for. Of a record it says ERR.
+        _ => (Fault::Later, NOT_WRITABLE),
     }
 }
 
@@ -309,8 +315,8 @@ mod tests {
         assert_eq!(each, ["+", "?"]);
         let read_only = "*1 -@user_script:_15:_-READONLY_You_can't_write_against_a_read_only_replica.";
         assert!(matches!(judged(Form::Script, 1, read_only).0, Judged::Elsewhere(_)));
-        let other = "*1 -@user_script:_15:_The_user_executing_the_script_can't_run_this_command_or_subcommand";
-        assert!(judged(Form::Script, 1, other).1[0].starts_with("Row"));
+        let may_not = "*1 -@user_script:_15:_The_user_executing_the_script_can't_run_this_command_or_subcommand";
+        assert!(judged(Form::Script, 1, may_not).1[0].starts_with("Topic"));
     }
 
     #[test]
@@ -319,6 +325,9 @@ mod tests {
         assert_eq!(judged(Form::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
         let wrong = "Topic Redis refuses a record for stream a: WRONGTYPE x".to_owned();
         assert_eq!(judged(Form::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
+        for error in ["upstream_failure", "IOERR_x", ""] {
+            assert!(matches!(judged(Form::Single, 1, &format!("-{error}")).0, Judged::Later(_)), "{error}");
+        }
         let row = "Row Redis refuses a record for stream a: ERR x".to_owned();
         assert_eq!(judged(Form::Single, 1, "-ERR_x"), (Judged::Each, vec![row]));
         assert!(matches!(judged(Form::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
