@@ -321,9 +321,28 @@ pub(super) fn forbidden_subject(text: &str) -> Option<String> {
     if !is_forbidden(text) || !said.to_ascii_lowercase().contains("publish") {
         return None;
     }
-    // As Go quotes texts.
-    let quoted = rest.rsplit_once('"')?.0;
-    Some(quoted.replace("\\\"", "\"").replace("\\\\", "\\"))
+    unquoted(rest.rsplit_once('"')?.0)
+}
+
+/// A text as it was before Go quoted it: it writes `\"`, `\\`, and `\u200d` or `\U000e0001` for characters that do not show. A subject has no
+/// control characters, which have escapes of their own.
+fn unquoted(text: &str) -> Option<String> {
+    let (mut unquoted, mut rest) = (String::new(), text.chars());
+    while let Some(character) = rest.next() {
+        let escaped = if character == '\\' { Some(rest.next()?) } else { None };
+        let digits = match escaped {
+            Some('u') => 4,
+            Some('U') => 8,
+            itself => {
+                unquoted.push(itself.unwrap_or(character));
+                continue;
+            }
+        };
+        let number = rest.as_str().get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok())?;
+        unquoted.push(char::from_u32(number)?);
+        rest = rest.as_str().get(digits..)?.chars();
+    }
+    Some(unquoted)
 }
 
 #[cfg(test)]
@@ -341,6 +360,10 @@ mod tests {
         let publish = "Permissions Violation for Publish to \"a.\\\"b\"";
         assert_eq!(refusal("h:1", publish).reason, NOT_PERMITTED);
         assert_eq!(forbidden_subject(publish).as_deref(), Some("a.\"b"));
+        // As NATS 2.15 writes characters that do not show.
+        let unseen = r#"Permissions Violation for Publish to "a.\u200db\\\U000e0001\\u00ad""#;
+        assert_eq!(forbidden_subject(unseen).as_deref(), Some("a.\u{200d}b\\\u{e0001}\\u00ad"));
+        assert_eq!(forbidden_subject(r#"Permissions Violation for Publish to "a.\u20""#), None);
         assert_eq!(forbidden_subject("Permissions Violation for Subscription to \"a\""), None);
         assert_eq!(forbidden_subject("Stale Connection"), None);
     }
