@@ -77,6 +77,15 @@ fn a_message_holds_id_type_key_timestamp_headers_and_payload() {
 }
 
 #[test]
+fn a_row_without_a_filter_value_goes_into_a_stream() {
+    let lane = lane();
+    declare(broker(), &lane, &[("x-queue-type", "stream")], "#");
+    lane.sql("INSERT INTO outbox VALUES ('a', 'order', 'k', 'eu', '{}'), ('b', 'order', 'k', NULL, '{}')");
+    let _relay = start(&lane, broker(), &["--header", "x-stream-filter-value=type"]);
+    lane.wait_confirmed();
+}
+
+#[test]
 fn the_attributes_of_a_cloudevent_are_headers_as_the_amqp_binding_names_them() {
     let header = |message: &AmqpMessage, name: &str| message.headers.get(name).cloned().flatten().unwrap_or_default();
     let published = |mode: &str| {

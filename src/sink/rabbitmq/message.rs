@@ -4,7 +4,7 @@
 //!
 //! Properties: `content_type` by the header of that name or the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`,
 //! `type`, `app_id`. The key is the header `key`, other headers keep their names. A header with one of the names that mean something
-//! else here is written as `header:NAME`. What is longer than a property may be is a header instead.
+//! else here is written as `header:NAME`, and so is a filter value that no stream takes. What is longer than a property may be is a header instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
 
 use super::method;
@@ -38,6 +38,12 @@ const KEY: &str = "key";
 
 /// Names of headers that say something else here, or would be obeyed by the server.
 const RESERVED: [&str; 5] = [KEY, "id", "type", "CC", "BCC"];
+
+/// The header by which consumers of a stream choose messages. RabbitMQ 4.0 ends the connection over a value that its streams do not take.
+const STREAM_FILTER: &str = "x-stream-filter-value";
+
+/// The longest text that a broker takes for one, in bytes.
+const LONGEST_TEXT: usize = 4096;
 
 /// The header that carries a row's own exchange to where it is written. Messages do not have it; dead-letter records do.
 pub(super) const EXCHANGE: &str = "walrelay-exchange";
@@ -167,13 +173,19 @@ fn entries<'a>(mut table: Writing<'a>, record: Stored<'_>, parts: &Parts<'_>) ->
         if name == EXCHANGE && !record.headers().any(|header| header.name == DEAD_LETTER) {
             continue;
         }
-        table = if RESERVED.contains(&name) {
+        let is_no_filter = name == STREAM_FILTER && !value.is_some_and(is_filter);
+        table = if RESERVED.contains(&name) || is_no_filter {
             table.entry(&[b"header:", name.as_bytes()].concat(), value)
         } else {
             table.entry(name.as_bytes(), value)
         };
     }
     table
+}
+
+/// Whether a stream takes it as a message's filter value.
+fn is_filter(value: &[u8]) -> bool {
+    value.len() <= LONGEST_TEXT && !value.contains(&0) && std::str::from_utf8(value).is_ok()
 }
 
 /// A message that comes back: its routing key, then this header, then a body of so many bytes.
@@ -291,6 +303,24 @@ mod tests {
         let mut entries = Vec::new();
         header.table(&mut |name, value| entries.push((name.to_vec(), value.len()))).unwrap();
         assert_eq!(entries, [(b"id".to_vec(), 256), (b"type".to_vec(), 256)]);
+    }
+
+    #[test]
+    fn a_filter_value_that_no_stream_takes_is_a_header_like_others() {
+        let long = [b'x'; 4097];
+        for (value, written) in [
+            (Some(&b"eu"[..]), STREAM_FILTER.to_owned()),
+            (Some(&long[1..]), STREAM_FILTER.to_owned()),
+            (None, format!("header:{STREAM_FILTER}")),
+            (Some(b"\xff"), format!("header:{STREAM_FILTER}")),
+            (Some(b"a\0b"), format!("header:{STREAM_FILTER}")),
+            (Some(&long), format!("header:{STREAM_FILTER}")),
+        ] {
+            let headers = [Header { name: STREAM_FILTER, value }];
+            let (_, frames) = frames(&Record { headers: &headers, key: None, ..RECORD }, 2 * ROOM);
+            let name = [&[u8::try_from(written.len()).unwrap()], written.as_bytes()].concat();
+            assert!(frames[1].1.windows(name.len()).any(|part| part == name), "{value:?}");
+        }
     }
 
     #[test]
