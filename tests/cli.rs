@@ -65,6 +65,16 @@ fn help_and_version_go_to_stdout_with_exit_0() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_ends_no_run() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut command = walrelay(&["run", "--to", "sqs://", "--topic", "orders"], &[]);
+    let output = command.env("OTHER", std::ffi::OsStr::from_bytes(b"\xff")).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(stderr.contains("the region is missing"), "{stderr}");
+}
+
+#[test]
 fn the_help_of_run_names_every_flag_with_its_default() {
     let (_, help, _) = said(&["run", "--help"], &[]);
     // Wherever its lines are wrapped.

@@ -142,9 +142,10 @@ struct Written {
 type Settings = BTreeMap<String, String>;
 
 impl Surroundings {
-    /// The process's own.
+    /// The process's own. Bytes of variables that are not UTF-8 are replaced.
     pub(crate) fn of_process() -> Self {
-        Self { variables: env::vars().collect() }
+        let text = |bytes: std::ffi::OsString| bytes.to_string_lossy().into_owned();
+        Self { variables: env::vars_os().map(|(name, value)| (text(name), text(value))).collect() }
     }
 
     /// Others.
