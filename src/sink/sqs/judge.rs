@@ -60,6 +60,8 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
             (Fault::Topic, QUEUE)
         }
         "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
+        // What is asked of the service is the same for each message.
+        "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (Fault::Topic, REFUSED),
         "RequestThrottled"
         | "Throttling"
         | "ThrottledException"
@@ -203,6 +205,8 @@ mod tests {
             ("com.amazonaws.sqs#KmsThrottled", 400, true, (Fault::Later, THROTTLED)),
             ("KMS.ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
             ("KMSThrottling", 400, true, (Fault::Later, THROTTLED)),
+            ("AWS.SimpleQueueService.UnsupportedOperation", 400, true, (Fault::Topic, REFUSED)),
+            ("UnknownOperationException", 404, true, (Fault::Topic, REFUSED)),
             ("com.amazonaws.sqs#RequestThrottled", 403, true, (Fault::Later, THROTTLED)),
             ("ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
             ("UnrecognizedClientException", 400, true, (Fault::LogIn, LOG_IN_LABEL)),
