@@ -227,7 +227,7 @@ fn read_partitions(
     take: &mut impl FnMut(Record),
 ) -> Result<()> {
     let mut list = TopicPartitionList::new();
-    // an end carries the partition's number alone: so many topics have one that is not read.
+    // An end carries the partition's number alone: so many topics have one that is not read.
     let mut unread: BTreeMap<i32, usize> = BTreeMap::new();
     for (topic, partition) in partitions {
         list.add_partition_offset(topic, *partition, Offset::Beginning)?;

@@ -70,7 +70,7 @@ pub(super) fn command(words: &str, told: &Told<'_>) -> String {
     text.join(" ")
 }
 
-/// A connection string without secrets as another role's; `None`: it it is not known how.
+/// A connection string without secrets as another role's; `None`: it is not known how.
 pub(super) fn as_role(source: &str, role: &str) -> Option<String> {
     let Some((scheme, rest)) = source.split_once("://") else {
         let others = source.split_whitespace().filter(|pair| !pair.starts_with("user="));

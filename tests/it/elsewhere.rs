@@ -1,4 +1,4 @@
-//! Lanes whose records go to another destination than Kafka: the table, the relay, rows whose order can be determined, the truth.
+//! Lanes whose records go to another destination than Kafka: the table, the relay, rows whose order can be checked, the truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 

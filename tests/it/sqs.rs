@@ -219,7 +219,7 @@ fn each_message_of_a_batch_is_judged_by_its_own_result() {
         (1, "guilty", "50")
     );
     assert!(dead_letters[0].attribute("walrelay-error").contains("InvalidMessageContents"), "{dead_letters:?}");
-    // In its place, so that the others of its key can be determined to be in order.
+    // In its place, so that the order of the others of its key can be checked.
     let place = stored.iter().position(|id| *id == "57").unwrap();
     stored.insert(place, "50".to_owned());
     assert_eq!(assert_complete(&stored, 200), 0);

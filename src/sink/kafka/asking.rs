@@ -134,7 +134,7 @@ impl KafkaSink {
     }
 
     /// The partition for a record of the topic that was turned to. Partitions may have been added since the cluster was asked: it is
-    /// asked again. A broker may be determined of them a moment later than the one that made them, so its word counts when it has stood for
+    /// asked again. A broker may learn of them a moment later than the one that made them, so its word counts when it has stood for
     /// that long.
     #[inline]
     pub(super) fn choose(&mut self, record: &Record<'_>) -> Result<u32, Enqueue> {

@@ -26,7 +26,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the run's rate may be determined. Repeats may be: nothing is lost by them.
+    /// Whether the run's rate counts. It does with repeats: nothing is lost by them.
     pub(super) fn is_true(&self) -> bool {
         self.missing == 0 && self.out_of_order == 0 && self.wrong == 0 && !self.altered
     }
