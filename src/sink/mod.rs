@@ -373,7 +373,7 @@ pub trait Sink {
     }
 
     /// How long a transaction may stay open, where the destination takes records in transactions: then a record counts only once
-    /// [`Sink::commit`] has said so, and nothing is taken before [`Sink::own`] is done, also after each restart.
+    /// [`Sink::commit`] has said so, and nothing is taken before [`Sink::init_transactions`] is done, also after each restart.
     fn transaction_timeout(&self) -> Option<Duration> {
         None
     }
