@@ -43,7 +43,7 @@ pub const EXIT_CODES: [ExitCode; 5] = [
     ExitCode {
         codes: &[130, 143],
         short: "ended by a second signal",
-        meaning: "ended at once by a second SIGINT, or by a second SIGTERM or SIGHUP",
+        meaning: "ended at once by a second SIGINT, or by a second SIGTERM or SIGHUP, 0.2 s or more after the first",
         action: "nothing; [some rows repeat](../duplicates.md)",
     },
 ];

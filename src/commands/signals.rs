@@ -1,5 +1,5 @@
 //! The first signal ends work in an orderly way, so that what was made for it is removed, or a chunk is finished; the second ends
-//! the process.
+//! the process. A signal that comes right after the first is the first once more ([`REPEATED_WITHIN`]).
 //!
 //! A process that a container runs as its first one takes no notice of a signal that it does not listen for.
 
@@ -8,7 +8,12 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Programs such as `timeout` of coreutils signal the process and then its process group, and those that forward a terminal's Ctrl-C
+/// send a second one: one wish of whoever wants the process to stop. Nobody presses a key twice as fast as this on purpose.
+const REPEATED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Becomes true with the first SIGINT, SIGTERM or SIGHUP.
 ///
@@ -49,6 +54,7 @@ pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    first: Option<Instant>,
 }
 
 impl Signals {
@@ -57,15 +63,26 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            first: None,
         })
     }
 
-    /// The number of the next one.
+    /// The number of the next one, without repetitions of the first.
     pub(super) async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.terminate.recv() => 15,
-            _ = self.interrupt.recv() => 2,
-            _ = self.hangup.recv() => 15,
+        loop {
+            let number = tokio::select! {
+                _ = self.terminate.recv() => 15,
+                _ = self.interrupt.recv() => 2,
+                _ = self.hangup.recv() => 15,
+            };
+            match self.first {
+                Some(first) if first.elapsed() < REPEATED_WITHIN => {}
+                Some(_) => return number,
+                None => {
+                    self.first = Some(Instant::now());
+                    return number;
+                }
+            }
         }
     }
 }
