@@ -71,7 +71,7 @@ fn a_variable_that_is_no_text_ends_no_run() {
     let output = command.env("OTHER", std::ffi::OsStr::from_bytes(b"\xff")).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{stderr}");
-    assert!(stderr.contains("the region is missing"), "{stderr}");
+    assert!(stderr.contains("names no region"), "{stderr}");
 }
 
 #[test]
