@@ -111,6 +111,11 @@ impl Group {
         self.left = Some(now);
     }
 
+    /// Nothing could be enqueued since then: that is not what the transaction takes.
+    pub(super) fn blocked(&mut self, since: Instant, now: Instant) {
+        self.disturbed |= self.is_open() && self.is_outage(since, now);
+    }
+
     fn is_outage(&self, since: Instant, now: Instant) -> bool {
         let outage = self.timeout.map_or(OUTAGE, |timeout| OUTAGE.min(timeout / 2));
         now.saturating_duration_since(since) >= outage

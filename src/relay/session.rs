@@ -445,7 +445,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
             }
             Wait::Blocked(failure) => {
-                session.blocked = Some(self.blocked(failure, was_blocked));
+                let blocked = self.blocked(failure, was_blocked);
+                self.group.blocked(blocked.since, now);
+                session.blocked = Some(blocked);
                 self.clock.pause(WAIT_BLOCKED);
             }
         }

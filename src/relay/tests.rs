@@ -192,8 +192,8 @@ impl Clock for Hands {
 struct Ledger {
     /// It can be taken over.
     yields: bool,
-    /// Why it takes no records.
-    obstacle: Option<Failure>,
+    /// Why it takes no records of a topic.
+    obstacle: Option<(&'static str, Failure)>,
     /// It reports what it has taken.
     reports: bool,
     /// But not now.
@@ -208,9 +208,9 @@ struct Ledger {
 struct Transactional(Rc<RefCell<Ledger>>, Hands);
 
 impl Sink for Transactional {
-    fn try_enqueue(&mut self, _record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         let mut ledger = self.0.borrow_mut();
-        if let Some(failure) = &ledger.obstacle {
+        if let Some((_, failure)) = ledger.obstacle.as_ref().filter(|(topic, _)| *topic == record.topic) {
             return Enqueue::Blocked(failure.clone());
         }
         ledger.in_flight.push(token);
@@ -437,7 +437,7 @@ fn a_row_that_waits_for_its_topic_ends_readiness_after_the_time_that_is_set_and_
     stage.relay.limits.disconnect_after = Duration::from_millis(1500);
     let text = "the topic is unavailable".to_owned();
     let failure = Failure { class: FailureClass::Environment, reason: "connection", text };
-    stage.ledger.borrow_mut().obstacle = Some(failure);
+    stage.ledger.borrow_mut().obstacle = Some(("outbox.event.order", failure));
     stage.sends = rows_for(1);
     let (ended, _) = stage.stream(seconds(120));
     assert!(matches!(ended, Ended::Stalled), "{ended:?}");
@@ -507,6 +507,23 @@ fn a_transaction_whose_time_an_outage_took_is_not_too_long() {
     runs_out(&mut stage);
     let (ended, _) = stage.stream(seconds(120));
     assert!(matches!(ended, Ended::TransactionTooLong { .. }), "{ended:?}");
+}
+
+#[test]
+fn a_transaction_that_waits_for_a_topic_is_not_too_long() {
+    let mut stage = Stage::new();
+    stage.relay.limits.disconnect_after = seconds(200);
+    let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "it is missing".to_owned() };
+    stage.ledger.borrow_mut().obstacle = Some(("outbox.event.invoice", failure));
+    stage.sends = [begin(2000), row("\"order\""), row("\"invoice\""), commit(2000, 2040)]
+        .map(|message| (Duration::ZERO, message))
+        .into();
+    for _ in 0..3 {
+        runs_out(&mut stage);
+    }
+    stage.ledger.borrow_mut().obstacle = None;
+    stage.stream(seconds(20));
+    assert_eq!(stage.relay.flush_lsn(), Lsn::new(2040));
 }
 
 #[test]
