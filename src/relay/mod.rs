@@ -405,14 +405,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match failure.class {
             FailureClass::Row => self.isolation.reject(alone, failure.clone()),
             FailureClass::Topic if is_dead_letter => {
-                if self.topics.failed(&alone.topic, DEAD_LETTER_TOPIC_WITHIN, now) {
+                if self.topics.failed(&alone.topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now) {
                     self.isolation.dead_letter_refused(alone, failure.clone());
                 } else {
                     self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
             FailureClass::Topic if self.bad_rows.action(alone.position) != Action::Stop => {
-                if self.topics.failed(&alone.topic, TOPIC_WITHIN, now) {
+                if self.topics.failed(&alone.topic, TOPIC_WITHIN, &self.metrics, now) {
                     self.topics.give_up(&alone.topic, failure, now);
                     self.isolation.reject(alone, failure.clone());
                 } else {

@@ -172,7 +172,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             FailureClass::Topic if action == Action::Stop => false,
             FailureClass::Topic => {
                 let topic = refused.record.topic();
-                let given_up = self.topics.failed(topic, TOPIC_WITHIN, now);
+                let given_up = self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now);
                 if given_up {
                     self.topics.give_up(topic, &refused.failure, now);
                 }
@@ -266,7 +266,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Enqueue::Bad(_) if !bare => Stage::Offered { bare: true, at: now },
             Enqueue::Bad(failure) => Stage::Stop { dead_letter_refused: Some(failure) },
             Enqueue::Blocked(failure)
-                if failure.class == FailureClass::Topic && topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now) =>
+                if failure.class == FailureClass::Topic
+                    && topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, metrics, now) =>
             {
                 Stage::Stop { dead_letter_refused: Some(failure) }
             }
@@ -280,7 +281,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
         let waits = match failure.class {
             FailureClass::Row => false,
-            FailureClass::Topic => !self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now),
+            FailureClass::Topic => !self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now),
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => true,
         };
         if waits {

@@ -298,7 +298,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<Step> {
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
-        if failure.class == FailureClass::Topic && self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, now) {
+        if failure.class == FailureClass::Topic
+            && self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now)
+        {
             return Ok(self.stop_at(row, Some(failure), position, session));
         }
         self.wait_for(failure, session)
@@ -351,7 +353,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let topic = self.topics.last().to_owned();
             let now = self.clock.now();
             let given_up = self.topics.given_up(&topic, now).is_some();
-            if given_up || self.topics.failed(&topic, TOPIC_WITHIN, now) {
+            if given_up || self.topics.failed(&topic, TOPIC_WITHIN, &self.metrics, now) {
                 let row = change.bad(&mut self.outbox, context, refusal(failure));
                 return self.bad_row(row, change, context, session);
             }

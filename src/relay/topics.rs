@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// A topic that has not failed for so long is waited for again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
+/// Of one whose deliveries are not known, since it shares its number: it fails again sooner than this while it does. What took its
+/// records in between must not be taken for gone.
+const SHARED_FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+
 /// So long none of its rows is tried once a topic was given up whose refusals each end the producer.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
@@ -30,6 +34,7 @@ struct Failing {
     topic: String,
     since: Instant,
     last: Instant,
+    forgotten_after: Duration,
     given_up: Option<(Instant, Failure)>,
 }
 
@@ -72,10 +77,18 @@ impl Topics {
     }
 
     /// A record failed for its topic's sake: whether that has been so for `patience`.
-    pub(super) fn failed(&mut self, topic: &str, patience: Duration, now: Instant) -> bool {
-        self.failing.retain(|failing| now.saturating_duration_since(failing.last) < FORGOTTEN_AFTER);
+    pub(super) fn failed(&mut self, topic: &str, patience: Duration, metrics: &Metrics, now: Instant) -> bool {
+        self.failing.retain(|failing| now.saturating_duration_since(failing.last) < failing.forgotten_after);
         if !self.failing.iter().any(|failing| failing.topic == topic) {
-            self.failing.push(Failing { topic: topic.to_owned(), since: now, last: now, given_up: None });
+            let is_shared = metrics.topic(topic) == metrics.topic(OTHERS);
+            let forgotten_after = if is_shared { SHARED_FORGOTTEN_AFTER.min(patience) } else { FORGOTTEN_AFTER };
+            self.failing.push(Failing {
+                topic: topic.to_owned(),
+                since: now,
+                last: now,
+                forgotten_after,
+                given_up: None,
+            });
         }
         let Some(failing) = self.failing.iter_mut().find(|failing| failing.topic == topic) else { return false };
         failing.last = now;
@@ -99,13 +112,14 @@ mod tests {
     fn a_topic_is_waited_for_once_and_then_tried_now_and_then() {
         let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "gone".into() };
         let (mut topics, start) = (Topics::default(), Instant::now());
+        let metrics = Metrics::new("s", "p", start);
         let patience = Duration::from_secs(30);
-        let mut failed = |seconds| topics.failed("orders", patience, start + Duration::from_secs(seconds));
+        let mut failed = |seconds| topics.failed("orders", patience, &metrics, start + Duration::from_secs(seconds));
         assert!(!failed(0) && !failed(29) && failed(30));
         topics.give_up("orders", &failure, start + Duration::from_secs(30));
         let given_up = |seconds| topics.given_up("orders", start + Duration::from_secs(seconds)).is_some();
         assert!(given_up(34) && !given_up(35));
-        let mut failed = |seconds| topics.failed("orders", patience, start + Duration::from_secs(seconds));
+        let mut failed = |seconds| topics.failed("orders", patience, &metrics, start + Duration::from_secs(seconds));
         assert!(failed(36), "at the first try");
         assert!(!failed(200), "it was well meanwhile");
     }
@@ -117,13 +131,16 @@ mod tests {
         let (orders, invoices) = (metrics.topic("orders"), metrics.topic("invoices"));
         let after = |seconds| start + Duration::from_secs(seconds);
         let patience = Duration::from_secs(30);
-        assert!(!topics.failed("orders", patience, after(0)));
+        assert!(!topics.failed("orders", patience, &metrics, after(0)));
         topics.delivered(invoices, &metrics);
         assert!(topics.any_failing(), "another's record says nothing of it");
         topics.delivered(orders, &metrics);
         assert!(!topics.any_failing());
-        assert!(!topics.failed("orders", patience, after(40)) && !topics.failed("orders", patience, after(69)));
-        assert!(topics.failed("orders", patience, after(70)));
+        assert!(
+            !topics.failed("orders", patience, &metrics, after(40))
+                && !topics.failed("orders", patience, &metrics, after(69))
+        );
+        assert!(topics.failed("orders", patience, &metrics, after(70)));
     }
 
     #[test]
@@ -132,8 +149,12 @@ mod tests {
         let metrics = Metrics::new("s", "p", start);
         let numbers: Vec<u16> = (0..200).map(|n| metrics.topic(&format!("t{n}"))).collect();
         assert_eq!(numbers[150], numbers[151]);
-        assert!(!topics.failed("t150", Duration::from_secs(30), start));
+        let (patience, after) = (Duration::from_secs(30), |seconds| start + Duration::from_secs(seconds));
+        assert!(!topics.failed("t150", patience, &metrics, start));
         topics.delivered(numbers[151], &metrics);
         assert!(topics.any_failing());
+        assert!(!topics.failed("t150", patience, &metrics, after(35)), "it may have taken records in between");
+        let mut failed = (36..=65).map(|second| topics.failed("t150", patience, &metrics, after(second)));
+        assert!(failed.by_ref().take(29).all(|given_up| !given_up) && failed.next() == Some(true));
     }
 }
