@@ -7,6 +7,7 @@
 //! Whoever takes the transactions over looks there for what is left open ([`super::cover`]). No transaction is
 //! needed for that, and none would do: a topic has to be known although the transaction that wrote to it first was never committed.
 //! In: a topic. Out: whether it is kept. A step takes a tenth of a second.
+//! Invariant: what writes has the credentials of the last [`FRESH_FOR`]. Nobody renews those of a client that is seldom needed.
 
 use super::progress::{Kept, PARTITION, SLICE, TOPIC};
 use super::retire::retire_producer;
@@ -18,12 +19,18 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, NoCustomPartitioner, Producer, ProducerContext};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A client that was made, or was given its record, longer ago is replaced. What it has not written may be written twice: that says the
+/// same.
+const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// The topics that are kept.
 #[derive(Default)]
 pub(super) struct Listed {
     topics: BTreeSet<String>,
-    writer: Option<BaseProducer<Word>>,
+    /// And since when it is there, or has its record.
+    writer: Option<(BaseProducer<Word>, Instant)>,
     /// On its way.
     writing: Option<String>,
 }
@@ -59,17 +66,21 @@ impl Listed {
         if self.topics.contains(topic) {
             return Ok(true);
         }
-        let writer = if let Some(writer) = &self.writer {
+        if let Some((old, _)) = self.writer.take_if(|(_, since)| since.elapsed() >= FRESH_FOR) {
+            retire_producer(old);
+            self.writing = None;
+        }
+        let (writer, since) = if let Some(writer) = &mut self.writer {
             writer
         } else {
             let writer = settings.writer(Word::default()).map_err(|error| client(error.to_string()))?;
-            self.writer.insert(writer)
+            self.writer.insert((writer, Instant::now()))
         };
         if self.writing.is_none() {
             let key = key(name, topic);
             let record = BaseRecord::to(TOPIC).key(&key).payload("{}").partition(PARTITION);
             writer.send(record).map_err(|(error, _)| broken("write its progress", &error))?;
-            self.writing = Some(topic.to_owned());
+            (self.writing, *since) = (Some(topic.to_owned()), Instant::now());
         }
         if writer.flush(SLICE).is_err() {
             return Ok(false);
@@ -88,7 +99,7 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.writer.take().into_iter().for_each(retire_producer);
+        self.writer.take().into_iter().for_each(|(writer, _)| retire_producer(writer));
     }
 }
 
