@@ -30,9 +30,6 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// client connects at once, an old one when its pause is over (`reconnect.backoff.max.ms`, a second).
 const LOST: u32 = 2;
 
-/// Partitions that were added are known to every broker within this time.
-const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
-
 /// A topic is asked for again this often at most.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -151,11 +148,7 @@ impl KafkaSink {
             self.short.remove(record.topic);
             return Ok(at);
         }
-        let short = self.short.entry(record.topic.to_owned()).or_insert_with(|| (count, Instant::now()));
-        if short.0 != count {
-            *short = (count, Instant::now());
-        }
-        let for_now = short.1.elapsed() < PARTITIONS_KNOWN_WITHIN;
+        let for_now = self.short.entry(record.topic.to_owned()).or_default().may_grow(count, Instant::now());
         let failure = failure::of_partition(record.topic, partition, for_now);
         Err(if for_now { Enqueue::Blocked(failure) } else { Enqueue::Bad(failure) })
     }
@@ -166,7 +159,7 @@ impl KafkaSink {
             return;
         }
         self.asked = self.now;
-        if let Some(topic) = self.topics.oldest(self.now).map(str::to_owned)
+        if let Some(topic) = self.topics.turn_to_ask(self.now).map(str::to_owned)
             && let Err(failure) = self.count_partitions(&topic)
         {
             tracing::debug!(%failure, "a topic's partitions could not be asked for");
@@ -200,7 +193,7 @@ impl KafkaSink {
             let metadata = producer.client().fetch_metadata(None, MOST_METADATA_PATIENCE);
             metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
         };
-        if answers(&self.producer) {
+        if self.senders.producers().all(answers) {
             return false;
         }
         let Ok(fresh) = self.settings.producer() else { return false };

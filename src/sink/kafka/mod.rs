@@ -67,7 +67,7 @@ use senders::Senders;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use topics::Topics;
+use topics::{Short, Topics};
 use transactions::Transactions;
 
 const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
@@ -100,8 +100,8 @@ pub struct KafkaSink {
     shrunk: Option<Failure>,
     /// What waits for a producer that could not begin for want of a right, until something is delivered.
     forbidden: Option<Failure>,
-    /// Topics that had fewer partitions than a record asked for: how many, and since when.
-    short: HashMap<String, (i32, Instant)>,
+    /// Topics that had fewer partitions than a record asked for.
+    short: HashMap<String, Short>,
     /// Where the search for a refused record was reported.
     told: HashSet<Place>,
     /// For exactly once.

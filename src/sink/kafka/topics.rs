@@ -24,6 +24,12 @@ const ASK_AGAIN: Duration = Duration::from_mins(5);
 /// longer pause.
 const SHARED: Duration = Duration::from_millis(500);
 
+/// Partitions that were added are known to every broker within this time.
+const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Partitions that nobody has asked for since then may have been added meanwhile.
+const ASKED_SELDOM: Duration = Duration::from_mins(1);
+
 /// How keys are spread over partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Partitioner {
@@ -165,10 +171,12 @@ impl Topics {
         is_due
     }
 
-    /// A topic that the cluster should be asked for again.
-    pub(super) fn oldest(&self, now: Instant) -> Option<&str> {
-        let old = |topic: &&Topic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
-        self.list.iter().find(old).map(|topic| topic.name.as_str())
+    /// A topic that the cluster should be asked for again. Whatever it answers, the others come first then.
+    pub(super) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
+        let old = |topic: &&mut Topic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
+        let topic = self.list.iter_mut().find(old)?;
+        topic.asked = now;
+        Some(topic.name.as_str())
     }
 
     /// The partition for a record of the topic that was turned to.
@@ -179,6 +187,26 @@ impl Topics {
         let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
         let place = usize::try_from(partition).ok().filter(|_| partition < topic.count);
         place.and_then(|place| topic.places.get(place)).map_or(Chosen::Unknown(partition), |at| Chosen::At(*at))
+    }
+}
+
+/// A topic that has fewer partitions than a record asks for.
+#[derive(Debug, Default)]
+pub(super) struct Short {
+    count: i32,
+    /// When it was first, and last, seen with so many.
+    seen: Option<(Instant, Instant)>,
+}
+
+impl Short {
+    /// Whether the others may still come: some brokers learn of them later. One that has been wrong for so long that it was not asked for
+    /// in between begins again.
+    pub(super) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
+        let same =
+            self.seen.filter(|(_, last)| self.count == count && now.saturating_duration_since(*last) < ASKED_SELDOM);
+        let since = same.map_or(now, |(since, _)| since);
+        (self.count, self.seen) = (count, Some((since, now)));
+        now.saturating_duration_since(since) < PARTITIONS_KNOWN_WITHIN
     }
 }
 
@@ -258,6 +286,32 @@ mod tests {
         assert!(topics.asks_to_retry(1, now), "another topic's answer is another");
         assert_eq!((asked(&mut topics, now + SHARED / 2), asked(&mut topics, now + SHARED)), (0, 1));
         assert!(!topics.asks_to_retry(2, now));
+    }
+
+    #[test]
+    fn partitions_that_are_missing_are_waited_for_again_after_a_while() {
+        let (mut short, now) = (Short::default(), Instant::now());
+        let after = |millis| now + Duration::from_millis(millis);
+        assert!(short.may_grow(4, now) && short.may_grow(4, after(999)));
+        assert!(!short.may_grow(4, after(1000)) && !short.may_grow(4, after(2000)), "each row of them is a bad one");
+        assert!(short.may_grow(6, after(2001)), "it has grown meanwhile");
+        assert!(!short.may_grow(6, after(3001)));
+        assert!(short.may_grow(6, after(3001) + ASKED_SELDOM), "it may have grown meanwhile");
+    }
+
+    #[test]
+    fn a_topic_whose_question_fails_keeps_no_other_from_being_asked_for() {
+        let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 1), Partitions::default());
+        let now = Instant::now();
+        for name in ["deleted", "orders"] {
+            topics.confirm(name, 1, now, &mut partitions);
+        }
+        assert_eq!(topics.turn_to_ask(now), None);
+        let later = now + ASK_AGAIN;
+        assert_eq!(topics.turn_to_ask(later), Some("deleted"));
+        assert_eq!(topics.turn_to_ask(later), Some("orders"));
+        assert_eq!(topics.turn_to_ask(later), None);
+        assert_eq!(topics.turn_to_ask(later + ASK_AGAIN), Some("deleted"));
     }
 
     #[test]
