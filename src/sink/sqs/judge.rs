@@ -123,6 +123,10 @@ impl Refusal {
 
     /// What is done about it.
     pub(super) fn fault(&self) -> (Fault, &'static str) {
+        // SNS names the parameter: a topic of another region, or none at all, is the same for each message.
+        if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
+            return (Fault::Topic, QUEUE);
+        }
         fault(&self.code, self.status, true)
     }
 }
@@ -231,6 +235,10 @@ mod tests {
         let refusal = Refusal::of(400, said("com.amazonaws.sqs#QueueDoesNotExist", "no"));
         assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", Fault::Topic));
         assert_eq!(Refusal::of(400, said("X", "")).text, "X");
+        for (message, expected) in [("TopicArn", Fault::Topic), ("Message too long", Fault::Row)] {
+            let refusal = Refusal::of(400, said("InvalidParameter", &format!("Invalid parameter: {message}")));
+            assert_eq!(refusal.fault().0, expected, "{message}");
+        }
         assert_eq!(Refusal::of(502, None).text, "HTTP 502");
     }
 
