@@ -55,7 +55,8 @@ impl Unpublished {
         let since = match (oldest_commit, self.newest) {
             (Some(commit), _) => Some(commit),
             (None, Some(_)) if self.oldest.is_none() => Some(unix_micros),
-            (None, Some(_)) => self.published_until.max(stream_time),
+            // A clock may have been put back since a transaction was committed.
+            (None, Some(_)) => self.published_until.max(stream_time.filter(|time| *time <= unix_micros)),
             (None, None) => None,
         }?;
         Some(Duration::from_micros(u64::try_from(unix_micros.saturating_sub(since)).unwrap_or(0)))
@@ -145,6 +146,14 @@ mod tests {
         assert_eq!(age(&mut known, 100, Some(40), Some(40), 100), Some(60));
         assert_eq!(age(&mut known, 100, None, Some(70), 100), Some(30), "between two reads the stream's time says it");
         assert_eq!(age(&mut known, 100, None, None, 100), None, "a backlog of unknown age");
+    }
+
+    #[test]
+    fn a_clock_that_was_put_back_hides_no_backlog() {
+        let mut known = Unpublished::default();
+        known.wal_ends(end(100, 10), Lsn::new(100));
+        known.wal_ends(end(900, 90), Lsn::new(100));
+        assert_eq!(age(&mut known, 100, None, Some(3_700), 100), Some(90));
     }
 
     #[test]
