@@ -72,7 +72,7 @@ pub const LABELS: &[Label] = &[
     label(
         "log_in",
         "the destination does not accept the credentials",
-        "the credentials; walrelay tries again by itself, with SQS and SNS for 5 minutes",
+        "the credentials; walrelay tries again by itself",
     ),
     label("memory", "Redis has reached maxmemory", "maxmemory, or -X maxlen for the stream"),
     label("no_ack", "no acknowledgement came in time", "nothing: the record is sent again"),
