@@ -29,18 +29,23 @@ pub(super) fn open(
     condition: &str,
     order: &str,
 ) -> Result<u64, pg::Error> {
-    let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {order}") };
-    let declare = format!(
-        "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
-         SELECT tableoid, ctid, xmin, {}::text, count(*) OVER () FROM {table} WHERE {condition}{order}; COMMIT",
-        identifier(id)
-    );
-    if let Err(error) = connection.query_within(&declare, PATIENCE) {
+    if let Err(error) = connection.query_within(&declare(table, id, condition, order), PATIENCE) {
         drop(connection.query("ROLLBACK"));
         return Err(error);
     }
     let first = connection.query("FETCH FORWARD 1 FROM walrelay_rows; MOVE ABSOLUTE 0 IN walrelay_rows")?;
     Ok(first.first().and_then(|row| row.parse(4)).unwrap_or_default())
+}
+
+/// By itself a name in ORDER BY is that of a column of the result, if it has one: there it would be the id's text, and the number of rows.
+fn declare(table: &str, id: &str, condition: &str, order: &str) -> String {
+    let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {order}") };
+    format!(
+        "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
+         SELECT tableoid, ctid, xmin, {}::text AS walrelay_id, count(*) OVER () AS walrelay_rows
+           FROM {table} WHERE {condition}{order}; COMMIT",
+        identifier(id)
+    )
 }
 
 /// The one number that a query gives.

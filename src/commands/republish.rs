@@ -165,7 +165,7 @@ fn show(
     writeln!(out, "{} of {} would be deleted and inserted again, ordered by {order}", rows(count), target.name)?;
     let sql = |offset: u64| {
         format!(
-            "SELECT pg_catalog.row_to_json(t)::text FROM {name} AS t WHERE {condition} ORDER BY {order} LIMIT 1 OFFSET {offset}"
+            "SELECT pg_catalog.row_to_json(t)::text AS walrelay_row FROM {name} AS t WHERE {condition} ORDER BY {order} LIMIT 1 OFFSET {offset}"
         )
     };
     for (which, offset) in [("first", 0), ("last", count.saturating_sub(1))] {

@@ -45,6 +45,27 @@ fn rows_older_than_the_slot_arrive_with_their_ids_in_the_order_asked_for() {
     assert!(rows.iter().all(|row| row.get::<_, i32>(2) == 100 - row.get::<_, String>(0).parse::<i32>().unwrap()));
 }
 
+/// As text, 10 comes before 2.
+#[test]
+fn numbers_come_in_their_own_order_by_default_and_by_any_order_that_names_the_id() {
+    for (order, backwards) in [(None, false), (Some("id DESC"), true), (Some("length(type), id"), false)] {
+        let lane = with_old_rows(
+            &OUTBOX.replace("(id text", "(id bigint"),
+            "INSERT INTO outbox SELECT n, 'order', 'k', 't', '{}' FROM generate_series(1, 30) AS n",
+        );
+        let _relay = lane.streaming(&[]);
+        let order = order.map(|order| ["--order-by", order]).into_iter().flatten();
+        let more: Vec<&str> = ["--table", "outbox", "--chunk", "7", "--apply"].into_iter().chain(order).collect();
+        let (code, text) = republished(&lane, &more);
+        assert_eq!(code, 0, "{text}");
+        let mut expected: Vec<String> = (1..=30).map(|n| n.to_string()).collect();
+        if backwards {
+            expected.reverse();
+        }
+        assert_eq!(lane.ids("order"), expected, "{more:?}");
+    }
+}
+
 #[test]
 fn identity_columns_keep_their_values_and_a_condition_that_still_holds_ends() {
     let lane = with_old_rows(
