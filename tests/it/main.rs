@@ -14,6 +14,7 @@ mod own;
 
 mod actions;
 mod backfill;
+mod backfill_changes;
 mod backfill_rows;
 mod bad_rows;
 mod bench;

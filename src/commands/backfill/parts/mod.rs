@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  a key (primary key, or unique on NOT NULL columns)   WHERE (key) > (the last one's) ORDER BY key LIMIT n
-//!  none                                                 WHERE ctid > the last one's AND ctid < a block further on
+//!  none                                                 WHERE ctid > the last one's AND ctid < a block further on ORDER BY ctid
 //! ```
 //!
 //! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is held open. The second
@@ -170,7 +170,9 @@ impl Part {
                 if from >= *blocks {
                     return None;
                 }
-                (vec!["ctid::text".to_owned()], String::new(), Some(Start::Block(from + BLOCKS)))
+                // With the table's name, as above. An index, or a bitmap of one, gives them in another order, and is behind none.
+                let order = format!(" ORDER BY {}.ctid", self.sql_name());
+                (vec!["ctid::text".to_owned()], order, Some(Start::Block(from + BLOCKS)))
             }
         };
         let columns: Vec<String> = columns.chain(key).collect();
