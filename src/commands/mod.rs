@@ -16,6 +16,7 @@ mod output;
 mod progress;
 pub mod prune;
 pub mod republish;
+mod rewritten;
 pub mod run;
 pub mod setup;
 mod shards;

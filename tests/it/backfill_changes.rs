@@ -1,9 +1,11 @@
 //! `backfill` of tables that are changed meanwhile, or were since the slot was created.
 
+use std::collections::BTreeSet;
+
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
-use crate::backfill::{arguments, assert_once, fill, numbers, with_old};
+use crate::backfill::{arguments, assert_once, fill, filled, numbers, rows, set_up, with_old, with_old_rows};
 use crate::lane::{LONG, Lane, OUTBOX, binary, wait_log};
 
 #[track_caller]
@@ -29,4 +31,72 @@ fn a_table_without_a_key_is_resumed_behind_the_last_row_whatever_the_planner_cho
     assert_eq!(filling.terminate(LONG).unwrap().code, 1, "{}", filling.log());
     fill(&lane, &more[..2]);
     assert_once(&lane, &numbers(1, 1500));
+}
+
+/// Each row looks as young as the statement.
+#[test]
+fn a_table_that_was_rewritten_since_is_refused_and_one_with_other_changes_is_not() {
+    let lane = with_old_rows(9);
+    lane.sql("ALTER TABLE outbox ADD COLUMN seq bigserial; GRANT SELECT ON outbox TO PUBLIC");
+    lane.sql("VACUUM FULL outbox");
+    for more in [&["--dry-run"][..], &[], &["--leave-updated"]] {
+        let (code, text) = filled(&lane, more);
+        assert!(code == 2 && text.contains("was rewritten by ALTER TABLE"), "{text}");
+    }
+    assert_eq!(lane.records_now("order").len(), 0);
+
+    let lane = with_old_rows(9);
+    lane.sql("ALTER TABLE outbox ADD COLUMN seq int DEFAULT 5; GRANT SELECT ON outbox TO PUBLIC");
+    lane.sql("CREATE INDEX ON outbox (type); CLUSTER outbox USING outbox_pkey; REINDEX TABLE outbox");
+    lane.sql("VACUUM FULL outbox");
+    fill(&lane, &[]);
+    assert_once(&lane, &numbers(1, 9));
+
+    // Rows that came after it are the slot's.
+    let lane = with_old_rows(9);
+    lane.sql("TRUNCATE outbox");
+    lane.sql(&rows(10, 12));
+    let relay = lane.streaming(&[]);
+    fill(&lane, &[]);
+    lane.wait_confirmed();
+    drop(relay);
+    assert_once(&lane, &numbers(10, 12));
+}
+
+#[test]
+fn partitions_that_were_rewritten_are_refused_also_where_the_whole_table_has_a_key() {
+    let lane = Lane::empty();
+    lane.sql(&format!(
+        "CREATE TABLE outbox (id int PRIMARY KEY, aggregatetype text, aggregateid text, payload text) PARTITION BY RANGE (id);
+         CREATE TABLE part_1 PARTITION OF outbox FOR VALUES FROM (0) TO (10);
+         CREATE TABLE part_2 PARTITION OF outbox FOR VALUES FROM (10) TO (20);
+         INSERT INTO outbox SELECT n, 'order', 'k', n::text FROM generate_series(1, 15) AS n;
+         CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)",
+        lane.name
+    ));
+    set_up(&lane, "outbox");
+    // A partition that was created later has no row from before.
+    lane.sql("CREATE TABLE part_3 PARTITION OF outbox FOR VALUES FROM (20) TO (30); INSERT INTO outbox VALUES (20)");
+    let text = fill(&lane, &["--dry-run"]);
+    assert!(text.contains("15 rows would be published"), "{text}");
+    lane.sql("ALTER TABLE outbox ADD COLUMN at timestamptz DEFAULT clock_timestamp()");
+    let (code, text) = filled(&lane, &[]);
+    assert!(code == 2 && text.contains("part_1 was rewritten by ALTER TABLE"), "{text}");
+}
+
+/// Under the snapshot the new file of the table looks empty.
+#[test]
+fn no_table_is_rewritten_while_it_is_read_under_the_snapshot() {
+    let lane = Lane::empty();
+    let other = OUTBOX.replace("TABLE outbox", "TABLE sent");
+    lane.sql(&format!("{OUTBOX}; {other}; {}; {}", rows(1, 60), rows(61, 100).replace("INTO outbox", "INTO sent")));
+    let more = ["--setup", "--table", "outbox", "--table", "sent", "--rate", "50", "--chunk", "10"];
+    let mut filling = filling(&lane, &more);
+    wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
+    let begun =
+        lane.connect().query("SELECT FROM pg_locks WHERE relation = 'sent'::regclass AND granted", &[]).unwrap();
+    assert_eq!(begun.len(), 1, "it is locked before its turn");
+    lane.sql("ALTER TABLE sent ADD COLUMN seq bigserial");
+    assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
+    assert_once(&lane, &numbers(1, 100).into_iter().collect::<BTreeSet<_>>());
 }

@@ -138,6 +138,7 @@ impl Job {
         let (tables, parts) = select(&mut connection, request)?;
         let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
         proof.covers(&mut connection, &place, &oids)?;
+        proof.not_rewritten(&mut connection, &place, &oids)?;
         let asked = asked(&mut connection, request, proof)?;
         let before = progress::read(&mut connection, &place.slot).map_err(CommandError::from)?;
         let (progress, parts) = resume::resume(&request.rows(), before, &asked.proof.text, &tables, parts)?;

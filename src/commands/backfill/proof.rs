@@ -5,9 +5,11 @@
 //! Invariant: with a proof, a row of a table that passes [`Proof::not_carried`] is published by exactly one of both: a row that the snapshot
 //! sees was committed before the slot's first position, and is the backfill's; any other one is decoded from the slot. That holds of rows
 //! as they were inserted. An update gives a row of before a new transaction, so that it looks like a row of after, and no snapshot can
-//! tell: [`Proof::may_be_updated`].
+//! tell: [`Proof::may_be_updated`]. Nor of rows of a table that was written anew: [`Proof::not_rewritten`].
 
+use super::COUNTING;
 use crate::commands::error::CommandError;
+use crate::commands::rewritten::REWRITTEN;
 use crate::commands::target::OutboxPlace;
 use crate::pg::instance::{self, Agreement};
 use crate::pg::snapshot::Snapshot;
@@ -93,6 +95,42 @@ impl Proof {
                          WHERE prpubid = p.oid AND prrelid = ANY (up.oids) AND {sees}) {by_schema})) LIMIT 1",
             oids.join(","),
             literal(publication)
+        )
+    }
+
+    /// Sees that none of these tables, nor a partition of one, has rows that were written anew since the slot was made.
+    pub(super) fn not_rewritten(
+        &self,
+        connection: &mut Connection,
+        place: &OutboxPlace,
+        tables: &[u32],
+    ) -> Result<(), CommandError> {
+        for table in connection.query(&self.rewritten(tables))? {
+            let text = |at| table.text(at).unwrap_or_default();
+            let (name, transaction) = (text(0), text(1));
+            // Rows that came later are the slot's.
+            let row = format!("SELECT FROM ONLY {name} WHERE xmin = '{transaction}'::xid LIMIT 1");
+            if !connection.query_within(&row, COUNTING)?.is_empty() {
+                let why = format!("table {name} was rewritten by ALTER TABLE after the slot was created");
+                return Err(missing(place, &why));
+            }
+        }
+        Ok(())
+    }
+
+    fn rewritten(&self, tables: &[u32]) -> String {
+        let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
+        format!(
+            "SELECT name, xmin
+               FROM (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), r.xmin
+                       FROM (SELECT o.oid FROM pg_catalog.unnest('{{{}}}'::oid[]) AS o (oid)
+                              UNION SELECT t.relid FROM pg_catalog.unnest('{{{}}}'::oid[]) AS o (oid), pg_catalog.pg_partition_tree(o.oid) AS t) AS o (oid)
+                       JOIN pg_catalog.pg_class AS c ON c.oid = o.oid
+                       JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace, {REWRITTEN}) AS found (name, xmin)
+              WHERE NOT {} ORDER BY 1",
+            oids.join(","),
+            oids.join(","),
+            self.not_carried()
         )
     }
 

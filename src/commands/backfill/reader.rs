@@ -1,8 +1,10 @@
 //! The connection that rows are read over: opened when it is needed, once more after a failure.
 //!
 //! In: queries. Out: rows. While the snapshot that a new slot came with is held, all queries see exactly that, in one transaction; without
-//! it each sees what is there at its time. Invariant: it never writes, and no setting of role or database ends it early.
+//! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; what makes rows of
+//! before the slot look like new ones is looked for before the first page.
 
+use super::COUNTING;
 use super::parts::{Paging, Part};
 use super::proof::Proof;
 use crate::commands::error::CommandError;
@@ -52,23 +54,41 @@ impl Reader {
         if let Some(held) = self.held.take() {
             connection.query(SESSION)?;
             connection.query(&held.begin())?;
+            // The new file of a table that ALTER TABLE has written anew looks empty to a snapshot from before.
+            let names: Vec<String> = parts.iter().map(Part::from).collect();
+            connection.query_within(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", ")), COUNTING)?;
+            // The snapshot shows the catalogue as it was.
+            self.refuse_rewritten(&mut Connection::open(&self.place.source, Purpose::Control)?, parts.iter())?;
         } else {
-            self.refuse_updated(&mut connection, parts)?;
+            self.refuse_changed(&mut connection, parts.iter())?;
             connection.query(SESSION)?;
         }
         self.rows = Some(Rows::new(connection, self.largest));
         Ok(())
     }
 
-    /// An updated row looks like one that the slot carries, once it is not read under the snapshot itself.
-    fn refuse_updated(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
-        for part in parts.iter().filter(|_| !self.leaves_updated) {
+    /// A row that was updated, or written anew, looks like one that the slot carries, once it is not read under the snapshot itself.
+    fn refuse_changed<'a>(
+        &self,
+        connection: &mut Connection,
+        parts: impl Iterator<Item = &'a Part> + Clone,
+    ) -> Result<(), CommandError> {
+        for part in parts.clone().filter(|_| !self.leaves_updated) {
             let publication = &self.place.publication;
             if self.proof.may_be_updated(connection, publication, part.oid)? {
                 return Err(CommandError::Updated { table: part.title(), slot: self.place.slot.clone() });
             }
         }
-        Ok(())
+        self.refuse_rewritten(connection, parts)
+    }
+
+    fn refuse_rewritten<'a>(
+        &self,
+        connection: &mut Connection,
+        parts: impl Iterator<Item = &'a Part>,
+    ) -> Result<(), CommandError> {
+        let oids: Vec<u32> = parts.map(|part| part.oid).collect();
+        self.proof.not_rewritten(connection, &self.place, &oids)
     }
 
     /// Sends a query.

@@ -114,7 +114,7 @@ impl Part {
     }
 
     /// As SQL names its rows.
-    fn from(&self) -> String {
+    pub(super) fn from(&self) -> String {
         let name = self.sql_name();
         if self.partitioned { name } else { format!("ONLY {name}") }
     }
