@@ -6,7 +6,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 use crate::backfill::{arguments, assert_once, fill, filled, numbers, rows, set_up, with_old, with_old_rows};
-use crate::lane::{LONG, Lane, OUTBOX, binary, wait_log};
+use crate::lane::{LONG, Lane, OUTBOX, binary, hint, wait_log};
 
 #[track_caller]
 fn filling(lane: &Lane, more: &[&str]) -> Relay {
@@ -31,6 +31,21 @@ fn a_table_without_a_key_is_resumed_behind_the_last_row_whatever_the_planner_cho
     assert_eq!(filling.terminate(LONG).unwrap().code, 1, "{}", filling.log());
     fill(&lane, &more[..2]);
     assert_once(&lane, &numbers(1, 1500));
+}
+
+/// It had been read as if the slot carried it.
+#[test]
+fn a_row_that_is_updated_before_it_is_read_is_refused_before_the_table_counts_as_done() {
+    let lane = with_old_rows(100);
+    let mut filling = filling(&lane, &["--rate", "50", "--chunk", "10"]);
+    wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
+    lane.sql("UPDATE outbox SET type = 'Changed' WHERE id = '99'");
+    let code = filling.wait_exit(LONG).unwrap();
+    let log = filling.log();
+    assert!(code == 2 && log.contains("may have been updated after") && hint(&log).contains("republish"), "{log}");
+    assert!(!log.contains("backfill of a table is done"), "{log}");
+    fill(&lane, &["--leave-updated"]);
+    assert_once(&lane, &numbers(1, 98).into_iter().chain(["100".to_owned()]).collect());
 }
 
 /// Each row looks as young as the statement.

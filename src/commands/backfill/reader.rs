@@ -2,7 +2,7 @@
 //!
 //! In: queries. Out: rows. While the snapshot that a new slot came with is held, all queries see exactly that, in one transaction; without
 //! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; what makes rows of
-//! before the slot look like new ones is looked for before the first page.
+//! before the slot look like new ones is looked for before the first page, and behind the last one of each table.
 
 use super::COUNTING;
 use super::parts::{Paging, Part};
@@ -21,6 +21,9 @@ const SESSION: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_ca
                     'idle_in_transaction_session_timeout', 'max_parallel_workers_per_gather');
     SET synchronize_seqscans = off; SET row_security = off; SET default_transaction_read_only = on";
 
+/// How late the server may count an update: a session tells of its own at the ends of transactions, at most once a second.
+const COUNTED_WITHIN: Duration = Duration::from_millis(1500);
+
 /// Reads rows.
 pub(super) struct Reader {
     place: OutboxPlace,
@@ -31,6 +34,8 @@ pub(super) struct Reader {
     leaves_updated: bool,
     /// The snapshot that came with the slot, until it is in use.
     held: Option<Held>,
+    /// It is in use.
+    is_held: bool,
     rows: Option<Rows>,
 }
 
@@ -42,7 +47,7 @@ impl Reader {
         leaves_updated: bool,
         held: Option<Held>,
     ) -> Self {
-        Self { place: place.clone(), proof: proof.clone(), largest, leaves_updated, held, rows: None }
+        Self { place: place.clone(), proof: proof.clone(), largest, leaves_updated, held, is_held: false, rows: None }
     }
 
     /// Opens the connection, if there is none.
@@ -51,7 +56,9 @@ impl Reader {
             return Ok(());
         }
         let mut connection = Connection::open(&self.place.source, Purpose::Control)?;
-        if let Some(held) = self.held.take() {
+        let held = self.held.take();
+        self.is_held = held.is_some();
+        if let Some(held) = held {
             connection.query(SESSION)?;
             connection.query(&held.begin())?;
             // The new file of a table that ALTER TABLE has written anew looks empty to a snapshot from before.
@@ -65,6 +72,17 @@ impl Reader {
         }
         self.rows = Some(Rows::new(connection, self.largest));
         Ok(())
+    }
+
+    /// How long after its last page a table is to be looked at again; `None`: that is not needed.
+    pub(super) fn look_again_after(&self) -> Option<Duration> {
+        let wait = if self.leaves_updated { Duration::ZERO } else { COUNTED_WITHIN };
+        (!self.is_held).then_some(wait)
+    }
+
+    /// Sees that what was read of these was all that there was from before the slot.
+    pub(super) fn look_again<'a>(&self, parts: impl Iterator<Item = &'a Part> + Clone) -> Result<(), CommandError> {
+        self.refuse_changed(&mut Connection::open(&self.place.source, Purpose::Control)?, parts)
     }
 
     /// A row that was updated, or written anew, looks like one that the slot carries, once it is not read under the snapshot itself.
