@@ -187,14 +187,14 @@ fn id_column(shape: &Shape, flag: Option<&str>) -> Option<String> {
     }
 }
 
-/// Whether a table has partitions with rows that neither themselves nor by a table above them are published.
+/// Whether a table has partitions with rows that neither themselves nor by a table above them are published. Those that are `UNLOGGED` never are.
 fn lacks_partitions(connection: &mut Connection, published: &[PublishedTable], table: u32) -> Result<bool, pg::Error> {
     let oids: Vec<String> = published.iter().map(|table| table.relation.id.to_string()).collect();
     let rows = connection.query(&format!(
-        "SELECT FROM pg_catalog.pg_partition_tree({table}) AS t
-          WHERE t.isleaf AND NOT EXISTS (
+        "SELECT FROM pg_catalog.pg_partition_tree({table}) AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.relid
+          WHERE t.isleaf AND (c.relpersistence <> 'p' OR NOT EXISTS (
                 SELECT FROM pg_catalog.pg_partition_ancestors(t.relid) AS up (relid)
-                 WHERE up.relid = ANY ('{{{}}}'::oid[])) LIMIT 1",
+                 WHERE up.relid = ANY ('{{{}}}'::oid[]))) LIMIT 1",
         oids.join(",")
     ))?;
     Ok(!rows.is_empty())

@@ -42,6 +42,7 @@ mod other_server;
 mod pages;
 mod promotion;
 mod prune;
+mod prune_kept;
 mod rabbitmq;
 mod reconnects;
 mod records;

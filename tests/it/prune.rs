@@ -9,23 +9,23 @@ use walrelay_dev::process::wait_until;
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
 
 /// With a column that says how old a row is.
-const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
+pub(crate) const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, payload text, \
                     created_at timestamptz NOT NULL DEFAULT now() - interval '1 day')";
 
 /// Rows that are a day old.
-fn old(ids: &[&str]) -> String {
+pub(crate) fn old(ids: &[&str]) -> String {
     let rows: Vec<String> = ids.iter().map(|id| format!("('{id}', 'order', 'k', 'p')")).collect();
     format!("INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES {}", rows.join(", "))
 }
 
 /// Lets `setup` say since when the slot carries everything, and sets that back to 1970: the tests' rows make themselves old.
 #[track_caller]
-fn proven(lane: Lane) -> Lane {
+pub(crate) fn proven(lane: Lane) -> Lane {
     set_up(&lane, &[]);
     back_in_time(lane)
 }
 
-fn back_in_time(lane: Lane) -> Lane {
+pub(crate) fn back_in_time(lane: Lane) -> Lane {
     lane.sql(&format!(
         "DO $$ BEGIN EXECUTE (
             SELECT format('COMMENT ON PUBLICATION %I IS %L', pubname,
@@ -37,13 +37,13 @@ fn back_in_time(lane: Lane) -> Lane {
 }
 
 #[track_caller]
-fn set_up(lane: &Lane, more: &[&str]) {
+pub(crate) fn set_up(lane: &Lane, more: &[&str]) {
     let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
     let output = Command::new(binary()).args(["setup", "--apply"]).args(place).args(more).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn command(lane: &Lane, more: &[&str]) -> Command {
+pub(crate) fn command(lane: &Lane, more: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(["prune", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name]);
     command.args(more);
@@ -52,21 +52,21 @@ fn command(lane: &Lane, more: &[&str]) -> Command {
 
 /// Runs it to its end: exit code, what it said.
 #[track_caller]
-fn pruned(lane: &Lane, more: &[&str]) -> (i32, String) {
+pub(crate) fn pruned(lane: &Lane, more: &[&str]) -> (i32, String) {
     let output = command(lane, more).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
 }
 
 #[track_caller]
-fn left(lane: &Lane) -> Vec<String> {
+pub(crate) fn left(lane: &Lane) -> Vec<String> {
     let rows = lane.connect().query("SELECT id FROM outbox ORDER BY id", &[]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
 /// Begins one, and returns once it waits for the slot: what is old is listed, and its message is committed.
 #[track_caller]
-fn waiting(lane: &Lane, more: &[&str]) -> Child {
+pub(crate) fn waiting(lane: &Lane, more: &[&str]) -> Child {
     let mut client = lane.connect();
     let messages = format!(
         "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', '{}', 'messages', 'true')
@@ -80,7 +80,7 @@ fn waiting(lane: &Lane, more: &[&str]) -> Child {
 }
 
 #[track_caller]
-fn finished(child: Child) -> String {
+pub(crate) fn finished(child: Child) -> String {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{text}");
@@ -599,7 +599,7 @@ fn age_is_taken_from_milliseconds_or_from_the_commit_where_the_server_tracks_it(
 }
 
 /// With one partition, which is old, and rows that go there.
-fn in_partitions() -> Lane {
+pub(crate) fn in_partitions() -> Lane {
     let lane = Lane::empty();
     lane.sql(&format!(
         "{} PARTITION BY RANGE (created_at)",

@@ -1,16 +1,18 @@
-//! Rows that a table had before the publication had the table: those of a partition that was attached later, and of a table that was moved
-//! into a published schema later.
+//! Rows that a table had before the publication had the table: those of a partition that was attached later, of a table that was moved
+//! into a published schema later, and of one that was `UNLOGGED` for a while.
 //!
 //! In: a table that is pruned, its publication. Out: which of its partitions came in that way since the mark, and as SQL, which rows may be
-//! from before. Neither changes the publication, so that its mark does not tell.
+//! from before. None of that changes the publication, so that its mark does not tell.
 //!
 //! | came in by | what tells since when | what tells that it was so from the beginning |
 //! |---|---|---|
 //! | `ATTACH PARTITION` | the row in `pg_inherits` | a column whose row in `pg_attribute` is as old as those of the system columns: attaching rewrites that of each column |
 //! | `SET SCHEMA` | the row in `pg_depend` that ties it to its schema | that row is as old as those of the system columns |
+//! | `SET LOGGED` | that writes the table anew ([`REWRITTEN`]) | it was not written anew, or a publication names it: then it cannot be `UNLOGGED` |
 //!
 //! "As old" is the same transaction and the same command. A partition of which nothing tells that it was one from the beginning counts as
-//! attached when `pg_inherits` says so: then the rows of older transactions stay for nothing.
+//! attached when `pg_inherits` says so: then the rows of older transactions stay for nothing. So do those of a table that was written anew by
+//! another statement than `SET LOGGED`, which nothing distinguishes from it.
 //!
 //! Invariant: with such a transaction known, only rows of younger transactions are proven. Those of the transaction itself are not, nor those of
 //! an older one that inserted them after it. Before version 15 none are of a table that had been there before: once a walsender has decoded a
@@ -23,6 +25,7 @@
 //!
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
+use crate::commands::rewritten::REWRITTEN;
 use crate::pg::{self, Connection, Row, catalog, literal};
 use std::collections::BTreeMap;
 
@@ -140,7 +143,12 @@ fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> Str
                  ON d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = up.node AND d.objsubid = 0
                     AND d.refclassid = 'pg_catalog.pg_namespace'::regclass
                JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications})
-              WHERE NOT p.puballtables AND NOT {named} AND {in_schema} AND NOT {as_schema})
+              WHERE NOT p.puballtables AND NOT {named} AND {in_schema} AND NOT {as_schema}
+              UNION ALL
+             SELECT up.leaf, r.xmin, true
+               FROM up JOIN pg_catalog.pg_class AS c ON c.oid = up.node
+               JOIN pg_catalog.pg_publication AS p ON p.pubname IN ({publications}), {REWRITTEN}
+              WHERE up.node = up.leaf AND NOT {named})
          SELECT leaf, xmin, new FROM joined WHERE {came_later} ORDER BY age(xmin) DESC",
         as_column = is_as_old("a", "up.node"),
         as_schema = is_as_old("d", "up.node"),

@@ -290,7 +290,7 @@ impl Round<'_> {
         self.unproven_of_joined(table, &older, out)
     }
 
-    /// Says what stays because it may be from before its partition was attached.
+    /// Says what stays because it may be from before its partition was published.
     fn unproven_of_joined(&mut self, table: &Table, older: &str, out: &mut dyn Write) -> Result<(), CommandError> {
         let Some(before) = table.joined.before() else { return Ok(()) };
         let sql = format!(
@@ -304,7 +304,7 @@ impl Round<'_> {
             let clause = format!("tableoid = {}::regclass AND {before}", literal(name));
             writeln!(
                 out,
-                "{}: {} rows stay that {name} had before it was attached, or moved into a published schema. To publish those that never were: {}; to delete those that were: --force",
+                "{}: {} rows stay that {name} had before it was attached, moved into a published schema, or rewritten (it may have been UNLOGGED). To publish those that never were: {}; to delete those that were: --force",
                 table.target.name,
                 number(rows),
                 self.republish(table, &clause)

@@ -1,0 +1,45 @@
+//! Rows that `prune` keeps: those that no slot has carried, and those that would be nowhere else.
+
+use crate::lane::Lane;
+use crate::prune::{AGED, left, old, proven, pruned};
+
+/// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
+#[test]
+fn rows_that_were_inserted_while_the_table_was_unlogged_stay() {
+    let lane = Lane::empty();
+    lane.sql(AGED);
+    lane.sql(&format!("CREATE PUBLICATION {} FOR ALL TABLES WITH (publish = 'insert')", lane.name));
+    lane.make_slot();
+    let lane = proven(lane);
+    lane.sql("ALTER TABLE outbox SET UNLOGGED");
+    lane.sql(&old(&["never"]));
+    lane.sql("ALTER TABLE outbox SET LOGGED");
+    // What is changed of it later does not hide that.
+    lane.sql("GRANT SELECT ON outbox TO PUBLIC");
+    lane.sql("VACUUM FULL outbox");
+    lane.sql(&old(&["after"]));
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    assert_eq!(lane.ids("order"), ["after"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--table", "outbox"]);
+    assert!(code == 0 && text.contains("1 rows deleted") && text.contains("1 rows stay that outbox had"), "{text}");
+    assert_eq!(left(&lane), ["never"]);
+}
+
+#[test]
+fn partitions_that_are_unlogged_stay() {
+    let lane = Lane::empty();
+    lane.sql(&format!("{} PARTITION BY LIST (id)", AGED.replace("text PRIMARY KEY", "text")));
+    lane.sql("CREATE UNLOGGED TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a')");
+    lane.sql("CREATE TABLE outbox_b PARTITION OF outbox DEFAULT");
+    lane.publish("outbox");
+    lane.make_slot();
+    let lane = proven(lane);
+    lane.sql(&old(&["a", "b"]));
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("does not have all of its partitions"), "{text}");
+    lane.sql("ALTER TABLE outbox_a SET LOGGED");
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows stay that outbox_a had"), "{text}");
+    assert_eq!(left(&lane), ["a"]);
+}
