@@ -202,6 +202,22 @@ pub enum CommandError {
         /// Triggers on its rows.
         triggers: Vec<String>,
     },
+    /// Rows would be in neither table.
+    #[error(
+        "rows of {table} are not deleted: {lacks} of {rows} rows were not inserted into {archive}, so this chunk was rolled back"
+    )]
+    NotArchived {
+        /// `schema.table`.
+        table: String,
+        /// `schema.table`.
+        archive: String,
+        /// Rows that were deleted.
+        rows: u64,
+        /// Those that the archive does not have.
+        lacks: u64,
+        /// Triggers on the archive's rows.
+        triggers: Vec<String>,
+    },
     /// The partitions are none that can be pruned as a whole.
     #[error("{table} cannot be pruned by partitions: {why}")]
     NoPartitions {
@@ -350,6 +366,7 @@ impl CommandError {
             | Self::BadRow(_)
             | Self::Fires { .. }
             | Self::NotPutBack { .. }
+            | Self::NotArchived { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::DeadLetters(_)
             | Self::Interrupted
@@ -424,6 +441,10 @@ impl CommandError {
             }
             Self::NotPutBack { triggers, .. } => format!(
                 "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Leave the rows out with --where, or disable it meanwhile",
+                triggers.join(", ")
+            ),
+            Self::NotArchived { triggers, .. } => format!(
+                "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Disable it, or name another table with --archive-to",
                 triggers.join(", ")
             ),
             Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),

@@ -1,6 +1,6 @@
 //! Rows that `prune` keeps: those that no slot has carried, and those that would be nowhere else.
 
-use crate::lane::Lane;
+use crate::lane::{Lane, hint};
 use crate::prune::{AGED, left, old, proven, pruned};
 
 /// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
@@ -42,4 +42,23 @@ fn partitions_that_are_unlogged_stay() {
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 0 && text.contains("1 rows stay that outbox_a had"), "{text}");
     assert_eq!(left(&lane), ["a"]);
+}
+
+/// It would be gone.
+#[test]
+fn a_row_that_the_archive_does_not_let_in_stays_with_its_chunk() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["1", "2", "3", "4", "5"]));
+    lane.sql(
+        "CREATE TABLE kept (LIKE outbox);
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN IF NEW.id = '4' THEN RETURN NULL; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER guard BEFORE INSERT ON kept FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "kept", "--chunk", "2"]);
+    assert_eq!(left(&lane), ["3", "4", "5"], "{text}");
+    assert!(code == 2 && text.contains("1 of 2 rows") && hint(&text).contains("guard on kept"), "{text}");
+    let kept = lane.connect().query("SELECT id FROM kept ORDER BY id", &[]).unwrap();
+    assert_eq!(kept.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["1", "2"]);
 }

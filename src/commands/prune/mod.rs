@@ -193,6 +193,16 @@ fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -
     targets.into_iter().map(table).collect()
 }
 
+/// Where rows go before they are deleted.
+struct Archive {
+    /// `schema.table`.
+    name: String,
+    /// `INSERT INTO … SELECT …`, for rows of the table.
+    insert: String,
+    /// Triggers on its rows.
+    triggers: Vec<String>,
+}
+
 /// One look at all tables.
 struct Round<'a> {
     connection: Connection,
@@ -220,7 +230,7 @@ impl Round<'_> {
         if total > 0 {
             self.nothing_joined(table)?;
             self.confirmed()?;
-            deleted = self.delete(table, archive.as_deref(), total)?;
+            deleted = self.delete(table, archive.as_ref(), total)?;
         }
         listed::close(&mut self.connection)?;
         let left = total - deleted;
@@ -383,7 +393,7 @@ impl Round<'_> {
         self.proof.as_ref()?.passed_over(&table.target, row)
     }
 
-    fn delete(&mut self, table: &Table, archive: Option<&str>, total: u64) -> Result<u64, CommandError> {
+    fn delete(&mut self, table: &Table, archive: Option<&Archive>, total: u64) -> Result<u64, CommandError> {
         let mut progress = Progress::new("deleting", total);
         let (name, mut seen, mut deleted) = (table.target.rows(), 0, 0);
         let stays = self.passed_over(table, "t.");
@@ -392,15 +402,16 @@ impl Round<'_> {
             if places.is_empty() || (self.stop)() {
                 return Ok(deleted);
             }
-            let kept = archive.map_or_else(String::new, |into| format!(", kept AS ({into} FROM gone RETURNING 1)"));
-            let counted = if archive.is_some() { "kept" } else { "gone" };
-            let sql = format!(
-                "{}, gone AS ({} RETURNING t.*){kept} SELECT count(*) FROM {counted}",
+            let gone = format!(
+                "{}, gone AS ({} RETURNING t.*)",
                 listed::locked(&name, &table.target.id, &places, true, stays.as_deref()),
                 listed::delete(&name)
             );
             let begun = Instant::now();
-            deleted += listed::counted(&mut self.connection, &sql)?;
+            deleted += match archive {
+                Some(archive) => self.moved(table, &gone, archive)?,
+                None => listed::counted(&mut self.connection, &format!("{gone} SELECT count(*) FROM gone"))?,
+            };
             seen += places.len() as u64;
             progress.at(seen);
             // As long as that took: half of the time belongs to those who write.
@@ -408,8 +419,31 @@ impl Round<'_> {
         }
     }
 
-    /// `INSERT INTO … SELECT …`, for rows of `table`.
-    fn archive(&mut self, table: &Table) -> Result<Option<String>, CommandError> {
+    /// Deletes what is `gone`, if the archive lets in all of it.
+    fn moved(&mut self, table: &Table, gone: &str, archive: &Archive) -> Result<u64, CommandError> {
+        let sql = format!(
+            "BEGIN; {gone}, kept AS ({} FROM gone RETURNING 1) SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
+            archive.insert
+        );
+        let counts = self.connection.query_within(&sql, listed::PATIENCE)?;
+        let count = |at| counts.first().and_then(|row| row.parse::<u64>(at)).unwrap_or_default();
+        let (rows, kept) = (count(0), count(1));
+        if kept == rows {
+            self.connection.query("COMMIT")?;
+            return Ok(rows);
+        }
+        self.connection.query("ROLLBACK")?;
+        Err(CommandError::NotArchived {
+            table: table.target.name.to_string(),
+            archive: archive.name.clone(),
+            rows,
+            lacks: rows.saturating_sub(kept),
+            triggers: archive.triggers.clone(),
+        })
+    }
+
+    /// The table that rows of `table` go to.
+    fn archive(&mut self, table: &Table) -> Result<Option<Archive>, CommandError> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
             return Err(CommandError::NoArchive {
@@ -438,6 +472,7 @@ impl Round<'_> {
         let kept = kept.filter(|column| table.target.shape.columns.iter().any(|have| have.name == column.name));
         let columns: Vec<String> = kept.map(|column| identifier(&column.name)).collect();
         let columns = columns.join(", ");
-        Ok(Some(format!("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}", into.sql())))
+        let insert = format!("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}", into.sql());
+        Ok(Some(Archive { name: into.to_string(), insert, triggers: there.triggers }))
     }
 }

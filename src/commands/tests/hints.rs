@@ -229,9 +229,10 @@ fn command_case(error: &CommandError) -> usize {
         CommandError::DeadLetters(_) => 30,
         CommandError::Output(_) => 31,
         // Of the settings: `settings` has their hints.
-        CommandError::Topic(_) | CommandError::Destination(_) => 34,
+        CommandError::Topic(_) | CommandError::Destination(_) => 35,
         CommandError::Changed { .. } => 32,
         CommandError::NotPutBack { .. } => 33,
+        CommandError::NotArchived { .. } => 34,
     }
 }
 
@@ -281,6 +282,13 @@ fn command_errors() -> Vec<CommandError> {
         },
         CommandError::Fires { table: table(), reasons: vec!["a trigger fires".to_owned()] },
         CommandError::NotPutBack { table: table(), rows: 2, lacks: 1, triggers: vec!["guard on outbox".to_owned()] },
+        CommandError::NotArchived {
+            table: table(),
+            archive: "public.archive".to_owned(),
+            rows: 2,
+            lacks: 1,
+            triggers: vec!["guard on archive".to_owned()],
+        },
         CommandError::NoPartitions { table: table(), why: "why".to_owned() },
         CommandError::NoSnapshot { slot: slot(), publication: slot(), why: "why".to_owned() },
         CommandError::Updated { table: table(), slot: slot() },
@@ -366,7 +374,7 @@ fn every_hint_is_as_it_was_reviewed() {
     let errors = command_errors();
     let runs: BTreeSet<usize> = run_errors().iter().map(run_case).collect();
     let commands: BTreeSet<usize> = errors.iter().map(command_case).collect();
-    assert_eq!((runs, commands), ((0..31).collect(), (0..34).collect()), "one of each case");
+    assert_eq!((runs, commands), ((0..31).collect(), (0..35).collect()), "one of each case");
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
         let hint = error.hint().unwrap_or_else(|| "(no hint)".to_owned());
