@@ -62,3 +62,21 @@ fn a_row_that_the_archive_does_not_let_in_stays_with_its_chunk() {
     let kept = lane.connect().query("SELECT id FROM kept ORDER BY id", &[]).unwrap();
     assert_eq!(kept.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["1", "2"]);
 }
+
+/// The relay shows its text, and the server writes the bytes of it as escapes.
+#[test]
+fn a_row_that_was_skipped_stays_though_its_id_is_of_bytes_beyond_ascii() {
+    let lane = proven(Lane::with(&AGED.replace("id text", "id bytea"), "outbox"));
+    let _relay = lane.streaming(&["--on-bad-row=skip"]);
+    let long = "ü".repeat(70);
+    for (id, route) in [("1", "order"), ("zä", "no topic"), (&long, "no topic"), ("za", "order")] {
+        lane.sql(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, payload) VALUES (convert_to('{id}', 'UTF8'), '{route}', 'k', 'p')"
+        ));
+    }
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("2 rows deleted") && text.contains("2 rows that the relay skipped"), "{text}");
+    let rows = lane.connect().query("SELECT convert_from(id, 'UTF8') FROM outbox ORDER BY id", &[]).unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["zä".to_owned(), long]);
+}

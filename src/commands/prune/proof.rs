@@ -86,12 +86,12 @@ impl Proof {
         const BYTEA: u32 = 17;
         let column = format!("{row}{}", identifier(&target.id));
         let is_bytea = target.shape.columns.iter().any(|column| column.name == target.id && column.type_id == BYTEA);
+        if is_bytea {
+            let each: Vec<String> = self.kept.iter().map(|id| begins_with(&column, id)).collect();
+            return (!each.is_empty()).then(|| format!("({})", each.join(" OR ")));
+        }
         // As the slot has it: a cast to text would take the blanks off a char(n).
-        let text = if is_bytea {
-            format!("pg_catalog.encode({column}, 'escape')")
-        } else {
-            format!("pg_catalog.concat({column})")
-        };
+        let text = format!("pg_catalog.concat({column})");
         let ids: Vec<String> = self.kept.iter().map(|id| literal(id)).collect();
         (!ids.is_empty()).then(|| format!("pg_catalog.left({text}, {}) IN ({})", kept::COMPARED, ids.join(", ")))
     }
@@ -126,6 +126,15 @@ fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>
     Ok((kept.ids, places))
 }
 
+/// As SQL, whether a column of bytes is this text; of a longer one, whether it begins with it.
+fn begins_with(column: &str, text: &str) -> String {
+    let bytes: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    if text.chars().count() < kept::COMPARED {
+        return format!("{column} = '\\x{bytes}'::bytea");
+    }
+    format!("pg_catalog.substr({column}, 1, {}) = '\\x{bytes}'::bytea", text.len())
+}
+
 /// As SQL, what forgets the rows that were skipped.
 fn forget(places: &[u32]) -> String {
     places.iter().map(|place| format!("SELECT lo_unlink({place});")).collect::<Vec<_>>().join(" ")
@@ -144,6 +153,16 @@ pub(super) fn missing(place: &OutboxPlace, why: &str) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_of_bytes_is_compared_as_the_bytes_of_its_text() {
+        assert_eq!(begins_with("id", "aä"), "id = '\\x61c3a4'::bytea");
+        let long = "ä".repeat(kept::COMPARED);
+        assert_eq!(
+            begins_with("id", &long),
+            format!("pg_catalog.substr(id, 1, 128) = '\\x{}'::bytea", "c3a4".repeat(64))
+        );
+    }
 
     #[test]
     fn a_row_is_to_be_younger_by_its_age_and_by_its_transaction() {
