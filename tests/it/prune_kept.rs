@@ -1,7 +1,7 @@
 //! Rows that `prune` keeps: those that no slot has carried, and those that would be nowhere else.
 
 use crate::lane::{Lane, hint};
-use crate::prune::{AGED, left, old, proven, pruned};
+use crate::prune::{AGED, in_partitions, left, old, proven, pruned};
 
 /// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
 #[test]
@@ -79,4 +79,18 @@ fn a_row_that_was_skipped_stays_though_its_id_is_of_bytes_beyond_ascii() {
     assert!(code == 0 && text.contains("2 rows deleted") && text.contains("2 rows that the relay skipped"), "{text}");
     let rows = lane.connect().query("SELECT convert_from(id, 'UTF8') FROM outbox ORDER BY id", &[]).unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["zä".to_owned(), long]);
+}
+
+/// What it makes would be in no publication.
+#[test]
+fn no_partition_is_made_where_only_those_that_are_there_are_published() {
+    let lane = in_partitions();
+    lane.sql(&format!("DROP PUBLICATION {}", lane.name));
+    lane.publish("outbox_old");
+    let lane = proven(lane);
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "30d", "--partitions", "--table", "outbox"]);
+    assert!(code != 0 && text.contains("partitions") && !text.contains("created partition"), "{text}");
+    let there = lane.connect().query("SELECT FROM pg_inherits", &[]).unwrap();
+    assert_eq!(there.len(), 1);
 }

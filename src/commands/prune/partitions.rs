@@ -8,8 +8,11 @@ use super::{Round, Table};
 use crate::commands::error::CommandError;
 use crate::commands::listed;
 use crate::commands::output::duration;
-use crate::pg::{self, catalog, identifier, sqlstate};
+use crate::pg::{self, catalog, identifier, literal, sqlstate};
 use std::io::Write;
+
+/// The first version that publishes whole schemas.
+const SCHEMAS: u32 = 150_000;
 
 /// How many days ahead partitions are made, today not counted.
 const DAYS_AHEAD: u32 = 7;
@@ -25,6 +28,7 @@ const UPTO: &str = "substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM
 /// Makes, detaches, drops.
 pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
     let key = key(round, table)?;
+    will_be_published(round, table)?;
     let age = duration(round.request.older_than);
     let old = old(round, table)?;
     round.nothing_joined(table)?;
@@ -69,6 +73,30 @@ fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
         return Ok(key);
     }
     Err(refused(format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
+}
+
+/// Sees that the publication has each partition that comes: all tables, the table or one that it is a part of, or a schema of these.
+fn will_be_published(round: &mut Round<'_>, table: &Table) -> Result<(), CommandError> {
+    let (publication, oid) = (&round.carriers.first().publication, table.target.shape.oid);
+    let in_schema = if catalog::server(&mut round.connection)?.version >= SCHEMAS {
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace AS m WHERE m.pnpubid = p.oid AND m.pnnspid = c.relnamespace)"
+    } else {
+        "false"
+    };
+    let found = round.connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_publication AS p, pg_catalog.pg_class AS c
+          WHERE p.pubname = {} AND c.oid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_ancestors({oid}) AS up (relid))
+            AND (p.puballtables OR {in_schema}
+                 OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel AS m WHERE m.prpubid = p.oid AND m.prrelid = c.oid)) LIMIT 1",
+        literal(publication)
+    ))?;
+    if !found.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "publication \"{publication}\" has partitions of it, and not the table itself: rows of a partition that is created now would not be published"
+    );
+    Err(CommandError::NoPartitions { table: table.target.name.to_string(), why })
 }
 
 /// Makes the days that have no place yet, today and ahead. Each takes a lock that writers wait for, so those that have are not tried.
