@@ -17,8 +17,14 @@ const SCHEMAS: u32 = 150_000;
 /// How many days ahead partitions are made, today not counted.
 const DAYS_AHEAD: u32 = 7;
 
-/// `duplicate_table`, `invalid_object_definition` (it would overlap): that day has its place.
-const IS_THERE: [&str; 2] = ["42P07", "42P17"];
+/// `duplicate_table`: somebody has made that day's just now, or a table of that name is something else.
+const NAME_IS_TAKEN: &str = "42P07";
+
+/// `invalid_object_definition` (it would overlap): that day has its place.
+const OVERLAPS: &str = "42P17";
+
+/// The most bytes of a name.
+const LONGEST_NAME: usize = 63;
 
 /// The bounds of a partition `c` as times, as SQL; null where it has none.
 const FROM: &str =
@@ -101,6 +107,46 @@ fn will_be_published(round: &mut Round<'_>, table: &Table) -> Result<(), Command
 
 /// Makes the days that have no place yet, today and ahead. Each takes a lock that writers wait for, so those that have are not tried.
 fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+    let mut taken = Vec::new();
+    for day in days(round, table)? {
+        let schema = identifier(&table.target.name.schema);
+        let name = format!("{schema}.{}", identifier(&name_of(table, &day.name)));
+        let made = round.connection.query(&format!(
+            "CREATE TABLE {name} PARTITION OF {} FOR VALUES FROM ('{}') TO ('{}')",
+            table.target.sql_name(),
+            day.from,
+            day.upto
+        ));
+        match made {
+            Ok(_) => writeln!(out, "{}: created partition {name}", table.target.name)?,
+            Err(error) if error.code() == Some(NAME_IS_TAKEN) => taken.push((day.name, name)),
+            Err(error) if error.code() == Some(OVERLAPS) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let lacking = days(round, table)?;
+    match taken.into_iter().find(|(day, _)| lacking.iter().any(|lacks| lacks.name == *day)) {
+        Some((_, name)) => Err(CommandError::NoPartitions {
+            table: table.target.name.to_string(),
+            why: format!("{name} is there, and is not its partition for that day: rename it"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// A day that has no place yet, or has none for all of it.
+struct Day {
+    /// `YYYYMMDD`.
+    name: String,
+    from: String,
+    upto: String,
+}
+
+/// Those of today and ahead.
+fn days(round: &mut Round<'_>, table: &Table) -> Result<Vec<Day>, CommandError> {
     // A day that partitions of other bounds cover in part begins where they end.
     let days = round.connection.query(&format!(
         "SELECT pg_catalog.to_char(day, 'YYYYMMDD'), greatest(day::timestamptz, max(upto) FILTER (WHERE upto < day + 1))::text, (day + 1)::text
@@ -112,23 +158,24 @@ fn make(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(),
           GROUP BY day HAVING NOT COALESCE(bool_or(upto >= day + 1), false) ORDER BY day",
         table.target.shape.oid
     ))?;
-    for day in &days {
-        let text = |at| day.text(at).unwrap_or_default();
-        let schema = identifier(&table.target.name.schema);
-        let name = format!("{schema}.{}", identifier(&format!("{}_p{}", table.target.name.name, text(0))));
-        let made = round.connection.query(&format!(
-            "CREATE TABLE {name} PARTITION OF {} FOR VALUES FROM ('{}') TO ('{}')",
-            table.target.sql_name(),
-            text(1),
-            text(2)
-        ));
-        match made {
-            Ok(_) => writeln!(out, "{}: created partition {name}", table.target.name)?,
-            Err(error) if error.code().is_some_and(|code| IS_THERE.contains(&code)) => {}
-            Err(error) => return Err(error.into()),
-        }
+    let text = |row: &pg::Row, at| row.text(at).map(str::to_owned);
+    let day = |row| Some(Day { name: text(row, 0)?, from: text(row, 1)?, upto: text(row, 2)? });
+    Ok(days.iter().filter_map(day).collect())
+}
+
+/// The name of a day's partition. That of a table with a long name has its number, so that it is another one than another table's.
+fn name_of(table: &Table, day: &str) -> String {
+    fitting(&table.target.name.name, table.target.shape.oid, day)
+}
+
+fn fitting(table: &str, oid: u32, day: &str) -> String {
+    let name = format!("{table}_p{day}");
+    if name.len() <= LONGEST_NAME {
+        return name;
     }
-    Ok(())
+    let end = format!("_{oid}_p{day}");
+    let begin = table.get(..table.floor_char_boundary(LONGEST_NAME - end.len())).unwrap_or_default();
+    format!("{begin}{end}")
 }
 
 /// Partitions whose last moment is old enough, without those with rows that may be from before the slot. Rows that the role does not see
@@ -187,5 +234,20 @@ fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64)
         }
         Err(error) => Err(error),
         Ok(other) => connection.query("ROLLBACK").map(|_| other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partitions_name_has_its_day_whole_however_long_the_tables_is() {
+        assert_eq!(fitting("outbox", 16400, "20261125"), "outbox_p20261125");
+        let longest = "o".repeat(53);
+        assert_eq!(fitting(&longest, 16400, "20261125"), format!("{longest}_p20261125"));
+        let longer = "ö".repeat(31);
+        let name = fitting(&longer, 16400, "20261125");
+        assert_eq!(name, format!("{}_16400_p20261125", "ö".repeat(23)));
     }
 }
