@@ -190,6 +190,34 @@ fn dead_letter_messages_are_published_again_and_then_deleted() {
     assert!(code == 2 && err.contains("nobody does not exist"), "{err}");
 }
 
+/// Each record that is published again takes the place of the oldest dead-letter message, or nobody may delete one.
+#[test]
+fn dead_letter_messages_that_are_gone_already_count_as_deleted_and_others_do_not() {
+    let broker = shared(Kind::Nats).unwrap();
+    for (limits, kept) in [(json!({ "max_msgs": 3 }), 0), (json!({ "deny_delete": true }), 3)] {
+        let lane = with_stream(broker, &limits);
+        lane.sql("INSERT INTO outbox SELECT n::text, NULL, 'k', 't', '{}' FROM generate_series(1, 3) AS n");
+        let mut relay = start(&lane, broker, &["--on-bad-row", "dead-letter"]);
+        lane.wait_confirmed();
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+        let (url, order) = (broker.url(), lane.topic("order"));
+        let command = ["dead-letters", "--slot", &lane.name, "--to", &url, "--replay", "--default-topic", &order];
+        let output = relay::run(&binary(), &command).unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(messages(broker, &lane, "dead-letter").len(), kept, "{err}");
+        if kept == 0 {
+            assert_eq!(
+                (output.status.code(), ids(broker, &lane)),
+                (Some(0), ["1", "2", "3"].map(str::to_owned).to_vec()),
+                "{err}"
+            );
+        } else {
+            assert_eq!(output.status.code(), Some(2), "{err}");
+            assert!(err.contains("deny_delete") && err.contains("hint: "), "{err}");
+        }
+    }
+}
+
 /// One row that the stream, or the server, refuses for its size, between two of its key.
 fn with_large_row(broker: &Broker, limits: &Value, bytes: u32) -> Lane {
     let lane = with_stream(broker, limits);

@@ -116,7 +116,10 @@ impl Error {
             Self::Unreadable(NoDeadLetters::Failed(failure)) | Self::Failed(failure) => match failure.class {
                 FailureClass::Environment | FailureClass::Client => "nothing is lost: run it again".to_owned(),
                 FailureClass::LogIn => "check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)".to_owned(),
-                FailureClass::Row | FailureClass::Topic => return None,
+                FailureClass::Topic => {
+                    "let the user read the dead-letter topic, and with NATS and Redis delete from it; then run it again".to_owned()
+                }
+                FailureClass::Row => return None,
             },
             Self::Stay { .. } => {
                 "each line above says why; fix the causes, then walrelay dead-letters --replay publishes what is left".to_owned()

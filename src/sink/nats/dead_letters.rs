@@ -24,8 +24,12 @@ use std::time::UNIX_EPOCH;
 /// Messages that are read at once. Their number bounds what is held.
 const AT_ONCE: usize = 100;
 
-/// What the API says where there is no such message.
+/// What the API says where there is no such message to read, or to delete.
 const NO_MESSAGE: u16 = 10037;
+const NO_SEQUENCE: u16 = 10043;
+
+/// What it says where a message cannot be deleted, for whatever reason: also where there is none.
+const NOT_DELETED: u16 = 10057;
 
 /// One subject, being read.
 pub(super) struct Reading {
@@ -115,8 +119,14 @@ impl Reading {
                 let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
                 match link.ask(&request, &question.to_string()).await? {
                     Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
-                    // Deleted already, by an attempt whose answer was lost.
-                    Answered::With(_, data) if is_no_message(&data) => {}
+                    // Deleted already, by an attempt whose answer was lost, or by the stream's limits.
+                    Answered::With(_, data) if code_of(&data) == Some(NO_SEQUENCE) => {}
+                    Answered::With(headers, data) if code_of(&data) == Some(NOT_DELETED) => {
+                        let question = json!({ "seq": place.minor });
+                        if get(&mut link, &self.subject, &self.stream, &question).await?.is_some() {
+                            return Err(not_deleted(&self.stream, place.minor, &headers, &data));
+                        }
+                    }
                     Answered::With(headers, data) => refused(&self.subject, &headers, &data)?,
                 }
             }
@@ -181,7 +191,7 @@ async fn get(
     let request = format!("STREAM.MSG.GET.{stream}");
     match link.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
         Answered::Forbidden => Err(forbidden(subject, &request)),
-        Answered::With(_, data) if is_no_message(&data) => Ok(None),
+        Answered::With(_, data) if code_of(&data) == Some(NO_MESSAGE) => Ok(None),
         Answered::With(headers, data) => {
             refused(subject, &headers, &data)?;
             Ok(serde_json::from_slice::<Got<'_>>(&data)
@@ -192,9 +202,18 @@ async fn get(
     }
 }
 
-fn is_no_message(data: &[u8]) -> bool {
-    let got = serde_json::from_slice::<Got<'_>>(data);
-    got.is_ok_and(|got| got.error.is_some_and(|error| error.err_code == NO_MESSAGE))
+/// What the API refuses something for; `None`: it does not.
+fn code_of(data: &[u8]) -> Option<u16> {
+    serde_json::from_slice::<Got<'_>>(data).ok()?.error.map(|error| error.err_code)
+}
+
+/// The stream keeps the message: no other attempt helps.
+fn not_deleted(stream: &str, sequence: u64, headers: &[u8], data: &[u8]) -> Failure {
+    let error = api_error(headers, data).unwrap_or_default();
+    let text = format!(
+        "message {sequence} of stream {stream} was published again, and NATS does not delete it: {error}; the stream must allow that (deny_delete is off), else --replay publishes it once more"
+    );
+    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
 }
 
 fn forbidden(subject: &str, request: &str) -> Failure {
@@ -272,8 +291,8 @@ mod tests {
             assert_eq!(headers, expected);
         });
         assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_000);
-        assert!(is_no_message(br#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#));
-        assert!(!is_no_message(b"{}") && !is_no_message(b"garbled"));
+        let answer = br#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#;
+        assert_eq!((code_of(answer), code_of(b"{}"), code_of(b"garbled")), (Some(NO_MESSAGE), None, None));
     }
 
     #[test]
