@@ -285,20 +285,20 @@ impl Feed {
         }
     }
 
-    /// Where the next page begins.
+    /// Where the next page begins. Nothing is taken out of the state: the connection may break here, and reading resumes behind the last row.
     fn behind_page(&mut self) -> Result<Place, CommandError> {
-        let State::Page { part, next, rows, last, .. } = &mut self.state else {
+        let State::Page { part, next, rows, last, .. } = &self.state else {
             return Ok(self.confirmed.clone());
         };
-        let (part, full) = (*part, *rows >= self.asked.chunk);
-        Ok(match (next.take(), last.take()) {
+        let part = *part;
+        Ok(match (next, last) {
             (Some(start), _) => {
                 if let Some(of) = self.parts.get(part) {
                     self.reader.check_file(of)?;
                 }
-                Place { part, start }
+                Place { part, start: start.clone() }
             }
-            (None, Some(key)) if full => Place { part, start: Start::After(key) },
+            (None, Some(key)) if *rows >= self.asked.chunk => Place { part, start: Start::After(key.clone()) },
             (None, _) => Place { part: part + 1, start: begin_of(&self.parts, part + 1) },
         })
     }
