@@ -61,7 +61,7 @@ enum State {
         part: usize,
         /// Where it began.
         start: Start,
-        /// Where the next one begins; `None`: behind the last row, if this one is full.
+        /// Where the next one begins; `None`: behind the last row, if this one is full, else at the rest of the part.
         next: Option<Start>,
         rows: u32,
         /// Behind the last row that came.
@@ -287,7 +287,7 @@ impl Feed {
 
     /// Where the next page begins. Nothing is taken out of the state: the connection may break here, and reading resumes behind the last row.
     fn behind_page(&mut self) -> Result<Place, CommandError> {
-        let State::Page { part, next, rows, last, .. } = &self.state else {
+        let State::Page { part, start, next, rows, last } = &self.state else {
             return Ok(self.confirmed.clone());
         };
         let part = *part;
@@ -299,7 +299,10 @@ impl Feed {
                 Place { part, start: start.clone() }
             }
             (None, Some(key)) if *rows >= self.asked.chunk => Place { part, start: Start::After(key.clone()) },
-            (None, _) => Place { part: part + 1, start: begin_of(&self.parts, part + 1) },
+            (None, _) => match self.parts.get(part).and_then(|of| of.rest(start)) {
+                Some(start) => Place { part, start },
+                None => Place { part: part + 1, start: begin_of(&self.parts, part + 1) },
+            },
         })
     }
 

@@ -74,6 +74,8 @@ pub(super) enum Start {
     First,
     /// Behind the row with this key.
     After(Key),
+    /// At the first row without a value in the first column of the key.
+    Nulls,
     /// At this block.
     Block(u64),
 }
@@ -136,7 +138,11 @@ impl Part {
 
     /// Counts the rows that are wanted from `start` on.
     pub(super) fn count(&self, asked: &Asked, start: &Start) -> String {
-        let behind = self.behind(start, None);
+        let mut behind = self.behind(start, None);
+        if let Some(rest) = self.rest(start) {
+            let rest = self.behind(&rest, None);
+            behind = format!(" AND (true{behind} OR true{rest})");
+        }
         format!("SELECT count(*) FROM {} WHERE {}{behind}", self.from(), self.wanted(asked))
     }
 
@@ -187,10 +193,21 @@ impl Part {
         Some(Page { sql, next })
     }
 
+    /// Where reading goes on once all is read that [`Part::page`] gives from `start` on. Rows without a value are read by themselves: no index
+    /// finds those behind a value, or without one.
+    pub(super) fn rest(&self, start: &Start) -> Option<Start> {
+        let (Paging::Keys(keys), Start::After(key)) = (&self.paging, start) else { return None };
+        let may_lack = keys.first().is_some_and(|first| !first.not_null);
+        (may_lack && key.first().is_some_and(Option::is_some)).then_some(Start::Nulls)
+    }
+
     /// As SQL, that a row is at `start` or behind it, and before the block `end`.
     fn behind(&self, start: &Start, end: Option<u64>) -> String {
         match (&self.paging, start) {
             (Paging::Keys(keys), Start::After(key)) => format!(" AND {}", behind_key(keys, key)),
+            (Paging::Keys(keys), Start::Nulls) => {
+                keys.first().map_or_else(String::new, |first| format!(" AND {} IS NULL", identifier(&first.name)))
+            }
             (Paging::Keys(_), Start::First | Start::Block(_)) => String::new(),
             (Paging::Places { .. }, start) => {
                 let from = match start {
@@ -198,7 +215,7 @@ impl Part {
                         let place = key.first().and_then(Option::as_deref).unwrap_or("(0,0)");
                         format!(" AND ctid > {}::tid", literal(place))
                     }
-                    Start::First => String::new(),
+                    Start::First | Start::Nulls => String::new(),
                     Start::Block(block) => format!(" AND ctid >= '({block},0)'::tid"),
                 };
                 let end = end.map_or_else(String::new, |end| format!(" AND ctid < '({end},0)'::tid"));
@@ -208,7 +225,8 @@ impl Part {
     }
 }
 
-/// Nulls come last, as in an index; only the first column may have some, since the others are a key's.
+/// Behind a value, without rows that have none: these come last, as in an index. Only the first column may lack some, since the others are a
+/// key's.
 fn behind_key(keys: &[KeyColumn], last: &[Option<String>]) -> String {
     let list = |keys: &[KeyColumn], last: &[Option<String>]| {
         let names: Vec<String> = keys.iter().map(|key| identifier(&key.name)).collect();
@@ -224,15 +242,14 @@ fn behind_key(keys: &[KeyColumn], last: &[Option<String>]) -> String {
     let name = identifier(&first.name);
     match text {
         None => format!("({name} IS NULL AND {})", list(others, rest)),
-        Some(_) if first.not_null => list(keys, last),
-        Some(_) => format!("({} OR {name} IS NULL)", list(keys, last)),
+        Some(_) => list(keys, last),
     }
 }
 
 /// The block that a page begins in.
 fn first_block(start: &Start) -> u64 {
     match start {
-        Start::First => 0,
+        Start::First | Start::Nulls => 0,
         Start::Block(block) => *block,
         Start::After(key) => {
             let place = key.first().and_then(Option::as_deref).unwrap_or_default();
