@@ -2,10 +2,11 @@
 
 use super::EXIT_SETTINGS;
 use super::dead_letters;
-use super::output::session;
+use super::output::{session, shell_quoted};
 use super::shards::ShardError;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::relay::BadRowAt;
 use crate::route::TopicError;
@@ -243,8 +244,8 @@ pub enum CommandError {
         "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be distinguished from a new one, which the slot carries"
     )]
     Updated {
-        /// `schema.table`.
-        table: String,
+        /// The table, or the partition.
+        table: TableName,
         /// Its name.
         slot: String,
     },
@@ -416,7 +417,8 @@ impl CommandError {
                 "for single rows, through the slot that is there: walrelay republish --table SCHEMA.TABLE --where SQL; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
             ),
             Self::Updated { table, .. } => format!(
-                "find out which ones; publish the others with --leave-updated, and then those through the slot: walrelay republish --table {table} --where SQL"
+                "find out which ones; publish the others with --leave-updated, and then those through the slot: walrelay republish --table {} --where SQL",
+                shell_quoted(&table.as_typed())
             ),
             Self::Rewritten { .. } => "to publish all of its rows once more: --again; a primary key avoids this".to_owned(),
             Self::RowsHidden { .. } => {

@@ -3,6 +3,7 @@
 //! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
 
 use super::error::CommandError;
+use super::output::shell_quoted;
 use super::shards::{self, ShardError};
 use crate::outbox::Mapping;
 use crate::outbox::TableName;
@@ -80,8 +81,12 @@ impl Target {
     /// An error of `command`, which needs those rights on the table: with the fix for their want.
     pub(super) fn refused(&self, command: &'static str, rights: &str, error: CommandError) -> CommandError {
         let step = format!("{command} {}", self.name);
-        let fix = format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name());
-        error.with_fix(step, fix)
+        error.with_fix(step, self.grant(rights))
+    }
+
+    /// What gives those rights on it.
+    pub(super) fn grant(&self, rights: &str) -> String {
+        format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name())
     }
 }
 
@@ -126,14 +131,14 @@ pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) ->
     if others.is_empty() {
         return Ok(());
     }
-    let names = |tables: &[PublishedTable]| roots(tables).iter().map(ToString::to_string).collect::<Vec<_>>();
-    let flags: Vec<String> = names(&outboxes).iter().map(|name| format!(" --table {name}")).collect();
+    let flag = |table: &TableName| format!(" --table {}", shell_quoted(&table.as_typed()));
+    let flags: Vec<String> = roots(&outboxes).iter().map(flag).collect();
     Err(CommandError::FlagNeeded {
         flag: "--table",
         why: format!(
             "publication \"{}\" also has {}, with columns that are not an outbox's",
             place.publication,
-            names(&others).join(", ")
+            roots(&others).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
         example: format!(
             "walrelay prune{}",

@@ -552,6 +552,11 @@ fn a_role_without_rights_on_the_table_learns_which() {
     let output = command(&lane, &["--older-than", "1h", "--source", &source]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("GRANT SELECT, UPDATE, DELETE ON"), "{text}");
+    lane.sql(&format!("CREATE TABLE \"Kept\" (LIKE outbox); GRANT SELECT, UPDATE, DELETE ON outbox TO {role}"));
+    let more = ["--older-than", "1h", "--archive-to", "\"Kept\"", "--source", &source];
+    let output = command(&lane, &more).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("GRANT INSERT ON \"public\".\"Kept\""), "{text}");
     lane.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
 }
 

@@ -94,7 +94,7 @@ impl Reader {
         for part in parts.clone().filter(|_| !self.leaves_updated) {
             let publication = &self.place.publication;
             if self.proof.may_be_updated(connection, publication, part.oid)? {
-                return Err(CommandError::Updated { table: part.title(), slot: self.place.slot.clone() });
+                return Err(CommandError::Updated { table: part.table_name(), slot: self.place.slot.clone() });
             }
         }
         self.refuse_rewritten(connection, parts)

@@ -4,6 +4,7 @@
 
 use crate::commands::AGE_COLUMNS;
 use crate::commands::error::CommandError;
+use crate::commands::output::shell_quoted;
 use crate::outbox::TableName;
 use crate::pg::identifier;
 use crate::pg::shape::{Shape, ShapeColumn};
@@ -88,6 +89,7 @@ const fn holds_time(column: &ShapeColumn) -> bool {
 }
 
 fn no_age(table: &TableName, why: String) -> CommandError {
+    let table = shell_quoted(&table.as_typed());
     let example = format!(
         "walrelay prune --table {table} --age-column COLUMN, or: ALTER SYSTEM SET track_commit_timestamp = on; (a restart, for rows from then on)"
     );

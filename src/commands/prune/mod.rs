@@ -81,6 +81,20 @@ pub struct Request {
     pub force: bool,
 }
 
+impl Request {
+    /// What gives the rights that it needs on a table.
+    fn fix(&self, table: &Target) -> String {
+        if self.partitions {
+            return format!("run it as the owner of {} and of its partitions", table.sql_name());
+        }
+        let mut fix = table.grant("SELECT, UPDATE, DELETE");
+        if let Some(archive) = &self.archive_to {
+            fix.push_str(&format!(" GRANT INSERT ON {} TO it;", archive.sql()));
+        }
+        fix
+    }
+}
+
 /// Deletes. `typed`: what the next command repeats. `notes`: what is waited for. `stop`: ends it between two chunks.
 ///
 /// # Errors
@@ -145,7 +159,7 @@ fn once(
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
-        pruned.map_err(|error| table.target.refused("prune", "SELECT, UPDATE, DELETE", error))?;
+        pruned.map_err(|error| error.with_fix(format!("prune {}", table.target.name), request.fix(&table.target)))?;
     }
     if request.dry_run {
         writeln!(out, "nothing was deleted")?;

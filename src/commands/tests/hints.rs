@@ -291,7 +291,7 @@ fn command_errors() -> Vec<CommandError> {
         },
         CommandError::NoPartitions { table: table(), why: "why".to_owned() },
         CommandError::NoSnapshot { slot: slot(), publication: slot(), why: "why".to_owned() },
-        CommandError::Updated { table: table(), slot: slot() },
+        CommandError::Updated { table: TableName::parse("\"Outbox\"").unwrap(), slot: slot() },
         CommandError::Rewritten { table: table() },
         CommandError::RowsHidden { table: table() },
         no_order(true),

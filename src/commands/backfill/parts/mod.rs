@@ -10,6 +10,7 @@
 //! file. The order of the key is the one that its type and collation have.
 
 use super::proof::Proof;
+use crate::outbox::TableName;
 use crate::pg::{self, Connection, Row, identifier, literal};
 use crate::pgoutput::Relation;
 use serde::Deserialize;
@@ -112,7 +113,12 @@ pub(super) struct Asked {
 impl Part {
     /// `schema.table`, for messages.
     pub(super) fn title(&self) -> String {
-        format!("{}.{}", self.name.0, self.name.1)
+        self.table_name().to_string()
+    }
+
+    /// As flags name it.
+    pub(super) fn table_name(&self) -> TableName {
+        TableName { schema: self.name.0.clone(), name: self.name.1.clone() }
     }
 
     /// As SQL names its rows.
