@@ -24,6 +24,7 @@ impl Reader<'_> {
             ids: self.layers.flags.all("id").to_vec(),
             again: args.again,
             default_topic: default_topic.map(|given| given.text),
+            has_schema_ids: self.layers.one("schema-registry")?.or(self.layers.one("schema-id")?).is_some(),
             action: match (args.replay, args.show) {
                 (true, _) => Action::Replay,
                 (false, true) => Action::Show,

@@ -205,6 +205,27 @@ fn a_row_without_the_type_that_its_subject_needs_is_a_bad_row() {
     assert!(registry.asked().is_empty());
 }
 
+/// Consumers would take its first bytes for the id.
+#[test]
+fn a_dead_letter_record_without_an_id_is_not_published_again() {
+    let registry = Registry::default();
+    let url = registry.start();
+    let lane = Lane::with(OUTBOX, "outbox");
+    let (dead, other) = (lane.topic("dead"), lane.topic("other"));
+    let _relay = lane.streaming(&["--schema-registry", &url, "--on-bad-row=dead-letter", "--dead-letter-topic", &dead]);
+    lane.sql("INSERT INTO outbox VALUES ('1', NULL, 'k', 'Placed', '{}')");
+    assert_eq!(lane.records("dead").len(), 1);
+    let output = Command::new(binary())
+        .args(["dead-letters", "--brokers", &lane.brokers, "--slot", &lane.name, "--dead-letter-topic", &dead])
+        .args(["--replay", "--default-topic", &other])
+        .env("WALRELAY_SCHEMA_REGISTRY", &url)
+        .output()
+        .unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("has no schema id before it"), "{text}");
+    assert!(lane.records_now("other").is_empty());
+}
+
 #[test]
 fn check_asks_for_the_subjects_of_the_latest_rows_and_says_what_the_registry_says() {
     let registry = Registry::default();

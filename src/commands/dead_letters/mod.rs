@@ -37,6 +37,8 @@ pub struct Request {
     pub again: bool,
     /// Where records go whose own topic is unknown, or no topic name; `None`: nowhere.
     pub default_topic: Option<String>,
+    /// Values begin with the numbers of their schemas: a record that was never made has none.
+    pub has_schema_ids: bool,
     /// What is done with them.
     pub action: Action,
     /// JSON lines.

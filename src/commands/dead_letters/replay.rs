@@ -146,7 +146,7 @@ impl<'r> Replay<'r> {
         let Self { request, counts, outcome, room, .. } = self;
         let meant = kept.record.with_record(room, |record| -> io::Result<Option<OwnedRecord>> {
             let Some(entry) = counts.choose(request, &kept, record) else { return Ok(None) };
-            match where_to(request, &entry) {
+            match where_to(request, &entry).and_then(|topic| complete(request, record).map(|()| topic)) {
                 Ok(topic) => Ok(meant(record, topic)),
                 Err(why) => {
                     outcome.failed += 1;
@@ -393,6 +393,17 @@ fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, Stri
             None => Err("where it was meant for is not known; --default-topic says where it goes".to_owned()),
         },
     }
+}
+
+/// Sees that the number of its schema is not lacking: a row of which no record was made has its payload as it is in the table.
+fn complete(request: &Request, record: &Record<'_>) -> Result<(), String> {
+    if request.has_schema_ids && record.value.is_some_and(|value| value.first() != Some(&0)) {
+        return Err(
+            "its payload has no schema id before it, since no record was made of its row; insert the row again"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 fn meant(record: &Record<'_>, topic: &str) -> Option<OwnedRecord> {

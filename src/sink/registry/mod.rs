@@ -6,7 +6,8 @@
 //! ```
 //!
 //! In: records as the rows make them. Out: the same with a value that begins as consumers of a registry expect it (Confluent's format). Null
-//! values stay null. Records of the dead-letter topic stay as they are: a record that was refused has its number already.
+//! values stay null. Records of the dead-letter topic stay as they are: a record that was refused has its number already, and one that was not
+//! made has none, so that it is not published again from there.
 //!
 //! Invariants: nothing here waits for the registry; a subject's number is asked for once, until it is asked again in the background
 //! (see `client`); while a number is not known, its record is not taken, so that none gets ahead of it.
