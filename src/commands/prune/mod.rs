@@ -87,11 +87,11 @@ impl Request {
         if self.partitions {
             return format!("run it as the owner of {} and of its partitions", table.sql_name());
         }
-        let mut fix = table.grant("SELECT, UPDATE, DELETE");
-        if let Some(archive) = &self.archive_to {
-            fix.push_str(&format!(" GRANT INSERT ON {} TO it;", archive.sql()));
+        let fix = table.grant("SELECT, UPDATE, DELETE");
+        match &self.archive_to {
+            Some(archive) => format!("{fix} GRANT INSERT ON {} TO it;", archive.sql()),
+            None => fix,
         }
-        fix
     }
 }
 

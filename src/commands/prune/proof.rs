@@ -128,11 +128,11 @@ fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>
 
 /// As SQL, whether a column of bytes is this text; of a longer one, whether it begins with it.
 fn begins_with(column: &str, text: &str) -> String {
-    let bytes: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let bytes = text.bytes().fold("'\\x".to_owned(), |bytes, byte| format!("{bytes}{byte:02x}"));
     if text.chars().count() < kept::COMPARED {
-        return format!("{column} = '\\x{bytes}'::bytea");
+        return format!("{column} = {bytes}'::bytea");
     }
-    format!("pg_catalog.substr({column}, 1, {}) = '\\x{bytes}'::bytea", text.len())
+    format!("pg_catalog.substr({column}, 1, {}) = {bytes}'::bytea", text.len())
 }
 
 /// As SQL, what forgets the rows that were skipped.
