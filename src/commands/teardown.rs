@@ -13,7 +13,7 @@ use crate::pg::server::Slot;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
-use crate::supervise::{RunError, check_slot};
+use crate::supervise::check_owner;
 use std::io::{BufRead, Write};
 
 /// What is to go.
@@ -112,11 +112,7 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
 fn refuse(connection: &mut Connection, request: &Request, facts: &Facts) -> Result<(), CommandError> {
     let Some(slot) = &facts.slot else { return Ok(()) };
     // Whatever else is wrong with it is a reason to drop it.
-    if let Err(error @ (RunError::SlotOfOtherDatabase { .. } | RunError::SlotOfOtherPlugin { .. })) =
-        check_slot(&request.slot, &facts.database, slot)
-    {
-        return Err(error.into());
-    }
+    check_owner(&request.slot, &facts.database, slot)?;
     if slot.row.active {
         return Err(in_use(connection, &request.slot, slot.row.active_pid)?);
     }

@@ -370,21 +370,25 @@ fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known)
     Ok(())
 }
 
-/// Whether the slot can be read by a relay on `database`.
-pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
-    let row = &slot.row;
+/// Whether the slot is one that walrelay may have made for `database`: slots are the whole cluster's.
+pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     let owned = || name.to_owned();
-    match (row.plugin.as_deref(), row.database.as_deref()) {
+    match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
         (Some(_), Some(found)) if found != database => {
             let (found, wanted) = (found.to_owned(), database.to_owned());
-            return Err(RunError::SlotOfOtherDatabase { slot: owned(), found, wanted });
+            Err(RunError::SlotOfOtherDatabase { slot: owned(), found, wanted })
         }
-        (Some("pgoutput"), _) => {}
-        (Some(plugin), _) => {
-            return Err(RunError::SlotOfOtherPlugin { slot: owned(), found: format!("of plugin {plugin}") });
-        }
-        (None, _) => return Err(RunError::SlotOfOtherPlugin { slot: owned(), found: "a physical slot".to_owned() }),
+        (Some("pgoutput"), _) => Ok(()),
+        (Some(plugin), _) => Err(RunError::SlotOfOtherPlugin { slot: owned(), found: format!("of plugin {plugin}") }),
+        (None, _) => Err(RunError::SlotOfOtherPlugin { slot: owned(), found: "a physical slot".to_owned() }),
     }
+}
+
+/// Whether the slot can be read by a relay on `database`.
+pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
+    check_owner(name, database, slot)?;
+    let row = &slot.row;
+    let owned = || name.to_owned();
     if row.temporary {
         return Err(RunError::TemporarySlot { slot: owned() });
     }

@@ -10,7 +10,7 @@ mod error;
 mod lineage;
 mod server;
 
-pub(crate) use acquire::{check_slot, look_at_tables, unpublished};
+pub(crate) use acquire::{check_owner, check_slot, look_at_tables, unpublished};
 pub(crate) use advice::Surroundings;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;

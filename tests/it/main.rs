@@ -60,6 +60,7 @@ mod shapes;
 mod shards;
 mod shards_filters;
 mod shards_rows;
+mod shards_slots;
 mod signals;
 mod silent;
 mod slots;

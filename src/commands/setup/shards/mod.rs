@@ -45,7 +45,7 @@ use crate::lsn::Lsn;
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{Connection, identifier, literal, server, sqlstate};
-use crate::supervise::{RunError, check_slot};
+use crate::supervise::{RunError, check_owner, check_slot};
 use plan::Plan;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -113,13 +113,13 @@ fn carry_out(
     make_slots(connection, request, plan, voice)?;
     if !plan.is_cut {
         if let Some(source) = &plan.source {
-            near(connection, source, voice)?;
+            near(connection, source, &plan.database, voice)?;
         }
         cut::cut(connection, request, plan, voice)?;
     }
     if let Some(source) = &plan.source {
-        drain(connection, source, voice)?;
-        drop_slots(connection, source, voice)?;
+        drain(connection, source, &plan.database, voice)?;
+        drop_slots(connection, source, &plan.database, voice)?;
     }
     open(connection, request, plan, voice)
 }
@@ -184,12 +184,12 @@ fn make_slots(
 }
 
 /// Waits until the old relays are near the end of the WAL, so that the new ones need not wait for long.
-fn near(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+fn near(connection: &mut Connection, source: &Set, database: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
     let started = Instant::now();
     let mut wait = Wait::begin();
     for member in &source.members {
         loop {
-            let slot = existing(connection, &member.slot)?;
+            let slot = existing(connection, &member.slot, database)?;
             if slot.row.active && slot.lag_bytes.is_some_and(|lag| lag <= NEAR_BYTES) {
                 break;
             }
@@ -206,7 +206,7 @@ fn near(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Res
 }
 
 /// Step 4. Whatever was committed before the cut lies below the position that is asked for here.
-fn drain(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
     if source.is(Moving::Drained) {
         return Ok(());
     }
@@ -216,7 +216,7 @@ fn drain(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Re
     let mut wait = Wait::begin();
     for member in &source.members {
         loop {
-            let slot = existing(connection, &member.slot)?;
+            let slot = existing(connection, &member.slot, database)?;
             if slot.confirmed_flush_lsn >= Some(cut) {
                 break;
             }
@@ -242,17 +242,26 @@ fn drain(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Re
     Ok((voice.say)(&format!("drained {drained}{slots} up to {cut}, in {took} ms"))?)
 }
 
-fn existing(connection: &mut Connection, name: &str) -> Result<server::Slot, CommandError> {
+/// A slot whose position tells what is published.
+fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<server::Slot, CommandError> {
     let missing = || RunError::NoSlot { slot: name.to_owned(), was_there: true };
-    Ok(server::slot(connection, name)?.ok_or_else(missing)?)
+    let slot = server::slot(connection, name)?.ok_or_else(missing)?;
+    check_owner(name, database, &slot)?;
+    Ok(slot)
 }
 
 /// Step 5. Ends the connection of whoever reads a slot: all that he had is acknowledged and confirmed.
-fn drop_slots(connection: &mut Connection, source: &Set, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+fn drop_slots(
+    connection: &mut Connection,
+    source: &Set,
+    database: &str,
+    voice: &mut Voice<'_>,
+) -> Result<(), CommandError> {
     let mut wait = Wait::begin();
     for member in &source.members {
         let name = &member.slot;
         while let Some(slot) = server::slot(connection, name)? {
+            check_owner(name, database, &slot)?;
             if let Some(pid) = slot.row.active_pid {
                 let step = format!("end the connection that reads slot \"{name}\"");
                 let fix = format!("stop its relay ({}), then the same command again", member.command());

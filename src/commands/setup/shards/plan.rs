@@ -13,7 +13,7 @@ use crate::pg::progress;
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
-use crate::supervise::RunError;
+use crate::supervise::{RunError, check_owner};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -65,6 +65,10 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
     let server = catalog::server(connection)?;
     let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
     for set in sets(connection, &request.publication, &request.slot)? {
+        // A copy of a database has its publications with their comments, and none of its slots.
+        for (name, slot) in set.members.iter().filter_map(|member| Some((&member.slot, member.found.as_ref()?))) {
+            check_owner(name, &server.database, slot)?;
+        }
         if set.count == target.count {
             target = set;
         } else {
