@@ -59,6 +59,14 @@ pub enum ShardError {
         /// What makes shards.
         hint: String,
     },
+    /// Another set was begun, and rows may be under way to it.
+    #[error("the setup of {found} is not finished")]
+    Unfinished {
+        /// What.
+        found: String,
+        /// What finishes it.
+        hint: String,
+    },
     /// There is something already.
     #[error("there is {found} already: a new set of shards would publish its rows, too")]
     Exists {
@@ -131,6 +139,7 @@ impl ShardError {
             Self::Moves { .. } => EXIT_RESTART,
             Self::Unfit { .. }
             | Self::NothingToMove { .. }
+            | Self::Unfinished { .. }
             | Self::Exists { .. }
             | Self::Several { .. }
             | Self::Incomplete { .. }
@@ -153,7 +162,10 @@ impl ShardError {
                     .to_owned()
             }
             Self::Unfit { fix, .. } => fix.clone(),
-            Self::NothingToMove { hint, .. } | Self::Exists { hint, .. } | Self::SharedOut { hint, .. } => hint.clone(),
+            Self::NothingToMove { hint, .. }
+            | Self::Unfinished { hint, .. }
+            | Self::Exists { hint, .. }
+            | Self::SharedOut { hint, .. } => hint.clone(),
             Self::Several { .. } => {
                 "drop the set that nobody reads: walrelay teardown --shards N, or walrelay teardown for the one slot"
                     .to_owned()
@@ -286,11 +298,8 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
     let (publication, slot) = whole;
     is_whole_name(connection, publication, slot)?;
     let mut sets = sets(connection, publication, slot)?;
-    if let Some(set) = sets.iter().find(|set| set.is(Moving::Waits)) {
-        let count = set.count.unwrap_or_default();
-        let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
-        let resume = format!("walrelay setup {verb} {count} --apply");
-        return Err(ShardError::Moves { to: set.shown(), resume }.into());
+    if let Some((set, flag)) = unfinished(&sets) {
+        return Err(ShardError::Moves { to: set.shown(), resume: format!("walrelay setup {flag} --apply") }.into());
     }
     if !sets.iter().any(|set| set.count.is_some()) {
         return Ok(None);
@@ -305,6 +314,13 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
         Some(shard) => Err(ShardError::incomplete(shard, "replication slot", &shard.name(slot)).into()),
         None => Ok(Some(set)),
     }
+}
+
+/// The set whose setup has begun and not ended, with the flag that resumes it.
+pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, String)> {
+    let set = sets.iter().find(|set| set.is(Moving::Waits))?;
+    let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
+    Some((set, format!("{verb} {}", set.count.unwrap_or_default())))
 }
 
 /// Sees that a publication is not that of one shard.

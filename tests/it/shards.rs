@@ -358,9 +358,12 @@ fn relays_of_the_new_set_publish_nothing_before_the_old_ones_have_and_the_same_c
         })
         .unwrap();
     }
-    let (code, said) = shards.refused(&["setup", "--reshard", "4", "--apply"]);
-    assert_eq!(code, 2, "{said}");
-    assert!(hint(&said).contains("--reshard 3"), "{said}");
+    for other in ["4", "2"] {
+        let (code, said) = shards.refused(&["setup", "--reshard", other, "--apply"]);
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("the setup of 3 shards is not finished"), "{said}");
+        assert!(hint(&said).starts_with("walrelay setup --reshard 3 --apply"), "{said}");
+    }
     let status: Value = serde_json::from_slice(&shards.output(&["status", "--all", "--json"]).stdout).unwrap();
     let slots = status["slots"].as_array().unwrap();
     let moves: Vec<_> =

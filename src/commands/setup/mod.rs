@@ -17,7 +17,7 @@ mod slot;
 use super::backfill;
 use super::error::CommandError;
 use super::output::{Told, as_role, bytes, command, number};
-use super::shards::has_no_shards;
+use super::shards::{ShardError, has_no_shards, sets, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
@@ -105,7 +105,7 @@ pub fn setup(
         shards::set_up(connection, request, shards, out, &mut wait, stop)?;
         return Ok(None);
     }
-    has_no_shards(&mut connection, (&request.publication, &request.slot))?;
+    is_for_one_slot(&mut connection, request)?;
     if !request.apply {
         let facts = look(&mut connection, request)?;
         let plan = plan(request, &facts)?;
@@ -121,10 +121,23 @@ pub fn setup(
         },
         stop,
     };
-    let connection = begin(connection, &mut voice)?;
+    let mut connection = begin(connection, &mut voice)?;
+    // Another setup may have made shards before the lock was ours.
+    is_for_one_slot(&mut connection, request)?;
     let held = apply(connection, request, &mut voice)?;
     writeln!(out, "next: {}", request.next())?;
     Ok(held)
+}
+
+/// Sees that the rows are not shared out, nor about to be: where a set of shards waits for them, the one slot has no rows from behind
+/// the cut.
+fn is_for_one_slot(connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+    let (publication, slot) = (&request.publication, &request.slot);
+    has_no_shards(connection, (publication, slot))?;
+    let sets = sets(connection, publication, slot)?;
+    let Some((set, flag)) = unfinished(&sets) else { return Ok(()) };
+    let hint = command(&format!("setup {flag} --apply"), &request.told());
+    Err(ShardError::Unfinished { found: set.shown(), hint }.into())
 }
 
 /// For `run --setup`: makes publication, slot and mark where they are missing, once. What is done is logged. Cheap when all is
@@ -168,6 +181,7 @@ pub fn once(
     }
     // Another relay may be at it: what counts is what is there once the lock is ours.
     let mut connection = begin(connection, &mut voice)?;
+    has_no_shards(&mut connection, (publication, slot))?;
     if is_done(&mut connection, &request)? {
         return Ok(None);
     }

@@ -319,6 +319,7 @@ fn shard_errors() -> Vec<ShardError> {
         ShardError::NoColumn { table: "public.outbox".to_owned(), column: "key".to_owned() },
         ShardError::Unfit { publication: "walrelay".to_owned(), why: "why".to_owned(), fix: text() },
         ShardError::NothingToMove { publication: "walrelay".to_owned(), hint: text() },
+        ShardError::Unfinished { found: "5 shards".to_owned(), hint: text() },
         ShardError::Exists { found: "slot \"walrelay\"".to_owned(), hint: text() },
         ShardError::Several { found: vec!["3 shards".to_owned(), "5 shards".to_owned()] },
         ShardError::incomplete(Shard::new(0, 3).unwrap(), "publication", "walrelay_0_of_3"),

@@ -6,7 +6,7 @@ use super::Shards;
 use crate::commands::error::CommandError;
 use crate::commands::output::command;
 use crate::commands::setup::Request;
-use crate::commands::shards::{Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets};
+use crate::commands::shards::{Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::marker::{self, Moving};
 use crate::pg::progress;
@@ -64,11 +64,13 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
     has_row_filters(connection)?;
     let server = catalog::server(connection)?;
     let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
-    for set in sets(connection, &request.publication, &request.slot)? {
-        // A copy of a database has its publications with their comments, and none of its slots.
-        for (name, slot) in set.members.iter().filter_map(|member| Some((&member.slot, member.found.as_ref()?))) {
-            check_owner(name, &server.database, slot)?;
-        }
+    let found = sets(connection, &request.publication, &request.slot)?;
+    // A copy of a database has its publications with their comments, and none of its slots.
+    for member in found.iter().flat_map(|set| &set.members) {
+        member.found.as_ref().map_or(Ok(()), |slot| check_owner(&member.slot, &server.database, slot))?;
+    }
+    is_finished(request, shards, &found)?;
+    for set in found {
         if set.count == target.count {
             target = set;
         } else {
@@ -111,19 +113,33 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
     Ok(plan(source, target, tables))
 }
 
+/// Sees that no other set is half made: rows may be under way to it. The set that they come from has publications, slots and relays, and
+/// publishes none of the rows from behind the cut.
+fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), ShardError> {
+    if let Some((set, flag)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
+        let hint = command(&format!("setup {flag} --apply"), &request.told());
+        return Err(ShardError::Unfinished { found: set.shown(), hint });
+    }
+    let is_left = |set: &&Set| set.is(Moving::Drains) || set.is(Moving::Drained);
+    match sets.iter().find(|set| set.count == Some(shards.count)).filter(is_left) {
+        Some(set) => {
+            let count = shards.count;
+            let again = command(&format!("setup --shards {count} --apply"), &request.told());
+            Err(ShardError::Unfit {
+                publication: set.members.first().map(|member| member.publication.clone()).unwrap_or_default(),
+                why: "its rows were moved to a set that is gone".to_owned(),
+                fix: format!(
+                    "once its relays have published what waits in its slots, stop them: walrelay teardown --shards {count}, then {again} --table SCHEMA.TABLE; compare the table with the topics"
+                ),
+            })
+        }
+        None => Ok(()),
+    }
+}
+
 /// The set that has the rows, of those that are not to be made.
 fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
     let words = |verb: &str, count: u8| command(&format!("setup {verb} {count} --apply"), &request.told());
-    if let Some(waits) = others.iter().find(|set| set.is(Moving::Waits)) {
-        let publication = waits.members.first().map(|member| member.publication.clone()).unwrap_or_default();
-        let verb = if others.len() > 1 { "--reshard" } else { "--shards" };
-        return Err(ShardError::Unfit {
-            publication,
-            why: format!("the setup of {} is not finished", waits.shown()),
-            fix: words(verb, waits.count.unwrap_or(shards.count)),
-        }
-        .into());
-    }
     let found = others.iter().map(Set::shown).collect::<Vec<_>>();
     match (others.len(), shards.moves) {
         (0, false) => Ok(None),
