@@ -89,6 +89,16 @@ pub enum ShardError {
         /// Its publication or slot.
         missing: String,
     },
+    /// A slot with rows can no longer be read.
+    #[error(
+        "replication slot \"{slot}\" has been invalidated ({reason}) while rows are moved: those of its rows that are not published can no longer be read from it"
+    )]
+    Lost {
+        /// Its name.
+        slot: String,
+        /// Why.
+        reason: String,
+    },
     /// The names of one shard were given, where all are meant.
     #[error("publication \"{publication}\" is shard {shard} alone, which has only a part of each table's rows")]
     OnePart {
@@ -143,6 +153,7 @@ impl ShardError {
             | Self::Exists { .. }
             | Self::Several { .. }
             | Self::Incomplete { .. }
+            | Self::Lost { .. }
             | Self::Unread { .. } => EXIT_OPERATOR,
         }
     }
@@ -174,6 +185,12 @@ impl ShardError {
                 let count = shard.count();
                 format!(
                     "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
+                )
+            }
+            Self::Lost { slot, .. } => {
+                let name = literal(slot);
+                format!(
+                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput'); start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics, and walrelay republish for rows that are missing"
                 )
             }
             Self::OnePart { whole: Some((publication, slot)), .. } => format!(

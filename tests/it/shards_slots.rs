@@ -1,10 +1,11 @@
 //! The slots of shards: whose they are, and those that are lost.
 
-use walrelay_dev::postgres::{default_major, quote_identifier};
+use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Options, Postgres, default_major, quote_identifier};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, OUTBOX, hint};
-use crate::shards::{Shards, spawn};
+use crate::shards::{Judged, Shards, judge, spawn, text};
 
 #[test]
 fn a_copy_of_the_database_does_not_take_the_slots_of_the_first_for_its_own() {
@@ -52,4 +53,48 @@ fn setup_of_one_slot_refuses_while_its_rows_go_over_to_shards_that_have_its_fail
         let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND failover";
         assert_eq!(shards.lane.connect().query_one(sql, &[]).unwrap().get::<_, i64>(0), 2);
     }
+}
+
+/// Writes WAL until no more slots are left than those that are read. These keep up.
+fn lose_unread_slots(shards: &Shards) {
+    let mut client = shards.lane.connect();
+    let lost = "SELECT bool_and(active OR wal_status = 'lost') FROM pg_replication_slots";
+    let near = "SELECT bool_and(NOT active OR pg_current_wal_lsn() - restart_lsn < 16000000) FROM pg_replication_slots";
+    wait_until(LONG, "the slots to be lost", || {
+        client.batch_execute("SELECT pg_logical_emit_message(false, 'busy', 'x')")?;
+        client.batch_execute("SELECT pg_switch_wal()")?;
+        wait_until(LONG, "the others to be near", || {
+            client.batch_execute("CHECKPOINT")?;
+            Ok(client.query_one(near, &[])?.get(0))
+        })?;
+        Ok(client.query_one(lost, &[])?.get(0))
+    })
+    .unwrap();
+}
+
+#[test]
+#[ignore = "slow"]
+fn new_slots_that_are_lost_before_the_cut_are_made_again() {
+    let settings = [("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("max_slot_wal_keep_size", "48MB")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let postgres = Postgres::start(&Options { settings: settings.to_vec(), ..Options::default() }).unwrap();
+    let shards = Shards::on(Lane::on(&postgres, shared_kafka().unwrap()), OUTBOX);
+    shards.done(&["setup", "--apply", "--table", "outbox"]);
+    let _old = shards.lane.streaming(&[]);
+    let row = |number: u32| format!("INSERT INTO outbox SELECT '1:{number}', 'order', 'k1', 'Placed', '{{}}'");
+    let mut client = shards.lane.connect();
+    let mut open = client.transaction().unwrap();
+    open.batch_execute("LOCK TABLE outbox IN ROW EXCLUSIVE MODE").unwrap();
+    let moving = spawn(&shards, &["setup", "--reshard", "2", "--apply"]);
+    wait_until(LONG, "the new slots", || Ok(shards.slots().len() == 3)).unwrap();
+    lose_unread_slots(&shards);
+    open.batch_execute(&row(1)).unwrap();
+    open.commit().unwrap();
+    let output = moving.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(text(&output).matches("lost before it had rows").count(), 2, "{}", text(&output));
+    let _new = shards.relays(2);
+    shards.lane.sql(&row(2));
+    shards.wait_confirmed(2);
+    assert_eq!(judge(&shards.lane.records_now("order"), &["1:1".to_owned(), "1:2".to_owned()]), Judged::default());
 }

@@ -322,6 +322,7 @@ fn shard_errors() -> Vec<ShardError> {
         ShardError::Unfinished { found: "5 shards".to_owned(), hint: text() },
         ShardError::Exists { found: "slot \"walrelay\"".to_owned(), hint: text() },
         ShardError::Several { found: vec!["3 shards".to_owned(), "5 shards".to_owned()] },
+        ShardError::Lost { slot: "walrelay_0_of_3".to_owned(), reason: "wal_removed".to_owned() },
         ShardError::incomplete(Shard::new(0, 3).unwrap(), "publication", "walrelay_0_of_3"),
         ShardError::OnePart {
             publication: "walrelay_0_of_3".to_owned(),

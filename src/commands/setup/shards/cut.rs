@@ -3,7 +3,7 @@
 //! In: a plan. Out: the cut is done, or nothing is changed. The lock waits for transactions that have written to the tables, and while it
 //! waits, those that begin to write wait behind it. So it waits for a bounded time only, lets them go, and tries again for longer.
 //!
-//! Invariants: the lock is held until the transaction ends, and nothing is changed without it, nor while a slot of the new set is missing.
+//! Invariants: the lock is held until the transaction ends, and nothing is changed without it, nor while a slot of the new set is missing or lost.
 
 use super::plan::Plan;
 use super::{Request, Wait, sql};
@@ -12,7 +12,7 @@ use crate::commands::output::session;
 use crate::commands::setup::Voice;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, catalog, literal, server, sqlstate};
-use crate::supervise::RunError;
+use crate::supervise::check_slot;
 use std::time::Duration;
 
 /// The first bound.
@@ -25,28 +25,47 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// of them to resolve a deadlock.
 const LONGEST_OF_SEVERAL: Duration = Duration::from_millis(500);
 
-/// Tries until it is done, or the voice says to stop.
+/// How a try ended.
+enum Tried {
+    Done,
+    /// The lock was not had in time.
+    Locked,
+    /// A slot of the new set has to be made first.
+    NoSlot,
+}
+
+/// Tries until it is done, or the voice says to stop. `false`: the slots of the new set have to be made first.
 pub(super) fn cut(
     connection: &mut Connection,
     request: &Request,
     plan: &Plan,
     voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
+) -> Result<bool, CommandError> {
     let longest = if plan.tables.len() > 1 { LONGEST_OF_SEVERAL } else { LONGEST };
     let mut bound = SHORTEST;
     let mut wait = Wait::begin();
-    while !attempt(connection, request, plan, bound)? {
+    loop {
+        match attempt(connection, request, plan, bound)? {
+            Tried::Done => break,
+            Tried::Locked => {}
+            Tried::NoSlot => return Ok(false),
+        }
         let writers = writers(connection, plan)?;
         wait.turn(voice, || {
             format!("waiting: the cut can be made once writers of the tables have ended: {}", writers.join("; "))
         })?;
         bound = (bound * 2).min(longest);
     }
-    Ok((voice.say)(&format!("cut: rows that commit from now on are rows of {}", plan.shown()))?)
+    (voice.say)(&format!("cut: rows that commit from now on are rows of {}", plan.shown()))?;
+    Ok(true)
 }
 
-/// Whether the lock was had in time.
-fn attempt(connection: &mut Connection, request: &Request, plan: &Plan, bound: Duration) -> Result<bool, CommandError> {
+fn attempt(
+    connection: &mut Connection,
+    request: &Request,
+    plan: &Plan,
+    bound: Duration,
+) -> Result<Tried, CommandError> {
     connection.query("BEGIN")?;
     // The cut survives a crash of the server from its commit on, whatever the role's default is.
     connection.query(&format!("SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = {}", bound.as_millis()))?;
@@ -54,29 +73,32 @@ fn attempt(connection: &mut Connection, request: &Request, plan: &Plan, bound: D
         Ok(_) => {}
         Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
             connection.query("ROLLBACK")?;
-            return Ok(false);
+            return Ok(Tried::Locked);
         }
         Err(error) => return Err(refused(error)),
     }
     connection.query("SET LOCAL lock_timeout = 0")?;
-    if let Some(slot) = missing_slot(connection, request, plan)? {
-        return Err(RunError::NoSlot { slot, was_there: true }.into());
+    if !has_slots(connection, request, plan)? {
+        connection.query("ROLLBACK")?;
+        return Ok(Tried::NoSlot);
     }
     for statement in sql::cut(request, plan) {
         connection.query(&statement).map_err(refused)?;
     }
     connection.query("COMMIT")?;
-    Ok(true)
+    Ok(Tried::Done)
 }
 
-/// A slot of the new set that is not there, or not made yet: from the cut on it would be too late.
-fn missing_slot(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<Option<String>, pg::Error> {
+/// Whether each slot of the new set is there, made, and not lost since: nobody reads them yet, and the waits before have no bound. From
+/// the cut on it would be too late.
+fn has_slots(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<bool, pg::Error> {
     for name in Shard::all(plan.count).map(|shard| shard.name(&request.slot)) {
-        if server::slot(connection, &name)?.is_none_or(|slot| slot.confirmed_flush_lsn.is_none()) {
-            return Ok(Some(name));
+        let slot = server::slot(connection, &name)?.filter(|slot| slot.confirmed_flush_lsn.is_some());
+        if slot.is_none_or(|slot| check_slot(&name, &plan.database, &slot).is_err()) {
+            return Ok(false);
         }
     }
-    Ok(None)
+    Ok(true)
 }
 
 fn refused(error: pg::Error) -> CommandError {

@@ -115,7 +115,9 @@ fn carry_out(
         if let Some(source) = &plan.source {
             near(connection, source, &plan.database, voice)?;
         }
-        cut::cut(connection, request, plan, voice)?;
+        while !cut::cut(connection, request, plan, voice)? {
+            make_slots(connection, request, plan, voice)?;
+        }
     }
     if let Some(source) = &plan.source {
         drain(connection, source, &plan.database, voice)?;
@@ -161,7 +163,14 @@ fn make_slots(
     for shard in Shard::all(plan.count) {
         let name = shard.name(&request.slot);
         while let Some(slot) = server::slot(connection, &name)? {
-            check_slot(&name, &plan.database, &slot)?;
+            match readable(&name, &plan.database, &slot) {
+                // It has had no rows, since its publication had no tables.
+                Err(CommandError::Shards(ShardError::Lost { reason, .. })) if !plan.is_cut && !slot.row.active => {
+                    drop_lost(connection, &name, &reason, voice)?;
+                    continue;
+                }
+                outcome => outcome?,
+            }
             if plan.is_cut || (!slot.row.active && slot.confirmed_flush_lsn.is_some()) {
                 break;
             }
@@ -181,6 +190,15 @@ fn make_slots(
         (voice.say)(&format!("created slot \"{name}\" at {lsn}"))?;
     }
     Ok(())
+}
+
+/// Drops a slot of the new set that is of no use, so that it is made again.
+fn drop_lost(connection: &mut Connection, name: &str, reason: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
+    if (voice.stop)() {
+        return Err(CommandError::Interrupted);
+    }
+    connection.query(&format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)))?;
+    Ok((voice.say)(&format!("dropped slot \"{name}\", which was lost before it had rows ({reason})"))?)
 }
 
 /// Waits until the old relays are near the end of the WAL, so that the new ones need not wait for long.
@@ -242,12 +260,20 @@ fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut 
     Ok((voice.say)(&format!("drained {drained}{slots} up to {cut}, in {took} ms"))?)
 }
 
-/// A slot whose position tells what is published.
+/// A slot that is there and can be read, or the error that says what is lost.
 fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<server::Slot, CommandError> {
     let missing = || RunError::NoSlot { slot: name.to_owned(), was_there: true };
     let slot = server::slot(connection, name)?.ok_or_else(missing)?;
-    check_owner(name, database, &slot)?;
+    readable(name, database, &slot)?;
     Ok(slot)
+}
+
+/// Sees that a slot with rows is one that they can be read from.
+fn readable(name: &str, database: &str, slot: &server::Slot) -> Result<(), CommandError> {
+    match check_slot(name, database, slot) {
+        Err(RunError::SlotLost { reason, .. }) => Err(ShardError::Lost { slot: name.to_owned(), reason }.into()),
+        outcome => Ok(outcome?),
+    }
 }
 
 /// Step 5. Ends the connection of whoever reads a slot: all that he had is acknowledged and confirmed.
@@ -293,6 +319,9 @@ fn open(
 ) -> Result<(), CommandError> {
     let old: Vec<&str> =
         plan.source.iter().flat_map(|source| &source.members).map(|member| member.publication.as_str()).collect();
+    for name in Shard::all(plan.count).map(|shard| shard.name(&request.slot)) {
+        existing(connection, &name, &plan.database)?;
+    }
     connection.query("BEGIN")?;
     for publication in &old {
         connection.query(&format!("DROP PUBLICATION {}", identifier(publication)))?;
