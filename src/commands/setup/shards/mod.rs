@@ -183,7 +183,7 @@ fn make_slots(
         if plan.is_cut {
             return Err(RunError::NoSlot { slot: name, was_there: true }.into());
         }
-        let of_shard = Request { slot: name.clone(), ..request.clone() };
+        let of_shard = Request { slot: name.clone(), failover: plan.failover, ..request.clone() };
         let step = super::plan::Step::new_slot(&of_shard, &plan.user);
         let maker = super::replicating(&request.source)?;
         let (_, lsn) = super::slot::make(maker, &of_shard, &step, voice)?;

@@ -27,6 +27,8 @@ pub(super) struct Plan {
     /// What there is of the new set.
     pub(super) target: Set,
     pub(super) tables: Vec<Table>,
+    /// Standbys keep the new slots, as they keep the old ones.
+    pub(super) failover: bool,
     /// The rows have gone over.
     pub(super) is_cut: bool,
 }
@@ -59,6 +61,10 @@ fn is_done(target: &Set) -> bool {
     !target.members.is_empty() && !target.is(Moving::Waits)
 }
 
+fn keeps_on_standbys(source: &Set) -> bool {
+    source.members.iter().any(|member| member.found.as_ref().is_some_and(|slot| slot.row.failover))
+}
+
 /// Looks at both sets.
 pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shards) -> Result<Plan, CommandError> {
     has_row_filters(connection)?;
@@ -84,7 +90,8 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
     if is_cut || is_done(&target) {
         target.is_whole(&request.publication)?;
     }
-    let plan = |source, target, tables| Plan {
+    let plan = |source: Option<Set>, target, tables| Plan {
+        failover: request.failover || source.as_ref().is_some_and(keeps_on_standbys),
         count: shards.count,
         database: server.database.clone(),
         user: server.user.clone(),

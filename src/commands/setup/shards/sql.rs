@@ -95,7 +95,7 @@ pub(super) fn script(request: &Request, shards: &Shards, plan: &Plan) -> String 
         plan.missing_publications().flat_map(|shard| publication(request, shard)).collect(),
         true,
     );
-    let failover = if request.failover { ", failover => true" } else { "" };
+    let failover = if plan.failover { ", failover => true" } else { "" };
     let slot = |shard: Shard| {
         let name = literal(&shard.name(&request.slot));
         format!("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput'{failover})")
