@@ -41,6 +41,16 @@ pub enum ShardError {
         /// As it was asked for.
         column: String,
     },
+    /// A set that is there has other tables.
+    #[error("table {table} is not in publication \"{publication}\" of the {count} shards that are there")]
+    NotShared {
+        /// `schema.table`.
+        table: String,
+        /// One of them.
+        publication: String,
+        /// How many.
+        count: u8,
+    },
     /// A publication that rows cannot be moved from.
     #[error("rows cannot be moved from publication \"{publication}\": {why}")]
     Unfit {
@@ -144,6 +154,7 @@ impl ShardError {
             Self::TooOld { .. }
             | Self::KeyType { .. }
             | Self::NoColumn { .. }
+            | Self::NotShared { .. }
             | Self::OnePart { .. }
             | Self::SharedOut { .. } => super::EXIT_SETTINGS,
             Self::Moves { .. } => EXIT_RESTART,
@@ -172,6 +183,9 @@ impl ShardError {
                 "name another column with --key-column, here and for run, or --key-column '' for records without keys"
                     .to_owned()
             }
+            Self::NotShared { table, count, .. } => format!(
+                "a set of shards keeps the tables that it was created with. For another table, a set of its own: walrelay setup --shards {count} --apply --publication NAME --slot NAME --table {table}. If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, walrelay teardown --shards {count}, and setup again"
+            ),
             Self::Unfit { fix, .. } => fix.clone(),
             Self::NothingToMove { hint, .. }
             | Self::Unfinished { hint, .. }

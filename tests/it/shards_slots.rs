@@ -55,6 +55,24 @@ fn setup_of_one_slot_refuses_while_its_rows_go_over_to_shards_that_have_its_fail
     }
 }
 
+#[test]
+fn a_set_that_is_there_has_its_slots_and_the_tables_that_are_asked_for() {
+    let shards = Shards::of("2");
+    shards.lane.sql("CREATE TABLE more (LIKE outbox INCLUDING ALL)");
+    let asked = |table| ["setup", "--shards", "2", "--apply", "--table", table];
+    assert!(shards.done(&asked("outbox")).contains("nothing to do: 2 shards are there"));
+    let (code, said) = shards.refused(&asked("more"));
+    assert!(code == 64 && said.contains("table public.more is not in publication"), "{said}");
+    let second = quote_identifier(&shards.slot(1, 2));
+    shards.lane.sql(&format!("ALTER PUBLICATION {second} ADD TABLE more"));
+    let (code, said) = shards.refused(&asked("outbox"));
+    assert!(code == 64 && said.contains(&format!("not in publication \"{}\"", shards.slot(0, 2))), "{said}");
+    shards.lane.sql(&format!("ALTER PUBLICATION {second} DROP TABLE more"));
+    shards.lane.drop_slot(&shards.slot(1, 2));
+    let (code, said) = shards.refused(&asked("outbox"));
+    assert!(code == 2 && said.contains("shard 1/2 is incomplete"), "{said}");
+}
+
 /// Writes WAL until no more slots are left than those that are read. These keep up.
 fn lose_unread_slots(shards: &Shards) {
     let mut client = shards.lane.connect();

@@ -317,6 +317,11 @@ fn shard_errors() -> Vec<ShardError> {
             type_name: "json".to_owned(),
         },
         ShardError::NoColumn { table: "public.outbox".to_owned(), column: "key".to_owned() },
+        ShardError::NotShared {
+            table: "public.outbox".to_owned(),
+            publication: "walrelay_0_of_3".to_owned(),
+            count: 3,
+        },
         ShardError::Unfit { publication: "walrelay".to_owned(), why: "why".to_owned(), fix: text() },
         ShardError::NothingToMove { publication: "walrelay".to_owned(), hint: text() },
         ShardError::Unfinished { found: "5 shards".to_owned(), hint: text() },

@@ -101,6 +101,7 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
         is_cut,
     };
     if is_done(&target) {
+        is_as_asked(connection, request, &target)?;
         return Ok(plan(None, target, Vec::new()));
     }
     let source = source(request, shards, others)?;
@@ -142,6 +143,25 @@ fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), S
         }
         None => Ok(()),
     }
+}
+
+/// Sees that a set that is there has its slots, and in each publication the same tables, with those that are asked for.
+fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> Result<(), CommandError> {
+    let mut found: Vec<(&Member, Vec<TableName>)> = Vec::new();
+    for member in &target.members {
+        if let Some(shard) = member.shard.filter(|_| member.found.is_none()) {
+            return Err(ShardError::incomplete(shard, "replication slot", &member.slot).into());
+        }
+        let named = named_tables(connection, &member.publication)?;
+        found.push((member, named.into_iter().map(|table| table.name).collect()));
+    }
+    for table in request.tables.iter().chain(found.iter().flat_map(|(_, named)| named)) {
+        if let Some((member, _)) = found.iter().find(|(_, named)| !named.contains(table)) {
+            let (table, publication) = (table.to_string(), member.publication.clone());
+            return Err(ShardError::NotShared { table, publication, count: target.count.unwrap_or_default() }.into());
+        }
+    }
+    Ok(())
 }
 
 /// The set that has the rows, of those that are not to be made.
