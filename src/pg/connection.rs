@@ -456,6 +456,7 @@ pub fn server_error(body: &[u8]) -> Result<ServerError, DecodeError> {
             b'M' => &mut error.message,
             b'D' => &mut error.detail,
             b'H' => &mut error.hint,
+            b'R' => &mut error.routine,
             _ => {
                 reader.bytes()?;
                 continue;

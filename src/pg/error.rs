@@ -139,6 +139,8 @@ pub struct ServerError {
     pub detail: String,
     /// What to do; empty when there is none.
     pub hint: String,
+    /// The server's function that said so: never translated.
+    pub routine: String,
 }
 
 impl fmt::Display for ServerError {
@@ -183,7 +185,15 @@ pub mod sqlstate {
     pub const LIMIT_EXCEEDED: &str = "53400";
 }
 
+/// Where a walsender says that a slot in `synchronized_standby_slots` keeps it from sending. By SQLSTATE it could be anything.
+const STANDBY_SLOTS: &str = "StandbySlotsHaveCaughtup";
+
 impl ServerError {
+    /// Whether a standby that is waited for is not there, or its slot is not: that passes, and nothing was skipped.
+    pub fn is_of_standby_slots(&self) -> bool {
+        self.routine == STANDBY_SLOTS
+    }
+
     /// By SQLSTATE class: what passes by itself is waited out, what an operator decides is not repeated.
     pub fn recovery(&self) -> Recovery {
         match self.code.get(..2) {
@@ -191,7 +201,7 @@ impl ServerError {
             Some("08" | "53" | "57" | "58" | "XX" | "40" | "25") if self.code != sqlstate::LIMIT_EXCEEDED => {
                 Recovery::Reconnect
             }
-            _ if self.code == sqlstate::OBJECT_IN_USE => Recovery::Reconnect,
+            _ if self.code == sqlstate::OBJECT_IN_USE || self.is_of_standby_slots() => Recovery::Reconnect,
             _ => Recovery::Stop,
         }
     }

@@ -28,6 +28,10 @@ const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
 
+/// What to do about a standby that is waited for.
+const STANDBY_HINT: &str =
+    "start the standby; or, if it is gone for good, take its slot out of synchronized_standby_slots and reload";
+
 /// What belongs to one connection.
 pub(super) struct Session {
     feedback: Feedback,
@@ -50,6 +54,8 @@ pub(super) struct Session {
     pub(super) gathered: Gathered,
     /// The sink is being taken over.
     pub(super) taking_over: Option<TakingOver>,
+    /// What keeps the server from sending, and how far it had come.
+    withheld: Option<(String, Lsn)>,
 }
 
 /// The sink is not ours yet.
@@ -115,6 +121,7 @@ impl Session {
             brought: Brought::default(),
             gathered: Gathered::default(),
             taking_over: None,
+            withheld: None,
         }
     }
 
@@ -135,7 +142,23 @@ impl Session {
     /// What stands in the way for long enough to be reported.
     pub(super) fn obstacle(&self) -> Option<&str> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
-        blocked.or_else(|| self.taking_over.as_ref()?.reason.as_deref())
+        let taking_over = || self.taking_over.as_ref()?.reason.as_deref();
+        blocked.or_else(taking_over).or_else(|| Some(self.withheld.as_ref()?.0.as_str()))
+    }
+
+    /// A walsender says this once a second while it waits for a standby: once is enough.
+    fn withheld(&mut self, notice: &pg::ServerError) {
+        let reason = format!("Postgres sends nothing: {}", notice.message);
+        if self.withheld.as_ref().is_none_or(|(before, _)| *before != reason) {
+            tracing::warn!(%notice, hint = STANDBY_HINT, "Postgres waits for a standby and sends no rows; no data lost");
+        }
+        self.withheld = Some((reason, self.received));
+    }
+
+    fn sends_again(&mut self) {
+        if self.withheld.take().is_some() {
+            tracing::info!("Postgres sends again");
+        }
     }
 
     /// The sink is asked for, and waits for this. It is not silent as long as it answers.
@@ -255,7 +278,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
-            b'N' => take_notice(frame.body),
+            b'N' => take_notice(frame.body, session),
             // ParameterStatus
             b'S' => Ok(Step::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
@@ -268,11 +291,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
             ReplicationMessage::XLogData(data) => {
                 session.gathered.sent(data.sent_at);
+                session.sends_again();
                 let message = Message::decode(data.data).map_err(|error| disconnected(error.into()))?;
                 self.take_message(message, session)
             }
             ReplicationMessage::PrimaryKeepalive(keepalive) => {
                 session.received = session.received.max(keepalive.wal_end);
+                if session.withheld.as_ref().is_some_and(|(_, at)| keepalive.wal_end > *at) {
+                    session.sends_again();
+                }
                 if keepalive.reply_requested {
                     session.feedback.requested();
                 }
@@ -499,10 +526,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// NoticeResponse. A walsender has few. One says that it skips rows for want of the publication at that place in the
-/// log, which servers before version 18 refuse to do: so do we.
-fn take_notice(body: &[u8]) -> Turn<Step> {
+/// NoticeResponse. A walsender has few. One says that it waits for a standby. One says that it skips rows for want of the publication at
+/// that place in the log, which servers before version 18 refuse to do: so do we.
+fn take_notice(body: &[u8], session: &mut Session) -> Turn<Step> {
     let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
+    if notice.is_of_standby_slots() {
+        session.withheld(&notice);
+        return Ok(Step::Done);
+    }
     if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
         return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
     }

@@ -2,12 +2,12 @@
 
 use postgres::{Client, NoTls};
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{Options, Postgres, default_major};
+use walrelay_dev::postgres::{Mode, Options, Postgres, default_major};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::tap::Tap;
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events};
+use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events, wait_log};
 use crate::load::Load;
 
 /// What a standby needs that keeps slots as well; before 17 there is nothing to need.
@@ -149,6 +149,30 @@ fn rows_of_a_lagging_standby_arrive_and_what_it_lacks_is_said() {
     assert_eq!(found.len(), 600);
     let warning = relay.log().lines().find(|line| line.contains("on a newer timeline")).map(str::to_owned);
     assert!(warning.is_some_and(|line| line.contains("WARN") && line.contains("switch_point")), "{}", relay.log());
+    assert_eq!(relay.exited().unwrap(), None);
+}
+
+#[test]
+#[ignore = "slow"]
+fn while_a_standby_that_rows_wait_for_is_down_the_relay_waits_too() {
+    if !keeps_slots() {
+        return;
+    }
+    let mut pair = Pair::with_kept_slot(&[("synchronized_standby_slots", "standby")]);
+    let mut relay = pair.load.lane.streaming(&[]);
+    pair.standby.stop(Mode::Fast).unwrap();
+    Load::bulk(&mut pair.load.connect(), "order-held", 0..10);
+    wait_log(&relay, "Postgres waits for a standby and sends no rows");
+    wait_until(LONG, "the reason", || Ok(relay.status()?["state"] == "blocked")).unwrap();
+    let status = relay.status().unwrap();
+    assert!(status["last_error"].as_str().unwrap().contains("synchronized_standby_slots"), "{status}");
+    assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
+    // A primary that stops says the same as an error.
+    pair.primary.restart(Mode::Fast).unwrap();
+    relay.wait_streaming(LONG).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    pair.standby.start_again().unwrap();
+    pair.load.assert_complete(&relay);
+    wait_until(LONG, "the end of it", || Ok(relay.status()?["last_error"].is_null())).unwrap();
     assert_eq!(relay.exited().unwrap(), None);
 }
 
