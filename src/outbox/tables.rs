@@ -37,7 +37,7 @@ pub(super) enum Standing {
     Covered,
     /// It is not, and cannot come to be.
     Beside,
-    /// It was not at the last look, and may have been attached since to a table that is named.
+    /// It was not at the last look, and may have been attached since to a table that is named, or be part of one that has got such a name.
     Apart,
     /// The last look did not find it. It may be a new partition of a table that is named.
     Unknown,
@@ -75,8 +75,12 @@ impl Tables {
     pub(super) fn published(&mut self, tables: &[PublishedTable]) {
         // A name that no published table has is that of a partitioned one, of which the publication shows the partitions.
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
-        let otherwise = if by_parts { Standing::Apart } else { Standing::Beside };
-        let standing = |table: &PublishedTable| if self.covers(table) { Standing::Covered } else { otherwise };
+        let standing = |table: &PublishedTable| match self.covers(table) {
+            true => Standing::Covered,
+            // What it is a partition of may have been renamed since to a name that is asked for.
+            false if by_parts || !table.ancestors.is_empty() => Standing::Apart,
+            false => Standing::Beside,
+        };
         let found = tables.iter().map(|table| (table.relation.full_name(), standing(table))).collect();
         let parts = tables.iter().filter(|table| !self.names(&table.relation) && self.covers(table));
         let parts: Vec<_> = parts.map(|table| (table.relation.id, table.relation.full_name())).collect();

@@ -225,6 +225,25 @@ fn a_table_that_is_attached_once_it_was_seen_as_one_of_its_own_is_published_from
 }
 
 #[test]
+fn rows_of_a_partitioned_table_that_takes_the_place_of_the_one_asked_for_arrive() {
+    let lane = Lane::empty();
+    lane.sql(&format!(
+        "CREATE TABLE outbox (id text, aggregatetype text, aggregateid text, type text, payload jsonb);
+         CREATE TABLE outbox_new (LIKE outbox) PARTITION BY LIST (type);
+         CREATE TABLE outbox_2026_01 PARTITION OF outbox_new DEFAULT;
+         CREATE PUBLICATION {} FOR ALL TABLES WITH (publish = 'insert')",
+        lane.name
+    ));
+    lane.make_slot();
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    assert_eq!(lane.ids("order"), ["1"]);
+    lane.sql("ALTER TABLE outbox RENAME TO outbox_old; ALTER TABLE outbox_new RENAME TO outbox");
+    lane.sql("INSERT INTO outbox VALUES ('2', 'order', 'k', 't', '1')");
+    assert_eq!(lane.ids("order"), ["1", "2"]);
+}
+
+#[test]
 fn a_stored_generated_column_is_found_where_the_publication_has_it() {
     // They are sent since 18.
     if default_major() < 18 {

@@ -124,6 +124,29 @@ fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announ
 }
 
 #[test]
+fn a_partition_of_another_table_may_be_one_of_the_named_table_once_that_is_replaced() {
+    let (mut outbox, given) = (of_events(), debezium());
+    let named = Relation { id: 1, name: "events".into(), ..given.relation() };
+    let part_of = |name: &str| PublishedTable {
+        relation: given.relation(),
+        ancestors: vec![("shop".to_owned(), name.to_owned())],
+    };
+    outbox.looks_at(AT);
+    outbox
+        .published(&[part_of("events_new"), PublishedTable { relation: named.clone(), ancestors: Vec::new() }])
+        .unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    let before = Lsn::new(AT.bytes() - 1);
+    assert_eq!(outbox.update(RELATION, before), Ok(Updated::NotPublished), "the look knew of it");
+    outbox.relation(&given.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    let old = Relation { name: "events_old".into(), ..named };
+    look_again(&mut outbox, &[part_of("events"), PublishedTable { relation: old, ancestors: Vec::new() }]);
+    outbox.relation(&given.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
+}
+
+#[test]
 fn a_table_that_cannot_be_attached_is_not_asked_for() {
     let passing = given(&[("nothing", INT4, Some("1"))]);
     let mut outbox = of_events();
