@@ -53,10 +53,10 @@ pub enum Error {
     /// The server ended the copy or the connection in an orderly way, as on a shutdown.
     #[error("Postgres ended the stream")]
     Ended,
-    /// The server has been silent for longer than `wal_sender_timeout`.
+    /// The server has been silent for longer than it may be: its `wal_sender_timeout`, or several of them.
     #[error("Postgres has been silent for {seconds} s")]
     Silent {
-        /// The server's `wal_sender_timeout`.
+        /// How long it may be.
         seconds: u64,
     },
     /// A standby is where the primary was.

@@ -39,7 +39,7 @@ pub struct Feedback {
     reply_requested: bool,
     /// When the server was last heard.
     heard: Instant,
-    /// The server's `wal_sender_timeout`; `None` when it never gives up.
+    /// How long the server may be silent; `None`: for ever.
     patience: Option<Duration>,
     /// We asked the server for a sign of life and have not heard it since.
     asked: bool,
@@ -54,12 +54,12 @@ pub enum Due {
     Status,
     /// Send one that asks for an answer: the server has been silent for long.
     StatusAsking,
-    /// The server has been silent for longer than it would stand itself: it is gone.
+    /// The server has been silent for longer than it may be: it is gone.
     GiveUp,
 }
 
 impl Feedback {
-    /// For a connection that begins at `now` to a server with this `wal_sender_timeout`.
+    /// For a connection that begins at `now` to a server that may be silent for so long.
     pub fn new(now: Instant, patience: Option<Duration>) -> Self {
         Self { sent: None, reply_requested: false, heard: now, patience, asked: false }
     }

@@ -231,10 +231,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Reads the stream until it ends.
-    pub fn stream<U: Upstream>(&mut self, upstream: &mut U, wal_sender_timeout: Option<Duration>) -> Ended {
+    /// Reads the stream until it ends. `patience`: how long the server may be silent; `None`: for ever.
+    pub fn stream<U: Upstream>(&mut self, upstream: &mut U, patience: Option<Duration>) -> Ended {
         let now = self.clock.now();
-        let mut session = Session::new(now, wal_sender_timeout, self.flush_lsn());
+        let mut session = Session::new(now, patience, self.flush_lsn());
         self.group.resumed(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {

@@ -35,7 +35,8 @@ const STANDBY_HINT: &str =
 /// What belongs to one connection.
 pub(super) struct Session {
     feedback: Feedback,
-    wal_sender_timeout: Option<Duration>,
+    /// How long the server may be silent.
+    patience: Option<Duration>,
     /// The transaction whose messages are coming.
     open: Option<Open>,
     /// What was confirmed when the connection began.
@@ -108,10 +109,10 @@ pub(super) enum Wait {
 pub(super) type Turn<T> = Result<T, Box<Ended>>;
 
 impl Session {
-    pub(super) fn new(now: Instant, wal_sender_timeout: Option<Duration>, began: Lsn) -> Self {
+    pub(super) fn new(now: Instant, patience: Option<Duration>, began: Lsn) -> Self {
         Self {
-            feedback: Feedback::new(now, wal_sender_timeout),
-            wal_sender_timeout,
+            feedback: Feedback::new(now, patience),
+            patience,
             open: None,
             began,
             received: Lsn::ZERO,
@@ -397,7 +398,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Due::Status => self.send_status(upstream, session, now, false),
             Due::StatusAsking => self.send_status(upstream, session, now, true),
             Due::GiveUp => {
-                let seconds = session.wal_sender_timeout.unwrap_or_default().as_secs();
+                let seconds = session.patience.unwrap_or_default().as_secs();
                 Err(disconnected(pg::Error::Silent { seconds }))
             }
         }

@@ -16,6 +16,32 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// A connection that held for so long has worked, whether or not there was anything to do.
 const STEADY: Duration = Duration::from_secs(10);
 
+/// So often at most the patience with a silent server is doubled: 60 s become about an hour.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// How long a server may be silent in a stream. Up to version 15 a walsender says nothing and hears nothing while it decodes changes of which
+/// it sends none, such as those of a large materialized view, and after a new connection it decodes the same again.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    doublings: u32,
+}
+
+impl Silence {
+    /// For the next stream.
+    pub(super) fn patience(&self, wal_sender_timeout: Duration) -> Duration {
+        wal_sender_timeout.saturating_mul(1 << self.doublings)
+    }
+
+    /// A stream has ended, because the server was silent or otherwise; `moved`: the position advanced meanwhile.
+    pub(super) fn ended(&mut self, silent: bool, moved: bool) {
+        if moved {
+            self.doublings = 0;
+        } else if silent {
+            self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
+        }
+    }
+}
+
 /// How long credentials have been wrong.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
@@ -58,6 +84,22 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_is_silent_again_and_again_is_given_more_time_until_something_moves() {
+        let minutes = |silence: &Silence| silence.patience(Duration::from_mins(1)).as_secs() / 60;
+        let mut silence = Silence::default();
+        let mut found = Vec::new();
+        for _ in 0..8 {
+            found.push(minutes(&silence));
+            silence.ended(true, false);
+        }
+        assert_eq!(found, [1, 2, 4, 8, 16, 32, 64, 64]);
+        silence.ended(false, false);
+        assert_eq!(minutes(&silence), 64, "the connection broke in the middle of it");
+        silence.ended(true, true);
+        assert_eq!(minutes(&silence), 1);
+    }
 
     #[test]
     fn pauses_double_up_to_their_bound_and_start_again_after_success() {

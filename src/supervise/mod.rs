@@ -26,7 +26,7 @@ use crate::pg::{self, Recovery};
 use crate::relay::{Clock, Ended, Misplaced, Relay, Why};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
-use backoff::{Backoff, Patience};
+use backoff::{Backoff, Patience, Silence};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +76,7 @@ pub struct Supervisor<V, S, C> {
     relay: Relay<S, C>,
     metrics: Arc<Metrics>,
     backoff: Backoff,
+    silence: Silence,
     /// Of a relay that has streamed: how long credentials may be wrong. `None`: it has not.
     patience: Option<Patience>,
     /// Gives any number: pauses differ by it.
@@ -88,7 +89,15 @@ type Dice = Box<dyn FnMut() -> u64 + Send>;
 impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// A supervisor that has not yet connected.
     pub fn new(server: V, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
-        Self { server, relay, metrics, backoff: Backoff::default(), patience: None, dice: Box::new(any_number) }
+        Self {
+            server,
+            relay,
+            metrics,
+            backoff: Backoff::default(),
+            silence: Silence::default(),
+            patience: None,
+            dice: Box::new(any_number),
+        }
     }
 
     /// With pauses that differ by these numbers.
@@ -160,10 +169,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.patience = Some(Patience::default());
         let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
         self.server.streams(&stream, from);
-        let ended = self.relay.stream(&mut stream, wal_sender_timeout);
+        let patience = wal_sender_timeout.map(|timeout| self.silence.patience(timeout));
+        let ended = self.relay.stream(&mut stream, patience);
         self.metrics.reads_from(None);
         let lasted = self.relay.clock().now().saturating_duration_since(began);
-        self.backoff.ended(lasted, self.relay.flush_lsn() > from);
+        let moved = self.relay.flush_lsn() > from;
+        self.backoff.ended(lasted, moved);
+        self.silence.ended(matches!(ended, Ended::Disconnected(pg::Error::Silent { .. })), moved);
         if !first && matches!(ended, Ended::Misplaced(Misplaced::Standby)) {
             // It was the primary that was read before: whichever server is promoted is waited for.
             let refusal = RunError::OnStandby.to_string();
