@@ -19,6 +19,10 @@ const STEADY: Duration = Duration::from_secs(10);
 /// So often at most the patience with a silent server is doubled: 60 s become about an hour.
 const MOST_DOUBLINGS: u32 = 6;
 
+/// How long a server may be silent that never gives up by itself (`wal_sender_timeout = 0`): a connection of which the other end is gone
+/// would be noticed by TCP only, after a quarter of an hour. It answers when it is asked.
+const WITHOUT_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// How long a server may be silent in a stream. Up to version 15 a walsender says nothing and hears nothing while it decodes changes of which
 /// it sends none, such as those of a large materialized view, and after a new connection it decodes the same again.
 #[derive(Debug, Default)]
@@ -28,8 +32,8 @@ pub(super) struct Silence {
 
 impl Silence {
     /// For the next stream.
-    pub(super) fn patience(&self, wal_sender_timeout: Duration) -> Duration {
-        wal_sender_timeout.saturating_mul(1 << self.doublings)
+    pub(super) fn patience(&self, wal_sender_timeout: Option<Duration>) -> Duration {
+        wal_sender_timeout.unwrap_or(WITHOUT_TIMEOUT).saturating_mul(1 << self.doublings)
     }
 
     /// A stream has ended, because the server was silent or otherwise; `moved`: the position advanced meanwhile.
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_silent_again_and_again_is_given_more_time_until_something_moves() {
-        let minutes = |silence: &Silence| silence.patience(Duration::from_mins(1)).as_secs() / 60;
+        let minutes = |silence: &Silence| silence.patience(None).as_secs() / 60;
         let mut silence = Silence::default();
         let mut found = Vec::new();
         for _ in 0..8 {
@@ -99,6 +103,7 @@ mod tests {
         assert_eq!(minutes(&silence), 64, "the connection broke in the middle of it");
         silence.ended(true, true);
         assert_eq!(minutes(&silence), 1);
+        assert_eq!(silence.patience(Some(Duration::from_secs(10))), Duration::from_secs(10));
     }
 
     #[test]

@@ -169,8 +169,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.patience = Some(Patience::default());
         let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
         self.server.streams(&stream, from);
-        let patience = wal_sender_timeout.map(|timeout| self.silence.patience(timeout));
-        let ended = self.relay.stream(&mut stream, patience);
+        let ended = self.relay.stream(&mut stream, Some(self.silence.patience(wal_sender_timeout)));
         self.metrics.reads_from(None);
         let lasted = self.relay.clock().now().saturating_duration_since(began);
         let moved = self.relay.flush_lsn() > from;
