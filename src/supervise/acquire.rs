@@ -38,6 +38,8 @@ pub(super) struct Known {
     pub(super) system: Option<SystemIdentity>,
     /// The running server that the replication connection reaches: see [`server::started_at`].
     started_at: String,
+    /// It was a standby when the last attempt began.
+    was_standby: bool,
     /// The slot was there.
     slot_seen: bool,
     /// What was seen of it.
@@ -82,7 +84,9 @@ pub(super) fn acquire(
         match take(target, known, relay, metrics) {
             Ok(Some(acquired)) => return Ok(acquired),
             Ok(None) => {}
-            Err(NotAcquired::Failed(error)) if known.slot_seen && is_failing_over(target, &error) => {
+            Err(NotAcquired::Failed(error))
+                if known.slot_seen && is_failing_over(target, known.was_standby, &error) =>
+            {
                 return Err(Error::NotPromoted { refusal: error.to_string() }.into());
             }
             Err(failure) => return Err(failure),
@@ -100,12 +104,13 @@ pub(super) fn acquire(
 }
 
 /// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
-/// not its own yet, or cannot decode at all.
-fn is_failing_over(target: &Target, error: &RunError) -> bool {
+/// not its own yet, or cannot decode at all. `was_standby`: it was one when it refused, and may have been promoted since. Then the next
+/// attempt tells.
+fn is_failing_over(target: &Target, was_standby: bool, error: &RunError) -> bool {
     let refused = matches!(error, RunError::Postgres(error @ Error::Server { .. }) if error.recovery() == Recovery::Stop && !error.is_of_credentials());
     let by_standby = refused || matches!(error, RunError::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
-    by_standby && in_recovery().unwrap_or(false)
+    by_standby && (was_standby || in_recovery().unwrap_or(false))
 }
 
 /// `None`: rows from before may be under way in the relays of another set of shards, so that this one must not read yet.
@@ -115,7 +120,9 @@ fn take(
     relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
 ) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
+    known.was_standby = false;
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
+    known.was_standby = server::is_in_recovery(&mut connection)?;
     let flushed = identify(&mut connection, known, relay)?;
     known.started_at = server::started_at(&mut connection)?;
     metrics.reads_from(Some(known.started_at.clone()));
