@@ -7,14 +7,20 @@
 
 use crate::lsn::Lsn;
 use std::fmt;
+use std::ops::Deref;
 
 /// Bytes of the offending message that an error shows.
 const SHOWN_BYTES: usize = 48;
 
-/// A message from the server that does not have the documented shape.
+/// A message from the server that does not have the documented shape. Boxed: each value of each row is returned beside it.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct DecodeError(Box<Malformed>);
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {message}: {fault} at offset {offset} of {length} bytes: {}", Hex(.head))]
-pub struct DecodeError {
+pub struct Malformed {
     /// What was being read, by the manual's name: `Insert`, `XLogData`.
     pub message: &'static str,
     /// Where in the message, in bytes from its first.
@@ -25,6 +31,14 @@ pub struct DecodeError {
     pub fault: Fault,
     /// The first bytes of the message.
     pub head: Box<[u8]>,
+}
+
+impl Deref for DecodeError {
+    type Target = Malformed;
+
+    fn deref(&self) -> &Malformed {
+        &self.0
+    }
 }
 
 impl fmt::Debug for DecodeError {
@@ -92,13 +106,13 @@ impl<'a> Reader<'a> {
     /// An error at the current place.
     #[cold]
     pub fn error(&self, fault: Fault) -> DecodeError {
-        DecodeError {
+        DecodeError(Box::new(Malformed {
             message: self.message,
             offset: self.at,
             length: self.bytes.len(),
             fault,
             head: self.bytes.iter().copied().take(SHOWN_BYTES).collect(),
-        }
+        }))
     }
 
     /// What has not been read yet.
