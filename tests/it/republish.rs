@@ -48,7 +48,7 @@ fn rows_older_than_the_slot_arrive_with_their_ids_in_the_order_asked_for() {
 /// As text, 10 comes before 2.
 #[test]
 fn numbers_come_in_their_own_order_by_default_and_by_any_order_that_names_the_id() {
-    for (order, backwards) in [(None, false), (Some("id DESC"), true), (Some("length(type), id"), false)] {
+    for (order, backwards) in [(None, false), (Some("length(type), id DESC"), true)] {
         let lane = with_old_rows(
             &OUTBOX.replace("(id text", "(id bigint"),
             "INSERT INTO outbox SELECT n, 'order', 'k', 't', '{}' FROM generate_series(1, 30) AS n",
