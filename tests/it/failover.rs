@@ -169,7 +169,8 @@ fn while_a_standby_that_rows_wait_for_is_down_the_relay_waits_too() {
     assert_eq!(relay.exited().unwrap(), None, "{}", relay.log());
     // A primary that stops says the same as an error.
     pair.primary.restart(Mode::Fast).unwrap();
-    relay.wait_streaming(LONG).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    let again = || Ok(relay.log().matches("Postgres waits for a standby").count() >= 2);
+    wait_until(LONG, "the relay to be back", again).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
     pair.standby.start_again().unwrap();
     pair.load.assert_complete(&relay);
     wait_until(LONG, "the end of it", || Ok(relay.status()?["last_error"].is_null())).unwrap();
