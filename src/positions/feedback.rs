@@ -39,7 +39,7 @@ pub struct Feedback {
     reply_requested: bool,
     /// When the server was last heard.
     heard: Instant,
-    /// How long the server may be silent; `None`: for ever.
+    /// How long the server may be silent; `None`: indefinitely.
     patience: Option<Duration>,
     /// We asked the server for a sign of life and have not heard it since.
     asked: bool,

@@ -231,7 +231,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Reads the stream until it ends. `patience`: how long the server may be silent; `None`: for ever.
+    /// Reads the stream until it ends. `patience`: how long the server may be silent; `None`: indefinitely.
     pub fn stream<U: Upstream>(&mut self, upstream: &mut U, patience: Option<Duration>) -> Ended {
         let now = self.clock.now();
         let mut session = Session::new(now, patience, self.flush_lsn());
