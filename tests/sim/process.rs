@@ -65,6 +65,7 @@ impl Process {
             timeline: None,
             wal_sender_timeout: bounds.wal_sender_timeout,
             has_heard: false,
+            deaths: 0,
         };
         // Pauses come out as they are without chance.
         let dice = || 250;
@@ -74,6 +75,12 @@ impl Process {
 
     pub(crate) fn sink(&mut self) -> &mut SimSink {
         self.supervisor.relay_mut().sink_mut()
+    }
+
+    /// Whether the server has died since this process took the slot last.
+    pub(crate) fn is_forgotten(&mut self) -> bool {
+        let deaths = self.supervisor.server_mut().deaths;
+        self.shared.with(|world| world.deaths != deaths)
     }
 
     /// One connection, from its beginning to its end and what follows from that.
@@ -121,6 +128,8 @@ struct SimServer {
     wal_sender_timeout: Option<Duration>,
     /// At the end of the last stream the server had heard everything.
     has_heard: bool,
+    /// How often the server had died when this process took the slot last.
+    deaths: u64,
 }
 
 impl Server for SimServer {
@@ -147,7 +156,8 @@ impl Server for SimServer {
         let binary = relay.outbox_mut().published(&published()).expect("tables that can be mapped");
         assert!(!binary, "no bytea here");
         let asked = relay.flush_lsn();
-        let confirmed = self.shared.with(|world| world.take_slot(asked));
+        let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(asked), world.deaths));
+        self.deaths = deaths;
         let Some(confirmed) = confirmed else { return Err(broken("asking").into()) };
         if relay.is_exactly_once() {
             relay.identified(self.identity());
@@ -222,7 +232,6 @@ impl World {
         let confirmed = self.postgres.slot.confirmed;
         self.began = (begin, confirmed);
         self.truth.name(begin);
-        self.forgotten = false;
         if self.calm_since.is_none() && self.dice.one_in(self.nature.no_control) {
             let Self { postgres, dice, now, .. } = self;
             postgres.disconnected(dice, *now);

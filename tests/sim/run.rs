@@ -66,7 +66,10 @@ pub(crate) fn ended(shared: &Shared, process: &mut Process, outcome: Outcome) {
         process.sink().abandon();
     }
     match outcome {
-        Outcome::Stopped => shared.with(|world| world.stopped(producer)),
+        Outcome::Stopped => {
+            let is_forgotten = process.is_forgotten();
+            shared.with(|world| world.stopped(producer, is_forgotten));
+        }
         Outcome::BadRow(row) => shared.with(|world| world.bad_row(&row)),
         Outcome::Failed { why } => shared.with(|world| world.failed(&why)),
         Outcome::Killed | Outcome::Lost => {}
@@ -91,10 +94,10 @@ fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
 }
 
 impl World {
-    /// After a graceful shutdown nothing that was taken comes again.
-    fn stopped(&mut self, producer: usize) {
+    /// After a graceful shutdown nothing that was taken comes again, unless the server has forgotten what it confirmed.
+    fn stopped(&mut self, producer: usize, is_forgotten: bool) {
         self.counts.stops += 1;
-        if self.forgotten {
+        if is_forgotten {
             return;
         }
         let Self { broker, postgres, .. } = self;

@@ -60,8 +60,8 @@ pub(crate) struct World {
     pub(crate) done: bool,
     /// What was confirmed last on this connection.
     pub(crate) told: Lsn,
-    /// The server has died since the slot was taken last: what it had confirmed it may not know any more.
-    pub(crate) forgotten: bool,
+    /// How often the server has died: what it had confirmed before it may not know any more.
+    pub(crate) deaths: u64,
     /// Where the connection's stream began, and what the slot had confirmed then.
     pub(crate) began: (Lsn, Lsn),
     /// What the operator has said of single rows.
@@ -135,7 +135,7 @@ impl World {
             calm_since: None,
             done: false,
             told: Lsn::ZERO,
-            forgotten: false,
+            deaths: 0,
             began: (Lsn::ZERO, Lsn::ZERO),
             decided: Vec::new(),
             script: None,
@@ -378,7 +378,7 @@ impl World {
 
     pub(crate) fn server_crash(&mut self) {
         self.counts.server_crashes += 1;
-        self.forgotten = true;
+        self.deaths += 1;
         let until = self.now + Duration::from_millis(self.dice.below(8000));
         self.postgres.crash(&mut self.dice, until);
     }
@@ -392,7 +392,7 @@ impl World {
         let most = wal.transactions.get(kept).map_or(wal.end, |next| next.final_lsn).max(least);
         let at = Lsn::new(self.dice.between(least.bytes() / 8, most.bytes() / 8) * 8);
         self.counts.promotions += 1;
-        self.forgotten = true;
+        self.deaths += 1;
         self.postgres.promote(at, &mut self.dice);
         self.truth.cut(at);
     }
