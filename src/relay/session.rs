@@ -156,8 +156,11 @@ impl Session {
         self.withheld = Some((reason, self.received));
     }
 
+    /// Asked for each row: nearly always nothing was withheld.
+    #[inline]
     fn sends_again(&mut self) {
-        if self.withheld.take().is_some() {
+        if self.withheld.is_some() {
+            self.withheld = None;
             tracing::info!("Postgres sends again");
         }
     }

@@ -199,8 +199,8 @@ impl Part {
         Some(Page { sql, next })
     }
 
-    /// Where reading goes on once all is read that [`Part::page`] gives from `start` on. Rows without a value are read by themselves: no index
-    /// finds those behind a value, or without one.
+    /// Where reading continues after the last page from `start` on. Rows without a value have pages of their own: no index finds both them and
+    /// those behind a value.
     pub(super) fn rest(&self, start: &Start) -> Option<Start> {
         let (Paging::Keys(keys), Start::After(key)) = (&self.paging, start) else { return None };
         let may_lack = keys.first().is_some_and(|first| !first.not_null);
