@@ -269,6 +269,40 @@ pub(super) fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdkafka::ClientConfig;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Sends the codes of a client's errors.
+    struct Codes(mpsc::Sender<Option<RDKafkaErrorCode>>);
+
+    impl ClientContext for Codes {
+        fn error(&self, error: KafkaError, _reason: &str) {
+            let _over = self.0.send(error.rdkafka_error_code()).is_err();
+        }
+    }
+
+    impl ProducerContext<NoCustomPartitioner> for Codes {
+        type DeliveryOpaque = ();
+
+        fn delivery(&self, _result: &DeliveryResult<'_>, _opaque: ()) {}
+    }
+
+    /// It also decides when librdkafka starts over from the bootstrap servers. `.cargo/config.toml` says what a build without it lacks.
+    #[test]
+    fn librdkafka_reports_that_all_brokers_are_down() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (codes, errors) = mpsc::channel();
+        let producer: BaseProducer<Codes> = ClientConfig::new()
+            .set("bootstrap.servers", nobody.to_string())
+            .create_with_context(Codes(codes))
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !errors.try_iter().any(|code| code == Some(RDKafkaErrorCode::AllBrokersDown)) {
+            assert!(Instant::now() < until, "librdkafka was built without its atomics: CFLAGS lacks -DHAVE_ATOMICS_32_ATOMIC=1");
+            producer.poll(Duration::from_millis(10));
+        }
+    }
 
     #[test]
     fn a_connection_that_ends_is_heard_of_whatever_line_says_so() {
