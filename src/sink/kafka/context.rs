@@ -293,13 +293,14 @@ mod tests {
     fn librdkafka_reports_that_all_brokers_are_down() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (codes, errors) = mpsc::channel();
-        let producer: BaseProducer<Codes> = ClientConfig::new()
-            .set("bootstrap.servers", nobody.to_string())
-            .create_with_context(Codes(codes))
-            .unwrap();
+        let producer: BaseProducer<Codes> =
+            ClientConfig::new().set("bootstrap.servers", nobody.to_string()).create_with_context(Codes(codes)).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while !errors.try_iter().any(|code| code == Some(RDKafkaErrorCode::AllBrokersDown)) {
-            assert!(Instant::now() < until, "librdkafka was built without its atomics: CFLAGS lacks -DHAVE_ATOMICS_32_ATOMIC=1");
+            assert!(
+                Instant::now() < until,
+                "librdkafka was built without its atomics: CFLAGS lacks -DHAVE_ATOMICS_32_ATOMIC=1"
+            );
             producer.poll(Duration::from_millis(10));
         }
     }
