@@ -53,7 +53,7 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
 # Without Kafka, whose client is C and C++ and takes minutes to build.
-check: without_kafka = --no-default-features --features nats,otlp,rabbitmq,redis,sqs
+check: without_kafka = --no-default-features --features nats,rabbitmq,redis,sqs
 check: ## Formatting, lints and tests that need no services, of all but Kafka: `make test` has the rest
 	@dev/prerequisites check
 	$(CARGO) fmt --all --check

@@ -43,7 +43,6 @@
 //! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
 //! | [`positions`] | commits, reports, keepalives | the LSN to confirm, when, and what is already received | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
-//! | `spans` | records with a trace's context, delivered transactions | spans at a collector; not built without the feature `otlp` | holds a record up |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `republish`, `dead-letters`, `prune`, `bench`, `teardown` | - |
@@ -66,7 +65,5 @@ pub mod route;
 pub mod secret;
 pub mod settings;
 pub mod sink;
-#[cfg(feature = "otlp")]
-pub mod spans;
 pub mod supervise;
 pub mod wire;

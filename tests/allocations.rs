@@ -209,28 +209,3 @@ fn a_record_reaches_librdkafka_without_an_allocation() {
     // A batch of reports costs rdkafka two allocations; how many records it holds is a matter of time. One for each row would be too many.
     assert!(many < few + rows, "{few} for 1,000 rows, {many} for {rows} more");
 }
-
-/// Streams so many transactions into a sink whose transactions become spans, with a row's trace flags.
-#[cfg(feature = "otlp")]
-fn allocations_traced(flags: &str, transactions: u64) -> u64 {
-    use walrelay::spans::{Exporter, Resource, Settings};
-
-    let metrics = Arc::new(Metrics::new("slot", "publication", Instant::now()));
-    let nobody = Settings::new("http://127.0.0.1:1", Vec::new(), None, Resource::new()).unwrap();
-    let exporter = Exporter::start(&nobody, "null", "test".to_owned(), &metrics).unwrap();
-    let headers = format!("{{\"traceparent\": \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\"}}");
-    let sink = exporter.trace(NullSink::default(), SystemClock);
-    let made = allocations_of(Mapping::default(), &headers, sink, transactions);
-    exporter.finish(Duration::ZERO);
-    made
-}
-
-#[cfg(feature = "otlp")]
-#[test]
-fn spans_cost_allocations_by_transaction_if_it_is_sampled_and_none_by_row() {
-    let (few, many) = (allocations_traced("00", 1_000), allocations_traced("00", 10_000));
-    assert!(few > 0 && many <= few + 16, "not sampled: {few} for 10,000 rows, {many} for 100,000");
-    let (few, many) = (allocations_traced("01", 1_000), allocations_traced("01", 8_000));
-    // A topic and an id, for each.
-    assert!(many - few <= 7_000 * 2 + 16, "sampled: {few} for 1,000 transactions, {many} for 8,000");
-}

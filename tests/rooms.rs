@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use walrelay::sink::labels::LABELS;
 
 /// Each imports only from its left.
-const ROOMS: [&str; 19] = [
+const ROOMS: [&str; 18] = [
     "lsn",
     "wire",
     "finding",
@@ -26,7 +26,6 @@ const ROOMS: [&str; 19] = [
     "positions",
     "metrics",
     "relay",
-    "spans",
     "supervise",
     "http",
     "commands",

@@ -16,10 +16,10 @@ const OF_ONE_RUN: [&str; 2] = ["--setup", "--dry-run"];
 const SAME_TABLES: [&str; 4] = ["run", "check", "setup", "backfill"];
 
 /// Flags with `KEY=VALUE`, of which each key has one value.
-const KEYED: [&str; 5] = ["-X", "--header", "--otlp-header", "--envelope", "--bad-row-at"];
+const KEYED: [&str; 4] = ["-X", "--header", "--envelope", "--bad-row-at"];
 
 /// Flags with an address that may have a password in it.
-const ADDRESSES: [&str; 4] = ["--source", "--to", "--schema-registry", "--otlp-endpoint"];
+const ADDRESSES: [&str; 3] = ["--source", "--to", "--schema-registry"];
 
 /// A flag that a command takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,6 @@ impl TypedFlag {
             _ if ADDRESSES.contains(&name) => shown_source(value),
             _ if name.ends_with("-password") && !value.starts_with('@') => "…".to_owned(),
             Some((key, secret)) if name == "-X" && is_secret(key) && !secret.starts_with('@') => format!("{key}=…"),
-            Some((key, secret)) if name == "--otlp-header" && !secret.starts_with('@') => format!("{key}=…"),
             _ => value.to_owned(),
         };
         Self { name: name.to_owned(), value: value.map(shown) }
@@ -383,8 +382,6 @@ mod tests {
             ("-X", Some("sasl.password=hunter2")),
             ("-X", Some("ssl.key.password=@/run/key")),
             ("--schema-registry-password", Some("hunter2")),
-            ("--otlp-header", Some("x-api-key=hunter2")),
-            ("--otlp-header", Some("x-tenant=@/run/tenant")),
         ];
         let typed = typed("run", &flags);
         let said = "walrelay run --source postgres://u@h/d -X 'sasl.password=…' -X ssl.key.password=@/run/key";

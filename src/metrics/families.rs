@@ -138,12 +138,6 @@ pub const FAMILIES: &[Family] = &[
         out.labelled(scrape.metrics.destination.0, scrape.metrics.destination_reconnects.load(Relaxed));
     })
     .by("peer"),
-    Family::counter(
-        "walrelay_spans",
-        "Spans of published transactions, by outcome: exported, dropped. Absent without --otlp-endpoint.",
-        |scrape, out| out.tally(scrape.metrics.spans.counts()),
-    )
-    .by("outcome"),
     Family::gauge("walrelay_in_flight_records", "Records enqueued and not acknowledged.", |scrape, out| {
         out.single(scrape.metrics.in_flight_records.load(Relaxed));
     }),

@@ -157,7 +157,6 @@ pub struct Metrics {
     publish_failures: Tally,
     postgres_reconnects: AtomicU64,
     destination_reconnects: AtomicU64,
-    spans: Tally,
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     publication_gap: Mutex<Option<String>>,
@@ -170,28 +169,6 @@ pub struct Metrics {
     slot_figures: Mutex<SlotFigures>,
     slot_look_failures: AtomicU64,
     reads_from: Mutex<Option<String>>,
-}
-
-/// What became of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpanOutcome {
-    /// A collector has it.
-    Exported,
-    /// No collector has it, or will.
-    Dropped,
-}
-
-impl SpanOutcome {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Exported, Self::Dropped];
-
-    /// The label `outcome`.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Exported => "exported",
-            Self::Dropped => "dropped",
-        }
-    }
 }
 
 /// With records in flight, one acknowledgement has to come within this, unless changed.
@@ -225,7 +202,6 @@ impl Metrics {
             publish_failures: Tally::default(),
             postgres_reconnects: AtomicU64::new(0),
             destination_reconnects: AtomicU64::new(0),
-            spans: Tally::default(),
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
             publication_gap: Mutex::default(),
@@ -374,18 +350,6 @@ impl Metrics {
             Peer::Destination => &self.destination_reconnects,
         };
         counter.fetch_add(1, Relaxed);
-    }
-
-    /// Spans are exported: makes their outcomes appear with 0.
-    pub fn expect_spans(&self) {
-        for outcome in SpanOutcome::ALL {
-            self.spans(outcome, 0);
-        }
-    }
-
-    /// `n` spans ended so.
-    pub fn spans(&self, outcome: SpanOutcome, n: u64) {
-        self.spans.add(outcome.label(), n);
     }
 
     /// A status update left for the server.

@@ -101,8 +101,6 @@ pub enum Keep {
 /// A transaction with records that has been fully delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
-    /// Its number in its records' tokens.
-    pub transaction: u32,
     /// When Postgres committed it.
     pub commit_time: PgTime,
     /// Its records; at least 1.
@@ -308,10 +306,9 @@ impl Ledger {
         while let Some(&Transaction { undelivered: 0, end_lsn: Some(end_lsn), commit_time, records, .. }) =
             self.ring.front()
         {
-            let transaction = self.first;
             self.pop_front();
             self.advance(end_lsn);
-            each(Settled { transaction, commit_time, records });
+            each(Settled { commit_time, records });
         }
         while self.ages.len() > 1 && self.ages.front().is_some_and(|age| age.in_flight == 0) {
             self.ages.pop_front();

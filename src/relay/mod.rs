@@ -372,14 +372,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn settle(&mut self) {
-        let Self { ledger, metrics, clock, sink, .. } = self;
+        let Self { ledger, metrics, clock, .. } = self;
         let mut wall = None;
         ledger.settle(|settled| {
             let wall = *wall.get_or_insert_with(|| clock.wall());
             let micros = u64::try_from(wall.0.saturating_sub(settled.commit_time.0)).unwrap_or(0);
-            let latency = Duration::from_micros(micros);
-            metrics.transaction_delivered(latency);
-            sink.settled(settled.transaction, latency);
+            metrics.transaction_delivered(Duration::from_micros(micros));
         });
     }
 

@@ -21,8 +21,6 @@ mod layers;
 mod mapping;
 mod measure;
 mod names;
-#[cfg(feature = "otlp")]
-mod otlp;
 mod read;
 mod registry;
 mod shards;

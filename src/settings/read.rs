@@ -73,8 +73,6 @@ impl Reader<'_> {
         let delivery = self.one_of("delivery", &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), delivery)?;
         let registry = self.registry()?;
-        #[cfg(feature = "otlp")]
-        let spans = self.otlp()?;
         // Dead-letter records have one place, whatever the number of shards.
         let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
         Ok(run::Request {
@@ -95,8 +93,6 @@ impl Reader<'_> {
             on_stop: self.one_of("on-stop", &ON_STOP)?.unwrap_or_default(),
             http: self.http()?,
             limits,
-            #[cfg(feature = "otlp")]
-            spans,
         })
     }
 

@@ -24,8 +24,6 @@ pub struct Kind {
     pub name: &'static str,
     /// For people.
     pub title: &'static str,
-    /// In spans: OpenTelemetry's `messaging.system`.
-    pub messaging_system: &'static str,
     /// What stands before `://` in `--to`; the first is the usual one.
     pub schemes: &'static [&'static str],
     /// An address as an example, for messages: `kafka://HOST:PORT`.

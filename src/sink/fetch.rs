@@ -1,4 +1,4 @@
-//! One small HTTP request at a time: metadata services beside us; AWS's token service, registries of schemas and collectors of spans over TLS.
+//! One small HTTP request at a time: metadata services beside us; AWS's token service and registries of schemas over TLS.
 //!
 //! In: an address, headers, a body. Out: the status and the body. It follows no redirect, keeps no connection, and takes no proxy.
 //!

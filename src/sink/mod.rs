@@ -400,10 +400,6 @@ pub trait Sink {
         Ok(true)
     }
 
-    /// A transaction is delivered whole, and committed where there is something to commit. `transaction`: its number in its records'
-    /// tokens; `latency`: since Postgres committed it. Nothing has to be done.
-    fn settled(&mut self, _transaction: u32, _latency: Duration) {}
-
     /// The end: what is open is aborted, so that it holds nobody up. May take a second.
     fn abandon(&mut self) {}
 }
@@ -443,11 +439,6 @@ macro_rules! hand_on {
     (@ $field:ident commit) => {
         fn commit(&mut self, key: &str, value: &str) -> Result<bool, $crate::sink::Failure> {
             self.$field.commit(key, value)
-        }
-    };
-    (@ $field:ident settled) => {
-        fn settled(&mut self, transaction: u32, latency: std::time::Duration) {
-            self.$field.settled(transaction, latency);
         }
     };
     (@ $field:ident restart) => { hand_on!(@@ $field restart(&mut self) -> Result<(), $crate::sink::Failure>); };
@@ -519,10 +510,6 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         (**self).commit(key, value)
-    }
-
-    fn settled(&mut self, transaction: u32, latency: Duration) {
-        (**self).settled(transaction, latency);
     }
 
     fn abandon(&mut self) {

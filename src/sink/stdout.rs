@@ -18,7 +18,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "stdout",
     title: "standard output",
-    messaging_system: "stdout",
     schemes: &["stdout"],
     example: "stdout://",
     topics: &TOPICS,

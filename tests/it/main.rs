@@ -65,7 +65,6 @@ mod signals;
 mod silent;
 mod slots;
 mod sns;
-mod spans;
 mod sqs;
 mod standby;
 mod stops;

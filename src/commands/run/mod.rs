@@ -4,7 +4,6 @@
 //!  control (this thread, tokio): signals ─► stop flag · HTTP, service manager ◄─ metrics ◄─┐
 //!  relay   (one OS thread):      supervisor ─► relay ─► sink ──────────────────────────────┘
 //!  slot figures (one OS thread): pg_replication_slots, every 10 s ─► metrics
-//!  otlp (one OS thread, if asked for): spans of what was published ─► a collector
 //! ```
 //!
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
@@ -32,8 +31,6 @@ use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
-#[cfg(feature = "otlp")]
-use crate::spans::Exporter;
 use crate::supervise::{self, EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -51,10 +48,6 @@ const SETUP_RETRY: Duration = Duration::from_secs(1);
 /// How much longer than `--shutdown-timeout` a stop may take before it is not waited for: the relay's thread looks at the time
 /// between two attempts to connect, and one of them may hang for longer than container runtimes wait (10 s in all).
 const STOP_GRACE: Duration = Duration::from_millis(1500);
-
-/// How long a stop waits for spans to be exported: with the default of `--shutdown-timeout` less than container runtimes wait.
-#[cfg(feature = "otlp")]
-const SPANS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
@@ -165,14 +158,7 @@ pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
         Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
         sink => Ok(sink?),
     };
-    #[cfg(feature = "otlp")]
-    let (sink, spans) = control.traced(sink)?;
-    let ended = runtime.block_on(control.serve(sink, typed));
-    #[cfg(feature = "otlp")]
-    if let Some(spans) = spans.filter(|_| !matches!(ended, Err(Error::Killed { .. } | Error::Unanswered))) {
-        spans.finish(SPANS_WITHIN);
-    }
-    ended
+    runtime.block_on(control.serve(sink, typed))
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
@@ -285,19 +271,6 @@ impl Control {
         }
         metrics.expect_publish_failures((kind.reasons)());
         open(config, &client(config), config.delivery)
-    }
-
-    /// With spans of what it publishes, if that is asked for.
-    #[cfg(feature = "otlp")]
-    fn traced(&self, sink: Opened) -> Result<(Opened, Option<Exporter>), Error> {
-        let Some(settings) = self.config.spans.as_ref().filter(|_| !self.config.dry_run) else {
-            return Ok((sink, None));
-        };
-        let system = self.config.destination.kind().messaging_system;
-        let exporter = Exporter::start(settings, system, client(&self.config), &self.metrics)
-            .map_err(|source| Error::Start { what: "start the thread that exports spans", source })?;
-        let sink = sink.map(|sink| -> Box<dyn Sink + Send> { Box::new(exporter.trace(sink, SystemClock)) });
-        Ok((sink, Some(exporter)))
     }
 
     async fn serve(self, sink: Opened, typed: &TypedFlags) -> Result<(), Error> {

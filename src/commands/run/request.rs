@@ -8,8 +8,6 @@ use crate::pg::source::Source;
 use crate::relay::{self, BadRows};
 use crate::sink::destination::{Delivery, Destination};
 use crate::sink::registry::Registry;
-#[cfg(feature = "otlp")]
-use crate::spans;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,9 +48,6 @@ pub struct Request {
     pub http: Option<HttpAddress>,
     /// Bounds of time and memory.
     pub limits: Limits,
-    /// Where spans go; `None`: there are none.
-    #[cfg(feature = "otlp")]
-    pub spans: Option<spans::Settings>,
 }
 
 /// Bounds of time and memory.

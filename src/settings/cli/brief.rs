@@ -7,7 +7,7 @@ use super::described::text_and_default;
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 36] = [
+const SELDOM: [&str; 33] = [
     "accept-differences",
     "accept-slot-at",
     "bad-row-at",
@@ -24,9 +24,6 @@ const SELDOM: [&str; 36] = [
     "message-prefix",
     "on-stop",
     "on-update",
-    "otlp-ca",
-    "otlp-endpoint",
-    "otlp-header",
     "partition-column",
     "position-header",
     "route-column",

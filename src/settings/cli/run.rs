@@ -297,21 +297,4 @@ pub(crate) struct OperationArgs {
     /// Largest change message that is accepted, 1KiB to 1GiB [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     max_row: Option<String>,
-
-    /// Export one span for each published transaction whose rows have a sampled traceparent, by OTLP over HTTP with Protobuf, to this
-    /// collector; /v1/traces is added: http://HOST:4318 or https://HOST/PATH [default: none]
-    #[cfg(feature = "otlp")]
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<String>,
-
-    /// With --otlp-endpoint: a header of each request, such as an API key; NAME=@FILE reads the value from a file, again at each
-    /// request; repeatable [default: none]
-    #[cfg(feature = "otlp")]
-    #[arg(long, value_name = "NAME=VALUE")]
-    otlp_header: Vec<String>,
-
-    /// With --otlp-endpoint: a PEM file with certificate authorities [default: the system's]
-    #[cfg(feature = "otlp")]
-    #[arg(long, value_name = "FILE")]
-    otlp_ca: Option<String>,
 }

@@ -23,7 +23,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "kafka",
     title: "Kafka",
-    messaging_system: "kafka",
     schemes: &["kafka"],
     example: "kafka://HOST:PORT,HOST:PORT",
     topics: &TOPICS,

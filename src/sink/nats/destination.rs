@@ -23,7 +23,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "nats",
     title: "NATS",
-    messaging_system: "nats",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &SUBJECTS,

@@ -18,7 +18,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "rabbitmq",
     title: "RabbitMQ",
-    messaging_system: "rabbitmq",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &ROUTING_KEYS,

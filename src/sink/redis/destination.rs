@@ -23,7 +23,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "redis",
     title: "Redis",
-    messaging_system: "redis",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &STREAMS,

@@ -19,7 +19,6 @@ use std::sync::Arc;
 pub const KIND: Kind = Kind {
     name: "sqs",
     title: "SQS",
-    messaging_system: "aws_sqs",
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &QUEUES,
@@ -37,7 +36,6 @@ pub const KIND: Kind = Kind {
 pub const TOPICS_KIND: Kind = Kind {
     name: "sns",
     title: "SNS",
-    messaging_system: "aws.sns",
     schemes: &TOPIC_SCHEMES,
     example: TOPIC_EXAMPLE,
     topics: &TOPICS,
