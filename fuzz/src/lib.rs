@@ -78,7 +78,6 @@ pub fn assert_well_formed(source: &str) {
     let malformed = matches!(
         error.problem,
         Problem::Empty
-            | Problem::Foreign { .. }
             | Problem::UnknownScheme(_)
             | Problem::Unrecognized
             | Problem::MalformedUri(_)

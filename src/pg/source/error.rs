@@ -58,14 +58,6 @@ pub enum Problem {
     /// An empty connection string.
     #[error("the connection string is empty")]
     Empty,
-    /// A connection string in another library's language.
-    #[error("this is {dialect}, not a URI as libpq and psql take it")]
-    Foreign {
-        /// Whose language it is.
-        dialect: &'static str,
-        /// The same in libpq's, without the password.
-        right: String,
-    },
     /// A URI of something else.
     #[error("the scheme \"{}\" is not one of Postgres: expected postgres:// or postgresql://", shown(.0.as_bytes()))]
     UnknownScheme(String),
@@ -205,7 +197,6 @@ impl Problem {
             Self::Empty | Self::Unrecognized | Self::UnknownScheme(_) | Self::MalformedUri(_) => {
                 Some("postgres://user@host:5432/dbname?sslmode=verify-full".into())
             }
-            Self::Foreign { right, .. } => Some(right.clone()),
             Self::UnescapedAt => Some(
                 "in user name and password write @ as %40, / as %2F, : as %3A, ? as %3F and % as %25, or give the password in PGPASSWORD or ~/.pgpass".into(),
             ),

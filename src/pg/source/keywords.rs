@@ -137,12 +137,6 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("oauth_scope", "", Refused(NO_OAUTH)),
 ];
 
-/// Whether libpq knows the keyword, and its value is no secret.
-pub(super) fn is_public(name: &str) -> bool {
-    KEYWORDS.iter().any(|keyword| keyword.name == name && matches!(keyword.standing, Used | Ignored))
-        && name != "password"
-}
-
 /// A value, and where it stands.
 pub(super) struct Parameter {
     pub(super) value: String,

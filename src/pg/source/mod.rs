@@ -18,7 +18,6 @@
 mod conninfo;
 mod environment;
 mod error;
-mod foreign;
 mod keywords;
 mod passfile;
 mod resolve;

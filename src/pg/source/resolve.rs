@@ -14,7 +14,7 @@ use super::error::{Place, Problem, SourceError};
 use super::keywords::{Pair, Parameters};
 use super::{
     ChannelBinding, ClientCertificate, Host, Keepalives, Origin, Resolved, RootCert, Source, SslMode,
-    TargetSessionAttrs, conninfo, foreign, passfile, service, uri,
+    TargetSessionAttrs, conninfo, passfile, service, uri,
 };
 use crate::given::nearest;
 use crate::secret::Secret;
@@ -38,16 +38,13 @@ fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
     if text.is_empty() {
         return Err(Problem::Empty);
     }
+    // A word and a colon begin no keyword string. Read as one, `jdbc:…://app:secret@…?ssl=true` would show its password as a keyword.
     if let Some((scheme, after)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
-        if let Some(problem) = foreign::recognize(&scheme.to_ascii_lowercase(), after) {
-            return Err(problem);
-        }
-        if let Some(after) = after.strip_prefix("//") {
-            return match scheme.to_ascii_lowercase().as_str() {
-                "postgres" | "postgresql" => uri::parse(after),
-                _ => Err(Problem::UnknownScheme(scheme.to_owned())),
-            };
-        }
+        return match (scheme.to_ascii_lowercase().as_str(), after.strip_prefix("//")) {
+            ("postgres" | "postgresql", Some(after)) => uri::parse(after),
+            (_, None) if !after.contains("://") => Err(Problem::Unrecognized),
+            _ => Err(Problem::UnknownScheme(scheme.to_owned())),
+        };
     }
     if text.contains('=') { conninfo::parse(text) } else { database_name(text) }
 }

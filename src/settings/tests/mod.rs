@@ -281,7 +281,8 @@ fn errors_of_the_source_name_the_place_that_is_wrong() {
     let in_variable = environment(&[("DATABASE_URL", "jdbc:postgresql://db/shop?user=a&password=hunter2")]);
     assert_eq!(
         refused_in(&in_variable, &["run"]),
-        "error: DATABASE_URL: this is a JDBC URL, not a URI as libpq and psql take it\nhint: postgres://a:***@db/shop\n"
+        "error: DATABASE_URL: the scheme \"jdbc\" is not one of Postgres: expected postgres:// or postgresql://\n\
+         hint: postgres://user@host:5432/dbname?sslmode=verify-full\n"
     );
     let output = refused_in(&environment(&[("PGSSLMODE", "on")]), &["run"]);
     assert!(output.starts_with("error: PGSSLMODE: sslmode \"on\" is not valid"), "{output}");
