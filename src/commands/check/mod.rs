@@ -10,6 +10,7 @@
 //! judged are apart: judging is pure. Changes nothing. With one side away the other is looked at all the same.
 
 mod facts;
+mod partitions;
 mod postgres;
 mod registry;
 mod relay;
@@ -129,6 +130,7 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, O
     report.findings.extend(postgres::findings(config, &facts));
     shards::add(config, &mut report.findings);
     report.findings.append(&mut tables.findings);
+    report.findings.extend(partitions::findings(&config.source, &facts));
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));
     (report, tables, facts.replication.ok())

@@ -272,7 +272,7 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
 
-    /// Create daily partitions ahead, and drop old ones as a whole
+    /// Detach and drop partitions that are old as a whole, once they are delivered
     #[arg(long)]
     pub(crate) partitions: bool,
 

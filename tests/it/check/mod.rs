@@ -99,6 +99,48 @@ fn good() -> Lane {
     Lane::with(GOOD, "outbox")
 }
 
+/// Debezium's outbox table by days. Its last partition ends two hours into tomorrow.
+fn by_days() -> Lane {
+    let lane = Lane::empty();
+    lane.sql(&format!("{} PARTITION BY RANGE (created_at)", GOOD.replace("PRIMARY KEY ", "")));
+    lane.sql(
+        "DO $$ BEGIN EXECUTE format('CREATE TABLE outbox_now PARTITION OF outbox FOR VALUES FROM (%L) TO (%L)',
+                                    current_date, current_date + 1 + interval '2 hours'); END $$",
+    );
+    lane.publish("outbox");
+    lane.make_slot();
+    lane
+}
+
+#[test]
+fn a_tomorrow_that_no_partition_takes_is_warned_of_and_the_fix_creates_its_partition() {
+    for via_root in ["true", "false"] {
+        let lane = by_days();
+        lane.sql(&format!("ALTER PUBLICATION {} SET (publish_via_partition_root = {via_root})", lane.name));
+        let found = check(&lane, &[]);
+        assert_eq!((found.code, found.of("next_partition").len()), (0, 1), "{:#}", found.report);
+        fixed_by_sql(&lane, &[], "next_partition", "warn", &["tomorrow", "public.outbox", "fails"]);
+        assert!(check(&lane, &[]).of("next_partition").is_empty());
+        lane.sql(
+            "INSERT INTO outbox (aggregatetype, aggregateid, type, created_at)
+             SELECT 'order', 'k', 't', current_date + n * interval '1 hour' FROM generate_series(0, 47) AS n",
+        );
+    }
+}
+
+#[test]
+fn a_default_partition_or_one_without_an_end_takes_tomorrows_rows() {
+    for partition in
+        ["DEFAULT", "FOR VALUES FROM (date_trunc('day', now() + interval '1 day') + interval '2 hours') TO (MAXVALUE)"]
+    {
+        let lane = by_days();
+        assert_eq!(check(&lane, &[]).of("next_partition").len(), 1);
+        lane.sql(&format!("CREATE TABLE outbox_rest PARTITION OF outbox {partition}"));
+        let found = check(&lane, &[]);
+        assert!(found.of("next_partition").is_empty(), "{partition}: {:#}", found.report);
+    }
+}
+
 #[test]
 fn a_good_set_up_passes_and_shows_roles_and_a_sample_topic() {
     let lane = good();
