@@ -10,6 +10,7 @@ mod aws;
 pub mod dead_letter;
 pub mod destination;
 pub(crate) mod fetch;
+pub mod hold;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kinds;
@@ -352,12 +353,20 @@ pub trait Sink {
     /// May take a millisecond.
     fn on_idle(&mut self, _rows: Rows) {}
 
-    /// Forgets everything that was taken, so that no report of it will ever come, and starts over. What had left may still
-    /// arrive.
+    /// Closes the client, so that nothing of what was taken leaves any more, forgets it, so that no report of it will ever come, and
+    /// starts over with another client. What had reached the destination's machine may still be stored. May take a second.
     ///
     /// # Errors
     /// The destination's client cannot be created.
     fn restart(&mut self) -> Result<(), Failure>;
+
+    /// Records may leave until then, by the clock of [`hold::since_boot`]; `None`: without a bound, as before the first call. What has
+    /// not left by then stays until a later moment is set, or [`Sink::restart`] forgets it. A destination without a client that sends by
+    /// itself has nothing to do.
+    fn hold_until(&mut self, _until: Option<Duration>) {}
+
+    /// Closes the client as [`Sink::restart`] does, without another one: nothing is taken before that is called.
+    fn close(&mut self) {}
 
     /// What lanes wait for that passes by itself, where any does: the topic's state or the environment's.
     fn blocked(&self) -> Option<Failure> {
@@ -442,6 +451,12 @@ macro_rules! hand_on {
         }
     };
     (@ $field:ident restart) => { hand_on!(@@ $field restart(&mut self) -> Result<(), $crate::sink::Failure>); };
+    (@ $field:ident close) => { hand_on!(@@ $field close(&mut self) -> ()); };
+    (@ $field:ident hold_until) => {
+        fn hold_until(&mut self, until: Option<std::time::Duration>) {
+            self.$field.hold_until(until);
+        }
+    };
     (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
@@ -482,6 +497,14 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn restart(&mut self) -> Result<(), Failure> {
         (**self).restart()
+    }
+
+    fn close(&mut self) {
+        (**self).close();
+    }
+
+    fn hold_until(&mut self, until: Option<Duration>) {
+        (**self).hold_until(until);
     }
 
     fn blocked(&self) -> Option<Failure> {

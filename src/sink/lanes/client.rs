@@ -1,15 +1,20 @@
 //! A destination whose client runs on a thread of its own: what the relay's thread sees of it.
 //!
 //! In: a program for that thread, which is given the other side of the hand-over. Out: a [`Sink`]. The thread ends when the sink
-//! is dropped.
+//! is dropped. Each time the program begins, it gets a runtime of its own, which ends with it: see [`super`].
 
-use super::hand_over::{Receiver, hand_over};
+use super::hand_over::{Event, Receiver, hand_over};
 use super::sender::Sender;
 use crate::given::SettingError;
 use crate::sink::{
     Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };
 use std::fmt;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,7 +39,8 @@ impl fmt::Debug for LaneSink {
 }
 
 impl LaneSink {
-    /// Starts `client` on a thread called `name`. It has to end soon after [`Event::Closed`](super::Event::Closed).
+    /// Starts `client` on a thread called `name`. It has to end soon after [`Event::Closed`](super::Event::Closed). It is dropped, and begins
+    /// again, at a restart and when the hold runs out.
     /// `max_in_flight`: bytes at most. `admit`: whether a record may be sent at all, else why it never will be.
     ///
     /// # Errors
@@ -47,18 +53,10 @@ impl LaneSink {
     ) -> Result<Box<dyn Sink + Send>, SettingError>
     where
         A: Fn(&Record<'_>) -> Result<(), Failure> + Send + 'static,
-        F: AsyncFnOnce(Receiver) + Send + 'static,
+        F: AsyncFn(&mut Receiver) + Send + 'static,
     {
         let (sender, receiver) = hand_over(max_in_flight as u64);
-        let run = move || match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
-            Ok(runtime) => {
-                runtime.block_on(client(receiver));
-                // Names that are being looked up, and programs that print secrets, are not waited for.
-                runtime.shutdown_background();
-            }
-            Err(error) => receiver.fail(no_thread(&error)),
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&client, receiver));
         let thread = thread.map_err(|error| SettingError::Client { text: no_thread(&error).text, hint: None })?;
         Ok(Box::new(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) }))
     }
@@ -66,6 +64,53 @@ impl LaneSink {
     fn with<T>(&mut self, otherwise: T, act: impl FnOnce(&mut Sender) -> T) -> T {
         self.sender.as_mut().map_or(otherwise, act)
     }
+}
+
+/// Runs the client, again after each end, until the relay wants nothing more.
+fn run(client: &impl AsyncFn(&mut Receiver), mut receiver: Receiver) {
+    loop {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return receiver.fail(no_thread(&error)),
+        };
+        let end = runtime.block_on(run_once(client, &mut receiver));
+        // Names that are being looked up, and programs that print secrets, are not waited for.
+        runtime.shutdown_background();
+        receiver.client_ended();
+        if end.is_break() {
+            return;
+        }
+    }
+}
+
+/// Waits for a hold, and runs the client until that is over. Looks at the hold before the client does anything: a timer may come late, as
+/// after the machine was suspended.
+async fn run_once(client: &impl AsyncFn(&mut Receiver), receiver: &mut Receiver) -> ControlFlow<()> {
+    let shared = Arc::clone(&receiver.shared);
+    while shared.is_cut() {
+        tokio::select! {
+            event = receiver.next() => if event == Event::Closed {
+                return ControlFlow::Break(());
+            } else if receiver.is_restarted() {
+                return ControlFlow::Continue(());
+            },
+            () = shared.changes() => {}
+        }
+    }
+    let mut client = pin!(client(receiver));
+    let mut watch = Box::pin(shared.may_be_cut());
+    poll_fn(|context| {
+        loop {
+            if shared.is_cut() {
+                return Poll::Ready(ControlFlow::Continue(()));
+            }
+            if watch.as_mut().poll(context).is_pending() {
+                return client.as_mut().poll(context).map(ControlFlow::Break);
+            }
+            watch.set(shared.may_be_cut());
+        }
+    })
+    .await
 }
 
 /// Waits for a question's answer, where there is no such thread.
@@ -136,7 +181,18 @@ impl Sink for LaneSink {
 
     fn restart(&mut self) -> Result<(), Failure> {
         self.with((), Sender::restart);
+        self.hold_until(None);
         Ok(())
+    }
+
+    fn close(&mut self) {
+        // No client begins without a hold.
+        self.hold_until(Some(Duration::ZERO));
+        self.with((), Sender::restart);
+    }
+
+    fn hold_until(&mut self, until: Option<Duration>) {
+        self.with((), |sender| sender.hold_until(until));
     }
 
     fn blocked(&self) -> Option<Failure> {
@@ -161,16 +217,16 @@ impl Drop for LaneSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::lanes::Event;
-
     #[test]
     fn a_sink_ends_though_a_name_or_a_program_has_not_answered_yet() {
         let (ends, until) = std::sync::mpsc::channel::<()>();
+        let until = std::sync::Mutex::new(Some(until));
         let sink = LaneSink::start(
             "t",
             1,
             |_| Ok(()),
-            async move |mut receiver| {
+            async move |receiver: &mut Receiver| {
+                let until = until.lock().unwrap().take().unwrap();
                 let hangs = tokio::task::spawn_blocking(move || until.recv().is_ok());
                 while receiver.next().await != Event::Closed {}
                 drop(hangs);
@@ -183,5 +239,100 @@ mod tests {
         });
         sees.recv_timeout(Duration::from_secs(30)).expect("the sink ends");
         drop(ends);
+    }
+
+    const TAG: Tag = Tag {
+        token: crate::sink::Token { transaction: 0, tick: 0, topic: 0 },
+        origin: crate::sink::Origin { final_lsn: 0, ordinal: 0, source: crate::sink::Source::Table(0) },
+    };
+
+    fn record() -> Record<'static> {
+        Record {
+            topic: "orders",
+            key: Some(b"k"),
+            value: None,
+            headers: &[],
+            timestamp_millis: 0,
+            partition: None,
+            content: crate::sink::Content::Unknown,
+        }
+    }
+
+    /// What a client does: it says what it takes, and that it ends; it answers nothing.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Did {
+        Began,
+        Took(usize),
+        Ended,
+    }
+
+    struct Says(std::sync::mpsc::Sender<Did>);
+
+    impl Drop for Says {
+        fn drop(&mut self) {
+            drop(self.0.send(Did::Ended));
+        }
+    }
+
+    fn sink() -> (Box<dyn Sink + Send>, std::sync::mpsc::Receiver<Did>) {
+        let (says, did) = std::sync::mpsc::channel();
+        let client = async move |receiver: &mut Receiver| {
+            let says = Says(says.clone());
+            drop(says.0.send(Did::Began));
+            // Beside it, a task that its runtime runs: it has to end, too.
+            let task = Says(says.0.clone());
+            tokio::spawn(async move {
+                let _task = task;
+                std::future::pending::<()>().await;
+            });
+            loop {
+                let mut batch = Vec::new();
+                receiver.take(&mut batch, 9, |_| crate::sink::lanes::Fit::Takes);
+                if !batch.is_empty() {
+                    drop(says.0.send(Did::Took(batch.len())));
+                }
+                if receiver.next().await == Event::Closed {
+                    return;
+                }
+            }
+        };
+        (LaneSink::start("t", 1 << 20, |_| Ok(()), client).unwrap(), did)
+    }
+
+    fn next(did: &std::sync::mpsc::Receiver<Did>) -> Did {
+        did.recv_timeout(Duration::from_secs(30)).unwrap()
+    }
+
+    #[test]
+    fn a_client_ends_with_its_tasks_when_the_hold_runs_out_and_sends_again_under_the_next() {
+        use crate::sink::hold::since_boot;
+        let (mut sink, did) = sink();
+        assert_eq!(next(&did), Did::Began);
+        sink.hold_until(Some(since_boot() + Duration::from_millis(300)));
+        assert!(matches!(sink.try_enqueue(&record(), TAG), Enqueue::Taken));
+        sink.on_idle(Rows::Live);
+        assert_eq!([next(&did), next(&did), next(&did)], [Did::Took(1), Did::Ended, Did::Ended]);
+        assert!(matches!(sink.try_enqueue(&record(), TAG), Enqueue::Taken));
+        sink.on_idle(Rows::Live);
+        assert!(did.recv_timeout(Duration::from_millis(300)).is_err(), "none begins without a hold");
+        sink.hold_until(Some(since_boot() + Duration::from_mins(1)));
+        assert_eq!([next(&did), next(&did)], [Did::Began, Did::Took(2)]);
+        sink.hold_until(Some(since_boot() + Duration::from_mins(2)));
+        assert!(did.recv_timeout(Duration::from_millis(300)).is_err(), "a longer hold ends nothing");
+        assert_eq!(sink.in_flight().records, 2);
+    }
+
+    #[test]
+    fn a_restart_waits_for_the_end_of_the_client_and_forgets_what_it_had() {
+        let (mut sink, did) = sink();
+        assert_eq!(next(&did), Did::Began);
+        assert!(matches!(sink.try_enqueue(&record(), TAG), Enqueue::Taken));
+        sink.on_idle(Rows::Live);
+        assert_eq!(next(&did), Did::Took(1));
+        sink.restart().unwrap();
+        assert_eq!([did.try_recv().unwrap(), did.try_recv().unwrap()], [Did::Ended, Did::Ended]);
+        assert_eq!(next(&did), Did::Began);
+        assert!(did.recv_timeout(Duration::from_millis(300)).is_err(), "nothing is sent again");
+        assert_eq!(sink.in_flight().records, 0);
     }
 }

@@ -13,11 +13,13 @@
 //! below the bound, but for one record that goes alone; after a restart nothing of before is reported.
 
 use super::sender::Sender;
+use super::shared::Shared;
 use super::{Chunk, Fit, Lane, Lanes, Owner, Stored, Taken, Verdict};
 use crate::sink::{Delivered, Failure, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -39,7 +41,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) enum Message {
     Records(Chunk),
     Resolve(RefusalId, Decision),
-    Restart { generation: u64 },
+    /// The client ends, and says so.
+    Restart {
+        generation: u64,
+        ended: SyncSender<()>,
+    },
 }
 
 #[derive(Debug)]
@@ -50,24 +56,6 @@ pub(super) enum Decision {
     Instead(Chunk),
 }
 
-/// What comes back.
-#[derive(Debug, Default)]
-pub(super) struct Back {
-    /// Of these restarts; what earlier ones bring is dropped.
-    pub(super) generation: u64,
-    pub(super) runs: VecDeque<Run>,
-    pub(super) refused: Vec<Refused>,
-    pub(super) failed: Option<Failure>,
-    pub(super) chunks: Vec<(Chunk, usize)>,
-    pub(super) held: u64,
-    /// Whether it was ever said that the destination is reached, or why not.
-    pub(super) reached: bool,
-    pub(super) blocked: Option<Failure>,
-    /// What a lane waits for whose refused record is tried again.
-    pub(super) obstacle: Option<Failure>,
-    pub(super) problem: Option<String>,
-}
-
 /// Delivered records in a row with equal tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
@@ -75,25 +63,14 @@ pub(super) struct Run {
     pub(super) held_bytes: u64,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) back: Mutex<Back>,
-    /// Something has come back that was not looked at.
-    pub(super) news: AtomicBool,
-}
-
-impl Shared {
-    pub(super) fn back(&self) -> MutexGuard<'_, Back> {
-        self.back.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The client's side.
 #[derive(Debug)]
 pub struct Receiver {
     from: UnboundedReceiver<Message>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     generation: u64,
+    /// Who waits for the client's end since the last restart.
+    restarted: Option<SyncSender<()>>,
     chunks: Vec<Kept>,
     free: Vec<u32>,
     lanes: Lanes<Place>,
@@ -135,8 +112,6 @@ impl Taken<Place> {
 pub enum Event {
     /// There may be more to take.
     Work,
-    /// What was taken is forgotten: whatever becomes of it is not to be settled.
-    Restarted,
     /// The relay wants nothing more.
     Closed,
 }
@@ -163,6 +138,7 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
         from,
         shared,
         generation: 0,
+        restarted: None,
         chunks: Vec::new(),
         free: Vec::new(),
         lanes: Lanes::default(),
@@ -204,11 +180,32 @@ impl Receiver {
             },
         };
         let Some(message) = message else { return Event::Closed };
-        let mut restarted = self.heed(message);
+        self.heed(message);
+        self.take_over();
+        Event::Work
+    }
+
+    /// Takes over what has come.
+    fn take_over(&mut self) {
         while let Ok(message) = self.from.try_recv() {
-            restarted |= self.heed(message);
+            self.heed(message);
         }
-        if restarted { Event::Restarted } else { Event::Work }
+    }
+
+    /// The client has ended, with its connections: what it had under way is first in its lanes again. Who restarted it may go on.
+    pub(super) fn client_ended(&mut self) {
+        self.take_over();
+        self.lanes.return_all();
+        if let Some(ended) = self.restarted.take() {
+            self.shared.client_ended(self.generation);
+            // Once its second is over, nobody waits any more.
+            let _waits = ended.send(()).is_ok();
+        }
+    }
+
+    /// Whether the client has to end for a restart.
+    pub(super) fn is_restarted(&self) -> bool {
+        self.restarted.is_some()
     }
 
     /// Lanes whose pause is over try again.
@@ -220,8 +217,7 @@ impl Receiver {
         }
     }
 
-    /// Whether it was a restart.
-    fn heed(&mut self, message: Message) -> bool {
+    fn heed(&mut self, message: Message) {
         match message {
             Message::Records(chunk) => {
                 let records = chunk.len();
@@ -234,16 +230,12 @@ impl Receiver {
                         self.lanes.push(lane, place);
                     }
                 }
-                false
             }
-            Message::Resolve(id, decision) => {
-                self.decide(id, decision);
-                false
-            }
-            Message::Restart { generation } => {
+            Message::Resolve(id, decision) => self.decide(id, decision),
+            Message::Restart { generation, ended } => {
                 self.generation = generation;
+                self.restarted = Some(ended);
                 self.forget();
-                true
             }
         }
     }
@@ -326,8 +318,11 @@ impl Receiver {
         self.chunks.get(place.chunk as usize)?.chunk.get(place.number as usize)
     }
 
-    /// Takes what may be under way beside all that is: see [`Lanes::take`].
+    /// Takes what may be under way beside all that is: see [`Lanes::take`]. Takes nothing once the hold has run out.
     pub fn take(&mut self, batch: &mut Vec<Taken<Place>>, most_of_a_lane: u32, mut fit: impl FnMut(Stored<'_>) -> Fit) {
+        if self.restarted.is_some() || self.shared.is_cut() {
+            return;
+        }
         let Self { lanes, chunks, .. } = self;
         lanes.take(batch, most_of_a_lane, |place| {
             let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));

@@ -14,6 +14,12 @@
 //!                              postponed ──▶ resumed
 //! ```
 //!
+//! A client works only while the relay holds its slot ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the
+//! thread drops the client's future and the runtime that it ran on: with them go its connections and everything that it has spawned. What
+//! was under way is first in its lanes again. Another client begins once there is a hold again. So a client has three rules: what it sends
+//! over belongs to its future, or to tasks of the runtime that it runs on; it never sends what [`Receiver::take`] did not hand out; and it
+//! yields to its runtime, since only then it can be dropped.
+//!
 //! Invariants: the records of a lane are delivered in the order in which they were pushed; none is under way while an earlier one
 //! of its lane is refused and not resolved; each record that was pushed is delivered, resolved as gone, or forgotten, exactly
 //! once. Keys that have records at the same time have lanes of their own: in one that two keys shared, each record would wait for a round
@@ -26,6 +32,7 @@ mod hand_over;
 mod outage;
 mod reconnect;
 mod sender;
+mod shared;
 pub mod socket;
 #[cfg(test)]
 mod tests;
@@ -326,6 +333,13 @@ impl<T: Copy> Lanes<T> {
     pub fn postponed(&mut self, lane: Lane) {
         self.give_back(lane);
         self.state(lane).waits = Waits::Postponed;
+    }
+
+    /// What became of all that is under way is not known: in each lane it is first again, in order.
+    pub fn return_all(&mut self) {
+        let under_way = |(_, state): &(usize, &State)| state.under_way > 0;
+        let lanes = self.states.iter().enumerate().filter(under_way).filter_map(|(at, _)| u32::try_from(at).ok());
+        lanes.collect::<Vec<_>>().into_iter().for_each(|at| self.returned(Lane(at)));
     }
 
     /// Ends that. Nothing happens when the lane is not postponed.

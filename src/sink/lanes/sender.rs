@@ -6,14 +6,20 @@
 //! are under way it waits until a chunk is full, the relay says that the stream is idle, or a poll brings no more.
 
 use super::Chunk;
-use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run, Shared};
+use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run};
+use super::shared::Shared;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
+
+/// How long a restart waits for the end of the client.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The relay's side.
 #[derive(Debug)]
@@ -158,7 +164,13 @@ impl Sender {
         self.in_flight
     }
 
-    /// Forgets everything that was taken.
+    /// The client sends until then.
+    pub(super) fn hold_until(&self, until: Option<Duration>) {
+        self.shared.hold_until(until);
+    }
+
+    /// Forgets everything that was taken, and ends the client with its connections. A client that does not say within a second that it
+    /// has ended is not waited for: it sends nothing, since its thread does something else.
     pub(super) fn restart(&mut self) {
         self.filling.clear(KEPT_BYTES);
         self.in_flight = InFlight::default();
@@ -172,7 +184,12 @@ impl Sender {
         back.obstacle = None;
         back.held = 0;
         drop(back);
-        self.send(Message::Restart { generation: self.generation });
+        let (ended, ends) = sync_channel(1);
+        self.shared.end_client(self.generation);
+        self.send(Message::Restart { generation: self.generation, ended });
+        if ends.recv_timeout(ENDS_WITHIN) == Err(RecvTimeoutError::Timeout) {
+            tracing::debug!("a client's thread does not answer: it ends later");
+        }
     }
 
     /// What everything waits for, or else a lane.

@@ -188,10 +188,12 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     TcpStream::connect(*last).await
 }
 
-/// A peer that is gone without a word is noticed; one that hangs is not given up for it.
+/// A peer that is gone without a word is noticed; one that hangs is not given up for it. What the peer has not acknowledged when the
+/// connection is closed, or the process is killed, never leaves: another relay may have sent the same and more by then.
 fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Result<()> {
     use rustix::net::sockopt;
     socket.set_nodelay(true)?;
+    sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(10))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;

@@ -397,7 +397,8 @@ async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
             assert_eq!(sender.blocked().is_some(), matches!(resolution, Resolution::Retry));
             if forgotten {
                 sender.restart();
-                assert_eq!(receiver.next().await, Event::Restarted);
+                assert_eq!(receiver.next().await, Event::Work);
+                receiver.client_ended();
                 assert_eq!(sender.blocked(), None);
                 break;
             }

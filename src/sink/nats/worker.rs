@@ -72,16 +72,16 @@ struct Flights {
 }
 
 /// Runs until the relay wants nothing more.
-pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
     loop {
-        let Some(opened) = receiver.while_listening(Link::open(&settings, server)).await else { return };
+        let Some(opened) = receiver.while_listening(Link::open(settings, server)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
             Ok(link) => {
-                let mut worker = Worker::new(&settings, link, alone);
-                let end = worker.serve(&mut receiver).await;
-                worker.give_back(&mut receiver);
+                let mut worker = Worker::new(settings, link, alone);
+                let end = worker.serve(receiver).await;
+                worker.give_back(receiver);
                 alone = worker.alone;
                 if worker.answered {
                     reconnect = Reconnect::default();
@@ -93,7 +93,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             }
         };
         server += 1;
-        if reconnect.wait(&mut receiver, failure).await.is_none() {
+        if reconnect.wait(receiver, failure).await.is_none() {
             return;
         }
     }
@@ -167,7 +167,6 @@ impl<'a> Worker<'a> {
             tokio::select! {
                 event = receiver.next() => match event {
                     Event::Work => {}
-                    Event::Restarted => self.forget(receiver),
                     Event::Closed => return End::Closed,
                 },
                 turned = self.link.socket.turn() => {
@@ -259,13 +258,6 @@ impl<'a> Worker<'a> {
                 receiver.settle(first, &Outcome::Unknown);
             }
         }
-    }
-
-    /// A restart: what is under way is of no interest any more.
-    fn forget(&mut self, receiver: &Receiver) {
-        self.flights.forget();
-        self.unanswered = false;
-        receiver.set_blocked(None);
     }
 
     fn turned(&mut self, turned: std::io::Result<bool>, receiver: &mut Receiver) -> Result<(), Failure> {
@@ -496,14 +488,6 @@ impl Flights {
         let last = self.numbered.iter().rposition(Option::is_some);
         let number = last.map_or_else(|| self.late.keys().next_back().copied(), |at| Some(self.first + at as u64));
         self.take(number?)
-    }
-
-    /// Numbers go on: late answers are to none.
-    fn forget(&mut self) {
-        self.first += self.numbered.len() as u64;
-        self.numbered.clear();
-        self.late.clear();
-        (self.under_way, self.batches) = (0, 0);
     }
 }
 

@@ -23,14 +23,16 @@ mod worker;
 pub use destination::KIND;
 
 use self::settings::Settings;
-use super::lanes::LaneSink;
+use super::lanes::{LaneSink, Receiver};
 use super::{Failure, Record, Sink};
 use crate::given::SettingError;
 
 /// A client, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let bound = settings.max_in_flight;
-    LaneSink::start("rabbitmq", bound, admit, async move |receiver| worker::run(settings, receiver).await)
+    LaneSink::start("rabbitmq", bound, admit, async move |receiver: &mut Receiver| {
+        worker::run(&settings, receiver).await
+    })
 }
 
 /// What no broker would take.

@@ -119,11 +119,6 @@ impl<T, R> Window<T, R> {
         self.entries.iter().filter(|entry| !entry.confirmed && entry.returned.is_none()).count()
     }
 
-    /// Nobody asks what became of those under way any more; their tags stay taken.
-    pub(super) fn forget(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.item = None);
-    }
-
     /// The channel is closed: what was not confirmed, and the next message is the first. With each whether it came back.
     pub(super) fn closed(&mut self) -> impl Iterator<Item = (T, Option<R>)> {
         let entries = std::mem::take(self).entries;
@@ -191,15 +186,6 @@ mod tests {
         assert_eq!(window.returned(Print::numbered(3), ""), Err(Misfit));
         assert_eq!(confirm(&mut window, 1, true, true).unwrap().len(), 1);
         assert_eq!(confirm(&mut window, 1, false, true), Ok(vec![]), "again");
-    }
-
-    #[test]
-    fn what_is_forgotten_keeps_its_tag_and_is_not_reported() {
-        let mut window = window(2);
-        window.forget();
-        window.publish(Print::numbered(3), Instant::now(), 3);
-        window.returned(Print::numbered(2), "").unwrap();
-        assert_eq!(confirm(&mut window, 3, true, true), Ok(vec![(3, Confirmed::Kept)]));
     }
 
     #[test]

@@ -46,16 +46,16 @@ const LATER: Duration = Duration::from_millis(500);
 const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
 
 /// Runs until the relay wants nothing more.
-pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
     loop {
-        let Some(opened) = receiver.while_listening(Session::open(&settings, host)).await else { return };
+        let Some(opened) = receiver.while_listening(Session::open(settings, host)).await else { return };
         let failure = match opened {
             Err(failure) => failure,
             Ok(session) => {
-                let mut worker = Worker::new(&settings, session, alone, patience);
-                let end = worker.serve(&mut receiver).await;
-                worker.give_back(&mut receiver);
+                let mut worker = Worker::new(settings, session, alone, patience);
+                let end = worker.serve(receiver).await;
+                worker.give_back(receiver);
                 alone = worker.alone;
                 patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
                 if worker.answered {
@@ -68,7 +68,7 @@ pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
             }
         };
         host = (host + 1) % settings.servers.len().max(1);
-        if reconnect.wait(&mut receiver, failure).await.is_none() {
+        if reconnect.wait(receiver, failure).await.is_none() {
             return;
         }
     }
@@ -147,7 +147,6 @@ impl<'a> Worker<'a> {
                 biased;
                 event = receiver.next() => match event {
                     Event::Work => {}
-                    Event::Restarted => self.forget(receiver),
                     Event::Closed => return End::Closed,
                 },
                 turned = self.session.socket.turn() => {
@@ -266,15 +265,6 @@ impl<'a> Worker<'a> {
                 self.settle(taken, &Outcome::Refused(judge::bad_headers(text)), receiver);
             }
         }
-    }
-
-    /// A restart: what comes of what is under way is of no interest.
-    fn forget(&mut self, receiver: &Receiver) {
-        self.channels.iter_mut().for_each(|channel| channel.window.forget());
-        self.alone = 0;
-        self.later = None;
-        self.obstacle = None;
-        self.show(receiver);
     }
 
     fn settle(&mut self, taken: Taken<Place>, outcome: &Outcome, receiver: &mut Receiver) {

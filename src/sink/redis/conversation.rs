@@ -304,14 +304,6 @@ impl<'a> Conversation<'a> {
         self.blocked = blocked;
     }
 
-    /// A restart: the replies still come, and are of no interest.
-    pub(super) fn forget(&mut self) {
-        self.steps.iter_mut().for_each(|step| step.taken.clear());
-        self.alone = 0;
-        self.later = None;
-        self.set_blocked(None);
-    }
-
     /// Deals with all replies that are whole.
     ///
     /// # Errors

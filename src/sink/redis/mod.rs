@@ -29,13 +29,15 @@ mod worker;
 pub use destination::KIND;
 
 use self::settings::Settings;
-use super::lanes::LaneSink;
+use super::lanes::{LaneSink, Receiver};
 use super::{Failure, FailureClass, Record, Sink};
 use crate::given::SettingError;
 
 /// A client, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
-    LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver| worker::run(settings, receiver).await)
+    LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
+        worker::run(&settings, receiver).await
+    })
 }
 
 /// What no server would take.

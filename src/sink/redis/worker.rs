@@ -17,24 +17,24 @@ use tokio::time::Instant;
 const IDLE: Duration = Duration::from_mins(1);
 
 /// Runs until the relay wants nothing more.
-pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let mut server = Server::default();
     loop {
-        let reaching = reach(&settings, server.is_node);
+        let reaching = reach(settings, server.is_node);
         let Some(found) = receiver.while_listening(reaching).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
-            Ok(Found::Cluster(view)) => return cluster::serve(&settings, view, &mut receiver).await,
-            Ok(Found::Server(link, info)) => match Waiting::of(&settings, link.address(), &info) {
+            Ok(Found::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
+            Ok(Found::Server(link, info)) => match Waiting::of(settings, link.address(), &info) {
                 Err(failure) => End::Lost(failure),
                 Ok(waiting) => {
-                    let conversation = Conversation::new(&settings, link, waiting, server.alone);
-                    server.converse(conversation, &mut receiver).await
+                    let conversation = Conversation::new(settings, link, waiting, server.alone);
+                    server.converse(conversation, receiver).await
                 }
             },
         };
         let End::Lost(failure) = end else { return };
-        if server.reconnect.wait(&mut receiver, failure).await.is_none() {
+        if server.reconnect.wait(receiver, failure).await.is_none() {
             return;
         }
     }
@@ -83,7 +83,6 @@ impl Server {
             tokio::select! {
                 event = receiver.next() => match event {
                     Event::Work => {}
-                    Event::Restarted => conversation.forget(),
                     Event::Closed => return End::Closed,
                 },
                 turned = conversation.turn() => {

@@ -25,7 +25,7 @@ mod worker;
 pub use destination::{KIND, TOPICS_KIND};
 
 use self::settings::Settings;
-use super::lanes::LaneSink;
+use super::lanes::{LaneSink, Receiver};
 use super::{Record, Sink};
 use crate::given::SettingError;
 
@@ -33,7 +33,7 @@ use crate::given::SettingError;
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let form = settings.form.clone();
     let admit = move |record: &Record<'_>| form.admit(record);
-    LaneSink::start(settings.service.name(), settings.max_in_flight, admit, async move |receiver| {
-        worker::run(settings, receiver).await;
+    LaneSink::start(settings.service.name(), settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
+        worker::run(&settings, receiver).await;
     })
 }

@@ -33,21 +33,20 @@ use tokio::time::Instant;
 const AT_LEAST_EACH: Duration = Duration::from_mins(1);
 
 /// Runs until the relay wants nothing more.
-pub(super) async fn run(settings: Settings, mut receiver: Receiver) {
-    let mut worker = Worker::new(settings);
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+    let mut worker = Worker::new(settings.clone());
     loop {
-        worker.fill(&mut receiver);
+        worker.fill(receiver);
         let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
         tokio::select! {
             event = receiver.next() => match event {
                 Event::Work => {}
-                Event::Restarted => worker.forget(&receiver),
                 Event::Closed => return,
             },
             Some(ended) = worker.requests.join_next() => {
                 // A task that panicked has printed why; in a release the process is gone.
                 if let Ok(request) = ended {
-                    worker.settle(request, &mut receiver);
+                    worker.settle(request, receiver);
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
@@ -66,10 +65,6 @@ struct Worker {
     queues: BTreeMap<Box<str>, Arc<str>>,
     /// Standard queues that were reported.
     told: BTreeSet<Box<str>>,
-    /// Counts restarts: what was sent before the last one is of no interest.
-    generation: u64,
-    /// Requests of before the last restart that are under way. Nothing is sent beside them: it could arrive first.
-    forgotten: usize,
     /// The service answered, and takes our keys.
     is_reached: bool,
     /// So many records are sent one by one: which of them is refused is to be found out.
@@ -78,7 +73,6 @@ struct Worker {
 
 /// A request that has ended.
 struct Request {
-    generation: u64,
     link: Option<Link>,
     /// The queue's name or URL; empty: it was to see who answers.
     queue: Box<str>,
@@ -141,8 +135,6 @@ impl Worker {
             links: Vec::new(),
             queues: BTreeMap::new(),
             told: BTreeSet::new(),
-            generation: 0,
-            forgotten: 0,
             is_reached: false,
             alone: 0,
         }
@@ -150,9 +142,6 @@ impl Worker {
 
     /// Sends what may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
-        if self.forgotten > 0 {
-            return;
-        }
         while self.requests.len() < self.pace.requests(Instant::now()) {
             if !self.is_reached {
                 if self.requests.is_empty() {
@@ -169,11 +158,11 @@ impl Worker {
     /// Whether anybody answers who takes our keys, before the first record: what may be listed is no matter.
     fn look(&mut self) {
         let caller = Arc::clone(&self.caller);
-        let (generation, mut link) = (self.generation, self.links.pop());
+        let mut link = self.links.pop();
         self.requests.spawn(async move {
             let (action, body) = caller.settings.service.look();
             let answered = caller.call(&mut link, action, &body).await;
-            Request { generation, link, queue: "".into(), url: None, taken: Vec::new(), answered }
+            Request { link, queue: "".into(), url: None, taken: Vec::new(), answered }
         });
     }
 
@@ -208,7 +197,7 @@ impl Worker {
             service.entry(&mut entries, number, &record, stored.tag().origin, form, is_fifo);
         }
         self.tell(&queue, is_fifo);
-        let (caller, generation, mut link) = (Arc::clone(&self.caller), self.generation, self.links.pop());
+        let (caller, mut link) = (Arc::clone(&self.caller), self.links.pop());
         let mut url = if service == Service::Sns || is_url(&queue) {
             Some(Arc::from(&*queue))
         } else {
@@ -216,7 +205,7 @@ impl Worker {
         };
         self.requests.spawn(async move {
             let answered = send_to(&caller, &mut link, &queue, &mut url, &entries).await;
-            Request { generation, link, queue, url, taken, answered }
+            Request { link, queue, url, taken, answered }
         });
         true
     }
@@ -232,32 +221,16 @@ impl Worker {
         }
     }
 
-    /// A restart: answers still come, and are of no interest.
-    fn forget(&mut self, receiver: &Receiver) {
-        self.generation += 1;
-        self.forgotten = self.requests.len();
-        self.alone = 0;
-        if self.is_reached {
-            receiver.set_blocked(None);
-        }
-    }
-
     /// A request has ended.
     fn settle(&mut self, request: Request, receiver: &mut Receiver) {
-        let Request { generation, link, queue, url, taken, answered } = request;
+        let Request { link, queue, url, taken, answered } = request;
         self.links.extend(link);
-        if generation != self.generation {
-            self.forgotten -= 1;
-        }
         let service = self.caller.settings.service;
         if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
         }
         if queue.is_empty() {
             self.looked(answered, receiver);
-            return;
-        }
-        if generation != self.generation {
             return;
         }
         let judged = match answered {

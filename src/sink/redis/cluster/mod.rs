@@ -61,7 +61,6 @@ pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiv
         tokio::select! {
             event = receiver.next() => match event {
                 Event::Work => {}
-                Event::Restarted => cluster.forget(),
                 Event::Closed => return,
             },
             happened = poll_fn(|context| cluster.poll(context)) => cluster.heed(happened, receiver),
@@ -349,11 +348,6 @@ impl<'a> Cluster<'a> {
         let nodes = known.into_iter().zip(servers);
         let nodes = nodes.map(|(node, server)| node.unwrap_or_else(|| Node::new(self.settings, server.clone())));
         self.nodes = nodes.collect();
-    }
-
-    fn forget(&mut self) {
-        self.routes.forget();
-        self.nodes.iter_mut().for_each(Node::forget);
     }
 }
 

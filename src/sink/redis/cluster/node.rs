@@ -166,16 +166,6 @@ impl<'a> Node<'a> {
         receiver.publish();
     }
 
-    /// A restart: nothing of what was taken is of interest.
-    pub(super) fn forget(&mut self) {
-        self.pending.clear();
-        self.shares.clear();
-        self.alone = 0;
-        if let State::Open(conversation) = &mut self.state {
-            conversation.forget();
-        }
-    }
-
     /// What its records wait for.
     pub(super) fn blocked(&self) -> Option<&Failure> {
         match &self.state {

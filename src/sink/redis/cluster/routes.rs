@@ -105,8 +105,8 @@ impl Routes {
         self.asks.clear();
     }
 
-    /// A restart: what was refused so far is forgotten.
-    pub(super) fn forget(&mut self) {
+    /// What was refused so far is forgotten.
+    fn forget(&mut self) {
         self.asks.clear();
         self.redirects.clear();
     }
