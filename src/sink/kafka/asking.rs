@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 pub(super) const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 
+/// However short the relay's hold is: a question that takes no time at all has no answer.
+const LEAST_PATIENCE: Duration = Duration::from_millis(20);
+
 /// How long nothing may come of what is in flight before librdkafka is told its bootstrap servers again.
 ///
 /// When a cluster's metadata name topics and no broker, as those of one whose last broker is shutting down do, librdkafka
@@ -40,9 +43,10 @@ const EVENTS: u32 = 32;
 pub(super) const MOST_EVENTS: u32 = 10_000;
 
 impl KafkaSink {
-    pub(super) fn metadata(&self, patience: Duration) -> Result<Metadata, Failure> {
+    pub(super) fn metadata(&mut self, patience: Duration) -> Result<Metadata, Failure> {
         let metadata = self.producer.client().fetch_metadata(None, patience);
         self.serve_events();
+        metadata.iter().for_each(|metadata| self.sockets.named(metadata));
         metadata.map_err(|error| self.metadata_failure(&error))
     }
 
@@ -109,7 +113,7 @@ impl KafkaSink {
 
     /// How many partitions the topic has, in the cluster's words, which the first lane's client hears as well; others ask when they need to.
     fn ask(&mut self, topic: &str) -> Result<usize, Failure> {
-        let metadata = self.producer.client().fetch_metadata(Some(topic), self.metadata_patience);
+        let metadata = self.producer.client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
         self.serve_events();
         let metadata = metadata.map_err(|error| {
             // No broker at all is another error: an outage makes no attempt longer.
@@ -118,6 +122,7 @@ impl KafkaSink {
             }
             self.metadata_failure(&error)
         })?;
+        self.sockets.named(&metadata);
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         let refused = |code| failure::of_topic(topic, code, &self.settings);
         match answer.map(|answer| (answer.error(), answer.partitions().len())) {
@@ -186,11 +191,17 @@ impl KafkaSink {
         }
     }
 
+    /// How long a question may keep the thread, where `patience` is enough: the relay has to see in time that another one has taken its
+    /// slot.
+    fn within(&self, patience: Duration) -> Duration {
+        self.hold.left().map_or(patience, |left| patience.min(left / 4).max(LEAST_PATIENCE))
+    }
+
     /// Whether this client gets no answer where a new one gets one. In an outage neither does, and a broker that takes no
     /// records for a reason of its own answers both. The question itself may bring the client back to its senses.
     fn is_passed_over(&self) -> bool {
         let answers = |producer: &BaseProducer<Context>| {
-            let metadata = producer.client().fetch_metadata(None, MOST_METADATA_PATIENCE);
+            let metadata = producer.client().fetch_metadata(None, self.within(MOST_METADATA_PATIENCE));
             metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
         };
         if self.senders.producers().all(answers) {

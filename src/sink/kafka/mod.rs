@@ -45,6 +45,7 @@ mod rights;
 mod scratch;
 mod senders;
 mod settings;
+mod sockets;
 mod stillness;
 mod topics;
 mod transactions;
@@ -54,6 +55,7 @@ pub use destination::KIND;
 pub use partitions::RECORD_OVERHEAD_BYTES;
 pub use settings::{Settings, SettingsError};
 
+use super::hold::Hold;
 use super::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
     Sink, Tag,
@@ -62,8 +64,9 @@ use client::Client;
 use context::{Context, Reported, take_reports};
 use partitions::{Partitions, Place};
 use rdkafka::producer::{BaseProducer, Producer as _};
-use retire::retire_client;
+use retire::{purge_all, retire_client};
 use senders::Senders;
+use sockets::Sockets;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,6 +85,10 @@ pub struct KafkaSink {
     partitions: Partitions,
     /// Producers that have ended, and since when what they have in flight is waited for.
     retired: Vec<(Client, Instant)>,
+    sockets: Sockets,
+    hold: Hold,
+    /// Nothing leaves, and nothing is taken, before a new start.
+    closed: bool,
     /// Of the last poll.
     now: Instant,
     /// Room for reports.
@@ -142,6 +149,9 @@ impl KafkaSink {
             producer: senders.first(),
             topics: Topics::new(settings.partitioner(), lanes),
             partitions: Partitions::default(),
+            sockets: Sockets::to(settings.brokers()),
+            hold: Hold::default(),
+            closed: false,
             settings,
             senders,
             retired: Vec::new(),
@@ -176,6 +186,18 @@ impl KafkaSink {
         Ok(())
     }
 
+    /// Ends what all producers have, in librdkafka's queues and in the kernel.
+    fn close_clients(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.sockets.empty_at_close();
+        let retired = self.retired.iter().map(|(client, _)| client.shared());
+        purge_all(self.senders.shared().chain(retired));
+        self.sockets.reset();
+        self.forget();
+    }
+
     /// Nothing of what was taken counts any more.
     fn forget(&mut self) {
         take_reports(&mut Vec::new());
@@ -203,7 +225,7 @@ impl Sink for KafkaSink {
     }
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if !self.has_room(record.held_bytes() as u64) {
+        if self.closed || !self.has_room(record.held_bytes() as u64) {
             return Enqueue::Full;
         }
         if !self.topics.is_last(record.topic)
@@ -236,6 +258,12 @@ impl Sink for KafkaSink {
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.now = Instant::now();
+        if self.closed {
+            return;
+        }
+        if self.partitions.in_flight().records > 0 {
+            self.sockets.look(self.now);
+        }
         if self.serve(each) {
             self.hear();
         } else if self.partitions.in_flight().records > 0 {
@@ -308,7 +336,17 @@ impl Sink for KafkaSink {
         }
     }
 
+    fn close(&mut self) {
+        self.close_clients();
+    }
+
+    /// The relay closes it in time, as long as nothing here takes longer than that.
+    fn hold_until(&mut self, until: Option<Duration>) {
+        self.hold.set(until);
+    }
+
     fn restart(&mut self) -> Result<(), Failure> {
+        self.close_clients();
         if let Some(failure) = self.given_up() {
             return Err(failure);
         }
@@ -323,6 +361,7 @@ impl Sink for KafkaSink {
             old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire_client);
             self.forget();
         }
+        self.closed = false;
         self.hear();
         Ok(())
     }

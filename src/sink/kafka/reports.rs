@@ -142,11 +142,18 @@ impl KafkaSink {
                 return each(Report::Failed(failure));
             }
         }
+        let mut given_up = false;
         for (client, since) in &mut self.retired {
             if now.saturating_duration_since(*since) >= ANSWERED_WITHIN {
                 client.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
                 *since = now;
+                given_up = true;
             }
+        }
+        if given_up {
+            // What is sent again must not arrive before what lies in the kernel. The other producers send theirs again over the next
+            // connections, and the brokers know it.
+            self.sockets.reset();
         }
         while let Some(at) = self.retired.iter().position(|(client, _)| client.producer().in_flight_count() == 0) {
             retire(self.retired.swap_remove(at).0);

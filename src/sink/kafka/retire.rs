@@ -7,9 +7,10 @@
 //! at all: one that does not is sending nothing, and purges before it sends anything.
 
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, Builder};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::client::Client;
 
@@ -24,6 +25,32 @@ pub(super) fn retire<T: Send + 'static>(client: T) {
 /// Ends a client with what belongs to it, once what it had not sent is purged.
 pub(super) fn retire_client(client: Client) {
     retire_after(client, |client| client.producer().purge(PurgeConfig::default().queue().inflight()));
+}
+
+/// Purges what the producers have in their queues and what they have sent without an answer, all at once. Waits a second at most: a thread
+/// that does not answer by then is looking a name up, and has no connection.
+pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
+    producers: impl Iterator<Item = Arc<BaseProducer<C>>>,
+) {
+    let (purged, until) = (mpsc::channel(), Instant::now() + PURGED_WITHIN);
+    let (sender, done) = purged;
+    for producer in producers {
+        let sender = sender.clone();
+        let purge = move || {
+            producer.purge(PurgeConfig::default().queue().inflight());
+            // The caller may have gone on; the producer may end here.
+            drop((sender, producer));
+        };
+        if let Err(error) = Builder::new().name("kafka-purge".to_owned()).spawn(purge) {
+            tracing::debug!(%error, "no thread for the purge of a Kafka client");
+        }
+    }
+    drop(sender);
+    // Nobody sends: it is disconnected once all are done.
+    let left = until.saturating_duration_since(Instant::now());
+    if done.recv_timeout(left) == Err::<(), _>(RecvTimeoutError::Timeout) {
+        tracing::debug!("a Kafka client's threads do not answer: it is purged later");
+    }
 }
 
 /// Ends a producer, once what it had not sent is purged.

@@ -83,6 +83,11 @@ impl Senders {
         self.lanes.iter().map(|lane| &lane.client).chain(&self.isolating).map(Client::producer)
     }
 
+    /// The same, to be shared with another thread.
+    pub(super) fn shared(&self) -> impl Iterator<Item = Arc<BaseProducer<Context>>> {
+        self.lanes.iter().map(|lane| &lane.client).chain(&self.isolating).map(Client::shared)
+    }
+
     pub(super) fn into_clients(self) -> impl Iterator<Item = Client> {
         self.lanes.into_iter().map(|lane| lane.client).chain(self.isolating)
     }

@@ -1,0 +1,121 @@
+//! The sockets of librdkafka's clients, so that what lies in the kernel never leaves once a client is closed.
+//!
+//! A closed socket goes on sending what its peer has not acknowledged, for minutes, and so does that of a process that was killed. Where
+//! packets to the broker were dropped, that arrives behind what another relay has published meanwhile. `SO_LINGER` with zero seconds empties
+//! the buffer at the close and at a kill. librdkafka has a callback for new sockets, but `rdkafka` builds a producer's configuration where
+//! nobody reaches it. So the process looks through its own descriptors for connections to a broker's port.
+//!
+//! In: the ports of the bootstrap servers and of the brokers that the cluster names. Out: options set, connections reset. The descriptors
+//! are duplicated first, so that what is looked at is what is changed, whatever another thread does with the number meanwhile.
+
+use rdkafka::metadata::Metadata;
+use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::net::sockopt;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How often new connections are looked for while records are in flight.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the descriptors of this process are listed.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// The connections to brokers.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    ports: BTreeSet<u16>,
+    looked: Option<Instant>,
+}
+
+impl Sockets {
+    /// To these bootstrap servers.
+    pub(super) fn to(brokers: &str) -> Self {
+        let port = |broker: &str| broker.rsplit_once(':').map_or(Some(9092), |(_, port)| port.trim().parse().ok());
+        Self { ports: brokers.split(',').filter_map(port).collect(), looked: None }
+    }
+
+    /// The cluster has named its brokers.
+    pub(super) fn named(&mut self, metadata: &Metadata) {
+        self.ports.extend(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
+    }
+
+    /// Records are in flight: connections that are new leave nothing behind when they end.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
+            self.looked = Some(now);
+            self.empty_at_close();
+        }
+    }
+
+    /// What the brokers have not acknowledged when a connection is closed, never leaves.
+    pub(super) fn empty_at_close(&self) {
+        for socket in self.all() {
+            if let Err(error) = sockopt::set_socket_linger(&socket, Some(Duration::ZERO)) {
+                tracing::debug!(%error, "a connection to Kafka keeps its SO_LINGER");
+            }
+        }
+    }
+
+    /// Resets all connections now, whatever their threads are doing.
+    pub(super) fn reset(&self) {
+        for socket in self.all() {
+            if let Err(error) = rustix::net::connect_unspec(&socket) {
+                tracing::debug!(%error, "a connection to Kafka cannot be reset");
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<OwnedFd> {
+        let Ok(entries) = std::fs::read_dir(DESCRIPTORS) else { return Vec::new() };
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+        numbers.filter_map(duplicate).filter(|socket| self.is_broker(socket)).collect()
+    }
+
+    fn is_broker(&self, socket: &OwnedFd) -> bool {
+        let peer = rustix::net::getpeername(socket).ok().flatten();
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        peer.is_some_and(|peer| self.ports.contains(&peer.port()))
+    }
+}
+
+#[allow(unsafe_code, reason = "descriptors of other threads are known by their numbers alone")]
+fn duplicate(number: RawFd) -> Option<OwnedFd> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: the number is not -1. It may be closed, or mean another file by now: then the call fails, or gives that file, which is
+    // looked at like any other. It is borrowed for this call only.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_dupfd_cloexec(borrowed, 0).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read as _};
+    use std::net::{TcpListener, TcpStream};
+
+    fn connected() -> (u16, TcpStream, TcpStream) {
+        let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = broker.local_addr().unwrap();
+        let ours = TcpStream::connect(address).unwrap();
+        (address.port(), ours, broker.accept().unwrap().0)
+    }
+
+    #[test]
+    fn connections_to_brokers_are_reset_and_others_are_left_alone() {
+        let (port, mut ours, mut theirs) = connected();
+        let (_, other, mut others_end) = connected();
+        let sockets = Sockets::to(&format!("localhost:{port},broker"));
+        assert!(sockets.ports.contains(&9092));
+        sockets.empty_at_close();
+        assert_eq!(sockopt::socket_linger(&ours).unwrap(), Some(Duration::ZERO));
+        assert_eq!(sockopt::socket_linger(&other).unwrap(), None);
+        sockets.reset();
+        assert_eq!(theirs.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert!(matches!(ours.read(&mut [0]), Ok(0) | Err(_)), "it is closed");
+        drop(other);
+        assert_eq!(others_end.read(&mut [0]).unwrap(), 0);
+    }
+}
