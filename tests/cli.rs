@@ -358,6 +358,7 @@ fn answer(query: &str, nonsense: Nonsense) -> Vec<u8> {
         _ if query.contains("pg_stat_replication_slots") => data_row(&["0/8", "0/10", "1", "0", "", "f"]),
         _ if query.contains("wal_level") => data_row(&["logical"]),
         _ if query.contains("wal_sender_timeout") => data_row(&["60000"]),
+        _ if query.contains("tcp_user_timeout") || query.contains("idle_replication_slot_timeout") => data_row(&["0"]),
         _ if query.contains("pg_publication_tables") => ["id", "type", "payload"].map(column).concat(),
         _ if query.contains("pg_publication") => {
             data_row(&[r#"{"puballtables":false,"pubinsert":true,"pubupdate":false}"#])

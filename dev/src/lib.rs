@@ -11,6 +11,7 @@
 //! ```
 
 pub mod account;
+pub mod apart;
 pub mod arrivals;
 pub mod brokers;
 pub mod cluster;

@@ -181,6 +181,8 @@ pub mod sqlstate {
     pub const NO_DATABASE: &str = "3D000";
     /// `untranslatable_character`: a text has bytes that are no character of the database's encoding.
     pub const UNTRANSLATABLE_CHARACTER: &str = "22P05";
+    /// `cannot_connect_now`: the server starts, recovers or shuts down.
+    pub const CANNOT_CONNECT_NOW: &str = "57P03";
     /// `configuration_limit_exceeded`: no free slot.
     pub const LIMIT_EXCEEDED: &str = "53400";
 }

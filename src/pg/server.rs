@@ -346,6 +346,39 @@ pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration
     Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
+/// How long ago the slot was released, in a server of version 17 or newer; `None`: that is not known, or somebody holds it.
+///
+/// # Errors
+/// The connection broke.
+pub fn released_ago(connection: &mut Connection, slot: &str) -> Result<Option<Duration>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT floor(1000 * extract(epoch FROM pg_catalog.clock_timestamp()
+                                          - (pg_catalog.to_jsonb(s) ->> 'inactive_since')::timestamptz))::bigint
+           FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = {} AND s.active_pid IS NULL",
+        literal(slot)
+    ))?;
+    let millis = rows.first().and_then(|row| row.parse::<i64>(0));
+    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
+}
+
+/// `idle_replication_slot_timeout` (since version 18); `None`: no slot is invalidated for want of use.
+///
+/// # Errors
+/// The connection broke.
+pub fn idle_slot_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
+    let seconds = setting(connection, "idle_replication_slot_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// How long the server leaves what it has sent to us unacknowledged, at most; `None`: as long as its system does.
+///
+/// # Errors
+/// The connection broke.
+pub fn tcp_user_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
+    let millis = setting(connection, "tcp_user_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    Ok((millis > 0).then(|| Duration::from_millis(millis)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

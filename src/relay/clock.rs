@@ -8,6 +8,9 @@ pub trait Clock {
     /// Monotonic time.
     fn now(&self) -> Instant;
 
+    /// How long ago the machine was started, the time that it was suspended included.
+    fn since_boot(&self) -> Duration;
+
     /// The wall clock.
     fn wall(&self) -> PgTime;
 
@@ -22,6 +25,10 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    fn since_boot(&self) -> Duration {
+        crate::sink::hold::since_boot()
     }
 
     fn wall(&self) -> PgTime {

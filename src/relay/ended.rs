@@ -25,6 +25,10 @@ pub enum Ended {
     /// The sink has owed an answer for long (to a record, to a commit, to what it is asked before it takes either): the server
     /// should be free of us meanwhile.
     Stalled,
+    /// Another relay may have published from the slot, for this reason: nothing of what is in flight may leave any more.
+    SlotTaken(&'static str),
+    /// The server shuts down, and would wait for us.
+    ServerStops,
     /// A record failed: begin again from the confirmed position, with the sink recreated.
     SinkFailed(Failure),
     /// Nothing failed: the destination's transaction is given up, to begin again from the confirmed position.

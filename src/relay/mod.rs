@@ -16,6 +16,7 @@ mod clock;
 mod commit;
 mod ended;
 mod gathered;
+mod hold;
 mod isolation;
 mod oversized;
 mod pause;
@@ -29,6 +30,7 @@ mod topics;
 pub use bad_rows::{Action, BadRows};
 pub use clock::{Clock, SystemClock};
 pub use ended::{BadRowAt, Ended, ProtocolError, Why};
+pub use hold::{ASKS_EVERY, Answer, AskHolder, Holder, SUCCESSOR_WAITS, Slot};
 pub use isolation::Isolation;
 pub use progress::{Identity, Misplaced, transactional_id};
 
@@ -42,10 +44,11 @@ use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use commit::Group;
+use hold::Hold;
 use isolation::{Alone, What};
 use refusals::Refusals;
 use rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
-use session::Session;
+use session::{Session, Turn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -87,6 +90,7 @@ pub struct Relay<S, C> {
     group: Group,
     topics: Topics,
     refusals: Refusals,
+    hold: Hold,
     /// What lanes of the sink wait for, and since when; whether it was logged.
     lanes_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
@@ -132,6 +136,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             isolation: Isolation::default(),
             topics: Topics::default(),
             refusals: Refusals::default(),
+            hold: Hold::default(),
             lanes_blocked: None,
             bad_rows: BadRows::default(),
             on_lost: None,
@@ -211,16 +216,25 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Begins again behind what is delivered, with a new sink. The stream begins at what is confirmed; of the first transaction
+    /// Begins again behind what is delivered, with a new sink, once the stream is closed. The stream begins at what is confirmed; of the first transaction
     /// behind that the rows before the first one in flight are in hand, unless they are in a transaction of the destination's.
     ///
     /// # Errors
     /// The sink cannot be recreated.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
-        // What was reported is aborted with the destination's transaction.
-        self.ledger.forget(if self.group.is_on() { Keep::Nothing } else { Keep::Delivered });
+        // What was reported is aborted with the destination's transaction; and another relay may have sent the same behind us.
+        let nothing = self.group.is_on() || self.hold.passed_on;
+        self.ledger.forget(if nothing { Keep::Nothing } else { Keep::Delivered });
         Ok(())
+    }
+
+    /// Closes the sink, where something is in flight: nothing of it leaves any more. The ledger keeps it: as long as a stream is open, a
+    /// keepalive would be confirmed beyond it otherwise.
+    pub fn close_sink(&mut self) {
+        if self.awaits_sink() {
+            self.sink.close();
+        }
     }
 
     fn renew_sink(&mut self) -> Result<(), Failure> {
@@ -264,6 +278,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let until = self.clock.now() + duration;
         loop {
             self.metrics.turned(self.clock.now());
+            self.look_at_hold()?;
             self.take_reports(Reported::WithoutStream)?;
             self.end_at_refusal()?;
             let ending = self.stop_requested();

@@ -225,8 +225,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
         let now = self.clock.now();
         self.metrics.turned(now);
-        let wait =
-            if self.owns_sink(session)? { self.take_frames(upstream, session, now)? } else { self.taking_over() };
+        self.look_at_hold()?;
+        let takes = self.owns_sink(session)? && self.may_send();
+        let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
         self.take_reports(Reported::WhileStreaming)?;
         self.commit(matches!(wait, Wait::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
@@ -445,12 +446,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.stalled(session)
     }
 
-    /// Frees the server of us when the sink has not moved for long.
+    /// Frees the server of us when the sink has not moved for long. One record that is stuck while others arrive does not count.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
-        let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
-        let old =
-            oldest.is_some_and(|at| self.clock.now().saturating_duration_since(at) >= self.limits.disconnect_after);
-        if !old {
+        let now = self.clock.now();
+        let long_ago = |at: Instant| now.saturating_duration_since(at) >= self.limits.disconnect_after;
+        let unanswered = self.oldest_unanswered().filter(|_| self.reported.is_none_or(long_ago));
+        let oldest = unanswered.into_iter().chain(session.held_up_since()).min();
+        if !oldest.is_some_and(long_ago) {
             return Ok(());
         }
         // What still waits may wait for long.

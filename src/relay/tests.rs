@@ -178,6 +178,10 @@ impl Clock for Hands {
         self.0.get()
     }
 
+    fn since_boot(&self) -> Duration {
+        self.now() - self.1
+    }
+
     fn wall(&self) -> PgTime {
         PgTime(0)
     }

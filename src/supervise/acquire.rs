@@ -6,6 +6,7 @@
 
 use super::Target;
 use super::error::RunError;
+use super::holder::SlotHolder;
 use super::idle;
 use super::lineage::Lineage;
 use super::server::{Acquired, NotAcquired};
@@ -18,12 +19,15 @@ use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
-use crate::relay::{Clock, Identity, Relay};
-use crate::sink::Sink;
+use crate::relay::{Clock, Identity, Relay, SUCCESSOR_WAITS, Slot as Held};
+use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
 /// How often an active slot is asked for again: a standby takes over this soon.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
+
+/// How long a relay that waits asks its destination whether it is there.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether a shard may be read yet: each look is two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
@@ -40,6 +44,8 @@ pub(super) struct Known {
     started_at: String,
     /// It was a standby when the last attempt began.
     was_standby: bool,
+    /// How long the server leaves a free slot as it is.
+    pub(super) idle_slot_timeout: Option<Duration>,
     /// The slot was there.
     slot_seen: bool,
     /// What was seen of it.
@@ -138,12 +144,15 @@ fn take(
     let (binary, unmappable) = look_at_publication(&mut control, target, relay.outbox_mut())?;
     known.tell_readings(relay.outbox_mut().readings());
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
+    known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
+    let patience = wal_sender_timeout.into_iter().chain(server::tcp_user_timeout(&mut control)?).min();
     let temporary = target.temporary_slot.as_deref();
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_none() {
         look_at_slot(&mut control, target, known)?;
-        let stands_at = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
+        let (stands_at, _) = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
+        relay.reads_from(stands_at);
         defer(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
         defer(unmappable, flushed, flushed, relay.outbox_mut())?;
@@ -151,13 +160,19 @@ fn take(
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let stream = start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
+    let (stream, since, sends_from) = start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
     tell_identity(target, known, relay)?;
-    let confirmed = match confirmed {
-        Some(lsn) => lsn,
-        None => confirmed_position(target, known, (witness(relay, true), Some(stream.backend_pid())))?,
+    let own = stream.backend_pid();
+    let (confirmed, slot) = if let Some(lsn) = confirmed {
+        (lsn, None)
+    } else {
+        let (confirmed, reader) = confirmed_position(target, known, (witness(relay, true), Some(own)))?;
+        let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
+        // Behind a pooler the number that our connection was given is not the server's.
+        let walsender = reader.unwrap_or(own);
+        (confirmed, Some(Held { asks, walsender, since, patience, sends_from }))
     };
-    Ok(Some(Acquired { stream, wal_sender_timeout, confirmed }))
+    Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
 
 /// What the relay knows of the slot; `watching`: it has looked at it all the time.
@@ -428,11 +443,17 @@ fn start(
     target: &Target,
     (known, relay): (&mut Known, &mut Relay<impl Sink, impl Clock>),
     metrics: &Metrics,
-) -> Result<ReplicationStream, NotAcquired> {
-    let mut waits = 0_u32;
+) -> Result<(ReplicationStream, Duration, Duration), NotAcquired> {
+    let (mut waits, mut held) = (0_u32, None);
     loop {
+        let may_send = if target.temporary_slot.is_some() {
+            Duration::ZERO
+        } else {
+            sends_from(&mut connection, slot, relay, held)?
+        };
+        let since = relay.clock().since_boot();
         let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok((stream, since, may_send)),
             Err((back, error)) => (back, error),
         };
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
@@ -447,27 +468,57 @@ fn start(
             metrics.set_state(State::WaitingForSlot);
         }
         waits += 1;
+        held = Some(relay.clock().since_boot());
         idle(relay, SLOT_RETRY)?;
+        while waits > LEFT_OVER
+            && !relay.may_stop()
+            && !matches!(relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
+        {
+            // A relay that cannot publish either leaves the slot to others.
+            idle(relay, SLOT_RETRY)?;
+        }
         if relay.may_stop() {
             return Err(NotAcquired::Stopped);
         }
         connection = *back;
         // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
         if target.temporary_slot.is_none() {
-            known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
+            let (stands_at, _) = known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
+            relay.reads_from(stands_at);
         }
     }
 }
 
+/// From when records may be sent, once the slot is ours: a second after its release, or, where the server does not say when that was,
+/// after another relay was last seen to hold it (`held`). At once, where we held it until a moment ago, or the destination fences.
+fn sends_from(
+    connection: &mut Connection,
+    slot: &str,
+    relay: &mut Relay<impl Sink, impl Clock>,
+    held: Option<Duration>,
+) -> Result<Duration, Error> {
+    let now = relay.clock().since_boot();
+    if relay.is_exactly_once() || held.is_none() && relay.held_just_now(now) {
+        return Ok(Duration::ZERO);
+    }
+    let released = server::released_ago(connection, slot)?;
+    let since = released.map(|ago| now.saturating_sub(ago)).or(held);
+    Ok(since.map_or(Duration::ZERO, |since| since + SUCCESSOR_WAITS))
+}
+
 /// The slot's position, read once nobody else can move it, nor drop it.
-fn confirmed_position(target: &Target, known: &mut Known, witness: (Witness, Option<u32>)) -> Result<Lsn, RunError> {
+fn confirmed_position(
+    target: &Target,
+    known: &mut Known,
+    witness: (Witness, Option<u32>),
+) -> Result<(Lsn, Option<u32>), RunError> {
     let mut control = known.beside(target, Purpose::Control)?;
-    let confirmed = known.lineage.look(&mut control, target, witness)?;
+    let (confirmed, reader) = known.lineage.look(&mut control, target, witness)?;
     // 0/0 is Postgres' word for "none".
     if confirmed == Lsn::ZERO {
         return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });
     }
-    Ok(confirmed)
+    Ok((confirmed, reader))
 }
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
@@ -484,6 +535,16 @@ pub(super) fn publication_gone(target: &Target, known: &Known, error: &Error) ->
         None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
         Some(_) => RunError::PublicationTooNew { publication, slot: target.slot.clone() },
     })
+}
+
+/// The slot, opened for its use alone: nothing of what it sends is read, and nothing is confirmed.
+///
+/// # Errors
+/// It cannot be taken.
+pub(super) fn use_slot(target: &Target, known: &Known, lsn: Lsn) -> Result<ReplicationStream, Error> {
+    let connection = known.beside(target, Purpose::Replication)?;
+    let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
+    connection.start_replication(&target.slot, lsn, &options, target.max_row).map_err(|(_, error)| error)
 }
 
 /// Whether the slot has confirmed `lsn`, as a control connection sees it.

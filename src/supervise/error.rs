@@ -367,8 +367,9 @@ impl RunError {
                 let own = another_slot(slot, "relay");
                 format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}")
             }
-            Self::SlotLost { slot, .. } => format!(
-                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; more room next time: max_slot_wal_keep_size"
+            Self::SlotLost { slot, reason, .. } => format!(
+                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; {}",
+                invalidated_by(reason)
             ),
             Self::SlotUnproven { slot, read, confirmed } => format!(
                 "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and walrelay republish for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
@@ -523,4 +524,13 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
         (pg::Error::Server { error, .. }, _) if !error.hint.is_empty() => error.hint.clone(),
         (_, _) => return None,
     })
+}
+/// What keeps a slot from being invalidated for this reason next time, in the words of `pg_replication_slots.invalidation_reason`.
+fn invalidated_by(reason: &str) -> &'static str {
+    match reason {
+        "idle_timeout" => "more time next time: idle_replication_slot_timeout",
+        "wal_level_insufficient" => "next time leave wal_level = logical on the primary while standbys have slots",
+        "rows_removed" => "next time, on the standby: hot_standby_feedback = on, with a physical slot on the primary",
+        _ => "more room next time: max_slot_wal_keep_size",
+    }
 }

@@ -20,16 +20,17 @@ pub(super) struct Lineage {
 }
 
 impl Lineage {
-    /// Looks at the slot, which walsender `own` holds for us. Where it is.
+    /// Looks at the slot, which walsender `own` holds for us. Where it is, and which walsender holds it.
     pub(super) fn look(
         &mut self,
         connection: &mut Connection,
         target: &Target,
         (witness, own): (Witness, Option<u32>),
-    ) -> Result<Lsn, RunError> {
+    ) -> Result<(Lsn, Option<u32>), RunError> {
         let Some(now) = instance::sight(connection, &target.slot)? else {
             return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: self.last.is_some() });
         };
+        let reader = now.reader;
         let now = now.less(own);
         match &self.last {
             None => check_marker(connection, target, &now)?,
@@ -37,7 +38,7 @@ impl Lineage {
         }
         let confirmed = now.confirmed.unwrap_or_default();
         self.last = Some(now);
-        Ok(confirmed)
+        Ok((confirmed, reader))
     }
 
     /// The timeline was left at `switch_point`. What a relay that `has_read` nothing saw on the old one does not bind it.

@@ -7,6 +7,7 @@ mod acquire;
 mod advice;
 mod backoff;
 mod error;
+mod holder;
 mod lineage;
 mod server;
 
@@ -41,6 +42,12 @@ const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
 
 /// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
+
+/// The part of the server's idle_replication_slot_timeout after which a free slot is used.
+const USED_EACH: u32 = 4;
+
+/// How often it is looked whether the slot is free while something is in flight.
+const KEPT_LOOK: Duration = Duration::from_millis(10);
 
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
@@ -127,6 +134,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
         };
         self.relay.sink_mut().abandon();
+        self.relay.close_sink();
         outcome.map_err(|error| self.server.advised(self.relay.outbox_mut(), error))
     }
 
@@ -162,8 +170,15 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
 
     /// Streams until that ends; `None` to go on with the next connection.
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
-        let Acquired { mut stream, wal_sender_timeout, confirmed } = acquired;
+        let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
+        if self.relay.awaits_sink() && slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot)) {
+            // It took long: another relay may have been there meanwhile.
+            return pass_on(&mut self.relay, "another relay may have held the slot", Some(stream)).err().map(Err);
+        }
         let first = self.relay.flush_lsn() == Lsn::ZERO;
+        if let Some(slot) = slot {
+            self.relay.holds(slot);
+        }
         self.relay.acquired(confirmed);
         self.metrics.set_state(State::Streaming);
         self.patience = Some(Patience::default());
@@ -186,9 +201,12 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     fn ended(&mut self, ended: Ended, stream: V::Stream) -> Option<Result<(), RunError>> {
         match ended {
             Ended::Stopped => Some(self.finish(stream)),
-            Ended::StopTimedOut { in_flight } => Some(Err(RunError::StopTimedOut { in_flight })),
+            Ended::StopTimedOut { in_flight } => {
+                self.close(stream);
+                Some(Err(RunError::StopTimedOut { in_flight }))
+            }
             Ended::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
-                drop(stream);
+                self.let_go(stream);
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
@@ -197,21 +215,22 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 Some(Err(error.into()))
             }
             Ended::Disconnected(error) => {
-                drop(stream);
+                self.close(stream);
                 Some(Err(self.server.publication_gone(&error).unwrap_or_else(|| error.into())))
             }
             Ended::Stalled => {
-                drop(stream);
+                self.let_go(stream);
                 self.wait_for_sink().err().map(Err)
             }
-            Ended::SinkFailed(failure) => {
-                drop(stream);
-                self.start_over(&failure).err().map(Err)
+            Ended::ServerStops => {
+                self.let_go(stream);
+                let error = pg::Error::Ended;
+                self.metrics.reconnect(Peer::Postgres);
+                self.connection_lost(&error).err().map(Err)
             }
-            Ended::StartOver(why) => {
-                drop(stream);
-                self.start_over_for(why).err().map(Err)
-            }
+            Ended::SlotTaken(why) => pass_on(&mut self.relay, why, Some(stream)).err().map(Err),
+            Ended::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
+            Ended::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
             Ended::BadRow(row) => {
                 // The slot shall stand right before it.
                 self.finish_anyway(stream);
@@ -221,9 +240,18 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.finish_anyway(stream);
                 Some(Err(RunError::Unmappable(error)))
             }
-            Ended::PublicationChanged => None,
-            Ended::Protocol(error) => Some(Err(error.into())),
-            Ended::Misplaced(found) => Some(Err(self.misplaced(found))),
+            Ended::PublicationChanged => {
+                self.let_go(stream);
+                None
+            }
+            Ended::Protocol(error) => {
+                self.close(stream);
+                Some(Err(error.into()))
+            }
+            Ended::Misplaced(found) => {
+                self.close(stream);
+                Some(Err(self.misplaced(found)))
+            }
             Ended::TransactionTooLong { records, timeout } => {
                 self.finish_anyway(stream);
                 Some(Err(RunError::TransactionTooLong { records, timeout }))
@@ -241,6 +269,36 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             Misplaced::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
             Misplaced::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
             Misplaced::Unreadable { key, value } => RunError::StrangeProgress { key, value },
+        }
+    }
+
+    /// The slot is free of us. What is in flight stays: it is asked who takes the slot.
+    fn let_go(&mut self, stream: V::Stream) {
+        drop(stream);
+        self.relay.stream_ended();
+    }
+
+    /// The sink begins again with nothing, and so does the next stream. In this order: as long as the connection is open, no other relay
+    /// can publish, so the sink is closed first; and the position is kept until the connection is closed, since with nothing in flight
+    /// a keepalive would be confirmed beyond it.
+    fn release(&mut self, stream: Option<V::Stream>) -> Result<(), RunError> {
+        self.relay.close_sink();
+        if let Some(stream) = stream {
+            self.let_go(stream);
+        }
+        self.relay.start_over().map_err(RunError::Sink)
+    }
+
+    /// The end: what is in flight does not leave once the slot is free.
+    fn close(&mut self, stream: V::Stream) {
+        self.end_sink();
+        self.let_go(stream);
+    }
+
+    fn end_sink(&mut self) {
+        if self.relay.awaits_sink() {
+            self.relay.sink_mut().abandon();
+            self.relay.close_sink();
         }
     }
 
@@ -266,6 +324,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
 
     /// As [`Supervisor::finish`], where something else is the reason to end.
     fn finish_anyway(&mut self, stream: V::Stream) {
+        self.end_sink();
         if let Err(error) = self.finish(stream) {
             tracing::warn!(%error, "error during shutdown");
         }
@@ -301,6 +360,10 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
+        // A server that answers at once is connected to at once; one that does not is not waited for with records in flight.
+        while self.relay.awaits_sink() && !self.relay.is_slot_free() && !self.relay.may_stop() {
+            self.idle(KEPT_LOOK)?;
+        }
         self.idle(pause)
     }
 
@@ -318,13 +381,27 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             // hand: look again now and then.
             return self.idle(BLOCKED_LOOK);
         }
+        let mut used = self.relay.clock().now();
         while self.relay.awaits_sink() && !self.relay.may_stop() {
             self.idle(STALLED_LOOK)?;
+            let idle = self.relay.clock().now().saturating_duration_since(used);
+            if self.server.idle_slot_timeout().is_some_and(|at_most| idle >= at_most / USED_EACH) {
+                used = self.relay.clock().now();
+                self.use_slot();
+            }
         }
         Ok(())
     }
 
-    fn start_over(&mut self, failure: &crate::sink::Failure) -> Result<(), RunError> {
+    /// Postgres must not invalidate the slot while the sink is away.
+    fn use_slot(&mut self) {
+        match self.server.use_slot(self.relay.flush_lsn()) {
+            Ok(walsender) => walsender.into_iter().for_each(|walsender| self.relay.also_held(walsender)),
+            Err(error) => tracing::debug!(%error, "the slot was not taken, so that it counts as idle"),
+        }
+    }
+
+    fn start_over(&mut self, failure: &crate::sink::Failure, stream: Option<V::Stream>) -> Result<(), RunError> {
         tracing::warn!(
             reason = failure.reason,
             error = failure.text,
@@ -332,32 +409,32 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         );
         self.metrics.last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
-            return self.start_over_later();
+            return self.start_over_later(stream);
         }
-        self.relay.start_over().map_err(RunError::Sink)
+        self.release(stream)
     }
 
     /// Nothing failed, so nothing is said to have.
-    fn start_over_for(&mut self, why: Why) -> Result<(), RunError> {
+    fn start_over_for(&mut self, why: Why, stream: Option<V::Stream>) -> Result<(), RunError> {
         match why {
             Why::WholeFirst => {
                 tracing::info!("committing what precedes the transaction of a row that cannot be published");
-                self.relay.start_over().map_err(RunError::Sink)
+                self.release(stream)
             }
             Why::OutOfTime(age) => {
                 let text = format!("a transaction was open for {} s and was given up", age.as_secs());
                 tracing::warn!("{text}: restarting from the confirmed LSN, no data lost");
                 self.metrics.last_error(Some(text));
-                self.start_over_later()
+                self.start_over_later(stream)
             }
         }
     }
 
-    fn start_over_later(&mut self) -> Result<(), RunError> {
+    fn start_over_later(&mut self, stream: Option<V::Stream>) -> Result<(), RunError> {
         self.metrics.set_state(State::Blocked);
         let pause = self.backoff.next(false, (self.dice)());
         // The old producer's reports are of no interest any more.
-        self.relay.start_over().map_err(RunError::Sink)?;
+        self.release(stream)?;
         self.idle(pause)
     }
 
@@ -370,6 +447,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
+        Ended::SlotTaken(why) => pass_on(relay, why, None::<()>),
         Ended::SinkFailed(_) | Ended::StartOver(_) => relay.start_over().map_err(RunError::Sink),
         Ended::BadRow(row) => Err(row.into()),
         // What only a stream comes to.
@@ -377,12 +455,27 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         | Ended::StopTimedOut { .. }
         | Ended::Disconnected(_)
         | Ended::Stalled
+        | Ended::ServerStops
         | Ended::Unmappable(_)
         | Ended::PublicationChanged
         | Ended::Protocol(_)
         | Ended::Misplaced(_)
         | Ended::TransactionTooLong { .. } => Ok(()),
     }
+}
+
+/// Begins again with nothing, as [`Supervisor::release`], where another relay may have published since.
+fn pass_on<S: Sink, C: Clock, U>(relay: &mut Relay<S, C>, why: &str, stream: Option<U>) -> Result<(), RunError> {
+    tracing::warn!(
+        in_flight = relay.in_flight(),
+        "{why}: what was not acknowledged is not sent any more; restarting from the slot's confirmed LSN"
+    );
+    relay.close_sink();
+    if stream.is_some() {
+        drop(stream);
+        relay.stream_ended();
+    }
+    relay.pass_on().map_err(RunError::Sink)
 }
 
 /// An error with its causes, in one line.
@@ -448,11 +541,25 @@ mod tests {
     }
 
     #[test]
+    fn an_invalidated_slots_hint_names_the_setting_that_did_it() {
+        for (reason, setting) in [
+            ("wal_removed", "max_slot_wal_keep_size"),
+            ("idle_timeout", "idle_replication_slot_timeout"),
+            ("rows_removed", "hot_standby_feedback"),
+            ("wal_level_insufficient", "wal_level"),
+        ] {
+            let (slot, reason) = ("s".to_owned(), reason.to_owned());
+            let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap();
+            assert!(hint.contains(setting), "{hint}");
+        }
+    }
+
+    #[test]
     fn a_failure_that_was_started_over_from_does_not_outlive_it() {
         let mut supervisor = supervisor();
         let text = "topic orders is gone".to_owned();
         let failure = Failure { class: FailureClass::Environment, reason: "unknown_topic", text };
-        supervisor.start_over(&failure).unwrap();
+        supervisor.start_over(&failure, None).unwrap();
         let metrics = &supervisor.metrics;
         assert_eq!(metrics.ready(Instant::now()), Err("blocked: topic orders is gone".to_owned()));
         metrics.set_state(State::Streaming);

@@ -13,9 +13,12 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
 use crate::pg::{Error, ReplicationStream, Upstream};
-use crate::relay::{Clock, Relay};
+use crate::relay::{Clock, Relay, Slot};
 use crate::sink::Sink;
 use std::time::Duration;
+
+/// How long the end of a stream may take that was opened for the slot's use alone.
+const USED_WITHIN: Duration = Duration::from_millis(300);
 
 /// A server with a slot that is read.
 pub trait Server {
@@ -37,6 +40,19 @@ pub trait Server {
 
     /// Ends the copy; whether the server thereby has heard all that was sent.
     fn finish(&mut self, stream: &mut Self::Stream, within: Duration) -> bool;
+
+    /// How long a slot may be free before the server invalidates it; `None`: as long as it is.
+    fn idle_slot_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Takes the free slot and gives it back at once, so that the server does not count it as idle. The walsender that held it.
+    ///
+    /// # Errors
+    /// It cannot be taken.
+    fn use_slot(&mut self, _lsn: Lsn) -> Result<Option<u32>, Error> {
+        Ok(None)
+    }
 
     /// Whether the slot has confirmed `lsn`, asked over another connection.
     ///
@@ -68,6 +84,8 @@ pub struct Acquired<U> {
     pub wal_sender_timeout: Option<Duration>,
     /// The slot's confirmed position, read after it was ours.
     pub confirmed: Lsn,
+    /// For as long as it is ours; `None`: nobody else can take it.
+    pub slot: Option<Slot>,
 }
 
 /// Why there is no stream.
@@ -117,6 +135,16 @@ impl Server for PgServer {
 
     fn finish(&mut self, stream: &mut ReplicationStream, within: Duration) -> bool {
         self.target.temporary_slot.is_some() || stream.finish(within).is_ok()
+    }
+
+    fn idle_slot_timeout(&self) -> Option<Duration> {
+        self.known.idle_slot_timeout
+    }
+
+    fn use_slot(&mut self, lsn: Lsn) -> Result<Option<u32>, Error> {
+        let mut stream = acquire::use_slot(&self.target, &self.known, lsn)?;
+        stream.finish(USED_WITHIN)?;
+        Ok(Some(stream.backend_pid()))
     }
 
     fn has_confirmed(&mut self, lsn: Lsn) -> Result<bool, Error> {

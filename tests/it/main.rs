@@ -23,6 +23,7 @@ mod check;
 mod cloudevents;
 mod commands;
 mod conformance;
+mod cut_off;
 mod dead_letters;
 mod doors;
 mod dry_run;

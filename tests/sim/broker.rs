@@ -290,6 +290,15 @@ impl Broker {
         }
     }
 
+    /// Its connections are closed: nothing of it is on its way any more.
+    pub(crate) fn close(&mut self, producer: usize) {
+        let producer = &mut self.producers[producer];
+        producer.given_up = true;
+        producer.reports.clear();
+        producer.in_flight = InFlight::default();
+        producer.queues.values_mut().for_each(VecDeque::clear);
+    }
+
     /// Whether nothing is on its way any more.
     pub(crate) fn is_empty(&self) -> bool {
         self.producers.iter().all(|producer| producer.queues.values().all(VecDeque::is_empty))

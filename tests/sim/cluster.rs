@@ -143,6 +143,14 @@ impl Cluster {
         producer.requests.retain(|request| request.answer.is_none());
     }
 
+    /// Its connections are closed: nothing of it is on its way any more.
+    pub(crate) fn close(&mut self, id: u64) {
+        let Some(producer) = self.producers.get_mut(&id) else { return };
+        (producer.given_up, producer.ended) = (true, true);
+        producer.waiting.clear();
+        producer.requests.clear();
+    }
+
     /// What it had not sent, and with `all` what is on its way as well, whose outcome stays unknown.
     pub(crate) fn purge(&mut self, id: u64, all: bool) -> Vec<Told> {
         let Some(producer) = self.producers.get_mut(&id) else { return Vec::new() };

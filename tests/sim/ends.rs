@@ -29,6 +29,10 @@ impl Clock for SimClock {
         self.0.base + self.0.now()
     }
 
+    fn since_boot(&self) -> Duration {
+        self.0.with(|world| world.now)
+    }
+
     fn wall(&self) -> PgTime {
         let micros = self.0.with(|world| world.now.as_micros());
         PgTime(i64::try_from(micros).unwrap())
@@ -141,6 +145,16 @@ impl Sink for SimSink {
         })
     }
 
+    fn close(&mut self) {
+        let Self { shared, producer, lanes } = self;
+        shared.with(|world| {
+            world.broker.close(*producer);
+            if let Some(lanes) = lanes {
+                lanes.close(world);
+            }
+        });
+    }
+
     fn blocked(&self) -> Option<Failure> {
         self.lanes.as_ref().and_then(Lanes::blocked)
     }
@@ -172,7 +186,7 @@ impl Sink for SimSink {
                 let now = base + world.now;
                 lanes.restart(world, now);
             }
-            let World { broker, dice, nature, .. } = world;
+            let World { broker, nature, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
             let old = &broker.producers[*producer];
             let mut taken = if streaming { old.taken.clone() } else { Taken::default() };
@@ -180,7 +194,8 @@ impl Sink for SimSink {
                 // At most one: the record that was alone.
                 old.failed.iter().for_each(|number| taken.withdraw(*number));
             }
-            broker.give_up(*producer, dice);
+            // The one before is closed first.
+            broker.close(*producer);
             *producer = broker.connect(settings, taken, shared.machine);
             broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())

@@ -309,9 +309,16 @@ impl Lanes {
         }
     }
 
+    /// Nothing that was taken is on its way any more.
+    pub(crate) fn close(&mut self, world: &mut World) {
+        let retired = self.retired.iter().map(|(id, _)| id);
+        self.senders.iter().chain(&self.isolating).chain(retired).for_each(|id| world.cluster.close(*id));
+    }
+
     /// Everything that was taken is given up.
     pub(crate) fn restart(&mut self, world: &mut World, now: Instant) {
         let lanes = self.senders.len();
+        self.close(world);
         self.give_up(world);
         self.senders = (0..lanes).map(|_| connect(&mut world.cluster, self.settings, self.machine)).collect();
         self.partitions.forget(now);

@@ -31,6 +31,8 @@ pub(crate) struct Postgres {
     left_behind: Option<Walsender>,
     /// A relay that is silent for so long is left.
     pub(crate) wal_sender_timeout: Option<Duration>,
+    /// Somebody has read the slot.
+    pub(crate) was_held: bool,
     /// Refuses connections until then.
     pub(crate) down_until: Duration,
     /// Where each timeline but the present one was left; the first is number 1.
@@ -92,6 +94,7 @@ impl Postgres {
             sender: None,
             left_behind: None,
             wal_sender_timeout: None,
+            was_held: false,
             down_until: Duration::ZERO,
             left: Vec::new(),
         }
@@ -114,6 +117,7 @@ impl Postgres {
     /// START_REPLICATION. Where the stream begins.
     pub(crate) fn start(&mut self, machine: usize, asked: Lsn, now: Duration) -> Lsn {
         let begin = asked.max(self.slot.confirmed);
+        self.was_held = true;
         self.left_behind = self.sender.take().filter(|sender| sender.machine != machine);
         self.sender = Some(Walsender {
             machine,

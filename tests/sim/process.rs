@@ -20,7 +20,9 @@ use walrelay::outbox::Outbox;
 use walrelay::outbox::TableName;
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
-use walrelay::relay::{BadRowAt, Clock, Ended, Identity, Relay};
+use walrelay::relay::{
+    ASKS_EVERY, Answer, AskHolder, BadRowAt, Clock, Ended, Holder, Identity, Relay, SUCCESSOR_WAITS, Slot,
+};
 use walrelay::sink::Sink;
 use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
 
@@ -162,6 +164,11 @@ impl Server for SimServer {
         self.timeline = Some(timeline);
         let binary = relay.outbox_mut().published(&published()).expect("tables that can be mapped");
         assert!(!binary, "no bytea here");
+        let (now, slot, was_held) =
+            self.shared.with(|world| (world.now, world.postgres.slot.confirmed, world.postgres.was_held));
+        let waits = was_held && !relay.held_just_now(now);
+        let sends_from = if waits { now + SUCCESSOR_WAITS } else { Duration::ZERO };
+        relay.reads_from(slot);
         let asked = relay.flush_lsn();
         let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(machine, asked), world.deaths));
         self.deaths = deaths;
@@ -170,7 +177,14 @@ impl Server for SimServer {
             relay.identified(self.identity());
         }
         let stream = SimStream::new(&self.shared);
-        Ok(Acquired { stream, wal_sender_timeout: self.wal_sender_timeout, confirmed })
+        let slot = Slot {
+            asks: Box::new(SimAsks::new(&self.shared, timeline)),
+            walsender: u32::try_from(machine).unwrap(),
+            since: now,
+            patience: self.wal_sender_timeout,
+            sends_from,
+        };
+        Ok(Acquired { stream, wal_sender_timeout: self.wal_sender_timeout, confirmed, slot: Some(slot) })
     }
 
     fn streams(&mut self, _stream: &SimStream, from: Lsn) {
@@ -216,16 +230,68 @@ impl Server for SimServer {
     }
 }
 
+/// Asks the server again and again, which answers at once if it can be reached.
+struct SimAsks {
+    shared: Shared,
+    /// Of the server that the stream came from.
+    timeline: usize,
+    /// When the next question is due, and until when there are more.
+    next: Duration,
+    until: Duration,
+}
+
+impl SimAsks {
+    fn new(shared: &Shared, timeline: usize) -> Self {
+        Self { shared: shared.clone(), timeline, next: Duration::MAX, until: Duration::ZERO }
+    }
+
+    /// `None`: nobody answers.
+    fn holder(&self) -> Option<Holder> {
+        let machine = self.shared.machine;
+        self.shared.with(|world| {
+            if world.now < world.postgres.down_until.max(world.machines[machine].no_server_until) {
+                return None;
+            }
+            let holder = (0..MACHINES).find(|machine| world.postgres.is_held_by(*machine));
+            Some(match holder {
+                _ if world.postgres.timeline() != self.timeline => Holder::Unknown,
+                Some(machine) => Holder::Walsender(u32::try_from(machine).unwrap()),
+                None => Holder::Nobody(world.postgres.slot.confirmed),
+            })
+        })
+    }
+}
+
+impl AskHolder for SimAsks {
+    fn ask(&mut self, now: Duration) {
+        (self.next, self.until) = (now, now + ASKS_EVERY * 8);
+    }
+
+    /// What is answered is what is true now, though it was asked before.
+    fn answer(&mut self) -> Option<Answer> {
+        let now = self.shared.with(|world| world.now);
+        while self.next <= now.min(self.until) {
+            let asked = self.next;
+            self.next += ASKS_EVERY;
+            if let Some(holder) = self.holder() {
+                return Some(Answer { asked, holder });
+            }
+        }
+        None
+    }
+}
+
 impl SimServer {
     /// As a standby, while the other machine reads the slot.
     fn wait_for_slot<S: Sink, C: Clock>(&self, relay: &mut Relay<S, C>) -> Result<(), NotAcquired> {
         let is_held = |world: &mut World| world.postgres.is_held_by(MACHINES - 1 - self.shared.machine);
         while self.shared.with(is_held) {
             if let Err(ended) = relay.idle(SLOT_RETRY) {
-                match *ended {
-                    Ended::BadRow(row) => return Err(RunError::from(row).into()),
-                    _ => relay.start_over().map_err(RunError::Sink)?,
+                let is_taken = matches!(*ended, Ended::SlotTaken(_));
+                if let Ended::BadRow(row) = *ended {
+                    return Err(RunError::from(row).into());
                 }
+                if is_taken { relay.pass_on() } else { relay.start_over() }.map_err(RunError::Sink)?;
             }
             if relay.may_stop() {
                 return Err(NotAcquired::Stopped);

@@ -89,6 +89,8 @@ pub struct TlsFiles {
 /// How a server is stopped, as `pg_ctl -m` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
+    /// Lets in nobody, waits for the end of all sessions, then as `Fast`.
+    Smart,
     /// Ends sessions, waits until every walsender has sent what there is, writes a checkpoint.
     Fast,
     /// Ends at once; the next start recovers from the WAL.
@@ -98,6 +100,7 @@ pub enum Mode {
 impl Mode {
     fn signal(self) -> Signal {
         match self {
+            Self::Smart => Signal::TERM,
             Self::Fast => Signal::INT,
             Self::Immediate => Signal::QUIT,
         }

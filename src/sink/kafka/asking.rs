@@ -46,7 +46,9 @@ impl KafkaSink {
     pub(super) fn metadata(&mut self, patience: Duration) -> Result<Metadata, Failure> {
         let metadata = self.producer.client().fetch_metadata(None, patience);
         self.serve_events();
-        metadata.iter().for_each(|metadata| self.sockets.named(metadata));
+        if let Ok(metadata) = &metadata {
+            self.sockets.named(metadata);
+        }
         metadata.map_err(|error| self.metadata_failure(&error))
     }
 

@@ -10,7 +10,7 @@ use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, Produc
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, Builder};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::client::Client;
 
@@ -32,8 +32,7 @@ pub(super) fn retire_client(client: Client) {
 pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     producers: impl Iterator<Item = Arc<BaseProducer<C>>>,
 ) {
-    let (purged, until) = (mpsc::channel(), Instant::now() + PURGED_WITHIN);
-    let (sender, done) = purged;
+    let (sender, done) = mpsc::channel::<()>();
     for producer in producers {
         let sender = sender.clone();
         let purge = move || {
@@ -47,8 +46,7 @@ pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     }
     drop(sender);
     // Nobody sends: it is disconnected once all are done.
-    let left = until.saturating_duration_since(Instant::now());
-    if done.recv_timeout(left) == Err::<(), _>(RecvTimeoutError::Timeout) {
+    if done.recv_timeout(PURGED_WITHIN) == Err(RecvTimeoutError::Timeout) {
         tracing::debug!("a Kafka client's threads do not answer: it is purged later");
     }
 }

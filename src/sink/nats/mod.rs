@@ -29,7 +29,7 @@ use crate::given::SettingError;
 /// A client, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     LaneSink::start("nats", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
-        worker::run(&settings, receiver).await
+        worker::run(&settings, receiver).await;
     })
 }
 

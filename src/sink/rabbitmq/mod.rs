@@ -31,7 +31,7 @@ use crate::given::SettingError;
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let bound = settings.max_in_flight;
     LaneSink::start("rabbitmq", bound, admit, async move |receiver: &mut Receiver| {
-        worker::run(&settings, receiver).await
+        worker::run(&settings, receiver).await;
     })
 }
 

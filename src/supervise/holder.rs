@@ -1,0 +1,126 @@
+//! Asks the server who holds the slot, on a thread of its own: see [`relay::Slot`](crate::relay::Slot).
+//!
+//! In: when to ask. Out: answers, each with the moment of its question. The connection is in replication mode, to the same running server:
+//! an idle one does not hold up the server's shutdown, as an idle plain one does. It takes a walsender of `max_wal_senders` while it is
+//! open, and it is closed a few seconds after the last question.
+
+use super::Target;
+use crate::lsn::Lsn;
+use crate::pg::{Connection, Error, Purpose, literal, server, sqlstate};
+use crate::relay::{ASKS_EVERY, Answer, AskHolder, Holder};
+use crate::sink::hold::since_boot;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// How long one answer may take: a later one proves nothing any more.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// So many questions follow by themselves.
+const BURST: u32 = 8;
+
+/// The connection is closed this long after the last question.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Answers that nobody has looked at are this many at most.
+const MOST_ANSWERS: usize = 256;
+
+/// The relay's end.
+#[derive(Debug)]
+pub(super) struct SlotHolder {
+    questions: SyncSender<()>,
+    answers: Receiver<Answer>,
+}
+
+impl SlotHolder {
+    /// For the slot of `target`, on the server that was `started_at`.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(super) fn start(target: &Target, started_at: &str) -> Result<Self, Error> {
+        let ((questions, asked), (answering, answers)) = (sync_channel(1), sync_channel(MOST_ANSWERS));
+        let (target, started_at) = (target.clone(), started_at.to_owned());
+        let asking = move || Asking { target, started_at, connection: None }.run(&asked, &answering);
+        let spawned = thread::Builder::new().name("slot-holder".to_owned()).spawn(asking);
+        spawned.map_err(|source| Error::Io { doing: "starting a thread", source })?;
+        Ok(Self { questions, answers })
+    }
+}
+
+impl AskHolder for SlotHolder {
+    fn ask(&mut self, _now: Duration) {
+        // Full: a question is about to be asked.
+        let _asked = self.questions.try_send(()).is_ok();
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+/// The thread's end.
+struct Asking {
+    target: Target,
+    started_at: String,
+    connection: Option<Connection>,
+}
+
+impl Asking {
+    fn run(&mut self, asked: &Receiver<()>, answering: &SyncSender<Answer>) {
+        let mut left = 0;
+        loop {
+            match asked.recv_timeout(if left > 0 { ASKS_EVERY } else { KEPT }) {
+                Ok(()) => left = BURST,
+                Err(RecvTimeoutError::Timeout) if left > 0 => left -= 1,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.connection = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let asked = since_boot();
+            match self.ask() {
+                Ok(holder) => tell(answering, Answer { asked, holder }),
+                Err(error) => {
+                    tracing::debug!(%error, "who holds the slot cannot be asked");
+                    self.connection = None;
+                    if let Some(holder) = said_by(&error) {
+                        tell(answering, Answer { asked, holder });
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self) -> Result<Holder, Error> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            None => self.connection.insert(server::open_beside(
+                &self.target.source,
+                Purpose::Replication,
+                &self.started_at,
+            )?),
+        };
+        let sql = format!(
+            "SELECT active_pid, confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
+            literal(&self.target.slot)
+        );
+        let rows = connection.query_within(&sql, ANSWERED_WITHIN)?;
+        let Some(row) = rows.first() else { return Ok(Holder::Unknown) };
+        let nobody = || row.parse::<Lsn>(1).map_or(Holder::Unknown, Holder::Nobody);
+        Ok(row.parse(0).map_or_else(nobody, Holder::Walsender))
+    }
+}
+
+/// A relay that looks at no answer for a minute finds the oldest ones, which prove nothing.
+fn tell(answering: &SyncSender<Answer>, answer: Answer) {
+    let _full = answering.try_send(answer).is_err();
+}
+
+/// What a failure says of the slot's holder.
+fn said_by(error: &Error) -> Option<Holder> {
+    if matches!(error, Error::OtherServer { .. }) {
+        return Some(Holder::Unknown);
+    }
+    (error.code() == Some(sqlstate::CANNOT_CONNECT_NOW)).then_some(Holder::NotAccepting)
+}
