@@ -34,6 +34,7 @@
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes a caller wait for who reads it |
 //! | [`finding`] | - | what `check` saw, and what fixes it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
 //! | [`secret`] | where a secret is stored | its present value | shows it |
@@ -65,5 +66,6 @@ pub mod route;
 pub mod secret;
 pub mod settings;
 pub mod sink;
+pub mod stderr;
 pub mod supervise;
 pub mod wire;
