@@ -1,5 +1,6 @@
 //! The program: settings, logging, the command, the exit code.
 
+use rustix::process::DumpableBehavior;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::panic::PanicHookInfo;
@@ -28,6 +29,9 @@ fn main() {
 }
 
 fn begin() -> u8 {
+    // A core dump would hold passwords, and so does the memory that another process of the same user could read. Only a kernel without this
+    // call refuses it.
+    let _kept_out = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if let Err(error) = stderr::start() {
         drop(writeln!(io::stderr(), "error: cannot start the thread that writes stderr: {error}"));
         return EXIT_RESTART;

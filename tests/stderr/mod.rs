@@ -1,7 +1,8 @@
-//! The program and who reads its stderr: a reader that goes away, one that reads late, one that never reads.
+//! The program and who reads its stderr: a reader that goes away, one that reads late, one that never reads. And what a crash leaves.
 
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,4 +127,21 @@ fn the_error_is_seen_by_who_reads_late_and_waits_for_nobody_long() {
     reader.read_to_string(&mut text).unwrap();
     assert!(text.trim_start().starts_with("error: "), "{text}");
     assert_eq!(read.wait().code(), Some(64));
+}
+
+#[test]
+fn a_relay_that_crashes_leaves_no_core_with_its_passwords() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = cargo_bin("walrelay");
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(program).args(TALKATIVE).args(["--http", "off"]);
+    command.env_clear().current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+    let mut relay = Running(command.spawn().unwrap());
+    drop(command);
+    // It is past its first steps.
+    reader.read_exact(&mut [0; 1]).unwrap();
+    relay.signal(Signal::ABORT);
+    let status = relay.wait();
+    assert_eq!((status.signal(), status.core_dumped()), (Some(6), false));
 }
