@@ -23,6 +23,7 @@ mod check;
 mod cloudevents;
 mod commands;
 mod conformance;
+mod consumers;
 mod dead_letters;
 mod doors;
 mod dry_run;
