@@ -26,10 +26,10 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads, kill -9 in the middle, then rows and records are compared
 	@dev/prerequisites demo
@@ -100,6 +100,12 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos $(to) --rounds $(ROUNDS) $(ARGS)
+
+# Not in `test`: the suite that it comes from moves.
+postgres-19: ## The tests of tests/it on the release candidate of Postgres 19: ARGS="nineteen::"
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	WALRELAY_TEST_POSTGRES=19 $(CARGO) test --locked --workspace --test it -- $(ARGS)
 
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test
