@@ -102,6 +102,8 @@ struct Unsettled {
     mappable: bool,
     /// The look knew it, and that it was not covered: so much holds for rows from before the look.
     known: bool,
+    /// The look knew it by the name that it has since, and covered it: how rows from before the look are read.
+    earlier: Option<Box<Plan>>,
 }
 
 /// Where a row stands.
@@ -256,6 +258,11 @@ impl Outbox {
         self.unmappable.as_ref().filter(|(from, _)| position >= *from).map(|(_, error)| error)
     }
 
+    /// Whether a row of a table that the last look did not find made the publication be looked at again.
+    pub fn asks(&self) -> bool {
+        self.tables.asks()
+    }
+
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
     /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, and they have no outbox's shape, so their
     /// rows are not published; each is reported once. Rows of those that have one are bad rows.
@@ -283,6 +290,10 @@ impl Outbox {
                 Some(plan) => Entry::Listed(Box::new(plan)),
                 None => Entry::Unsettled(self.unsettled(relation, false)),
             },
+            Standing::Renamed => {
+                let earlier = self.announced(relation)?.map(Box::new);
+                Entry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
+            }
             Standing::Beside => Entry::NotListed,
             Standing::Apart => {
                 let unsettled = self.unsettled(relation, true);
@@ -297,7 +308,7 @@ impl Outbox {
     }
 
     fn unsettled(&self, relation: &Relation, known: bool) -> Unsettled {
-        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known }
+        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known, earlier: None }
     }
 
     /// The plan of a table, if it has an outbox's shape.
@@ -329,8 +340,13 @@ impl Outbox {
     #[cold]
     fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
-        let Entry::Unsettled(Unsettled { name, mappable, known }) = entry else { return Ok(()) };
-        if *known && self.tables.is_older(position) {
+        let Entry::Unsettled(Unsettled { name, mappable, known, earlier }) = entry else { return Ok(()) };
+        let is_older = self.tables.is_older(position);
+        if let Some(plan) = earlier.take_if(|_| is_older) {
+            *entry = Entry::Listed(plan);
+            return Ok(());
+        }
+        if *known && is_older {
             *entry = Entry::NotListed;
             return Ok(());
         }
@@ -396,7 +412,11 @@ impl Outbox {
             Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
             Some(Entry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
             Some(Entry::Unsettled(_)) | None => {
-                return self.settle(relation, context.final_lsn).map(|()| Outcome::NotPublished);
+                self.settle(relation, context.final_lsn)?;
+                let Some(Entry::Listed(plan)) = self.relations.get(&relation) else {
+                    return Ok(Outcome::NotPublished);
+                };
+                plan
             }
         };
         let Self { mapping, topic, scratch, .. } = self;
@@ -419,7 +439,11 @@ impl Outbox {
         match self.relations.get(&relation) {
             Some(Entry::Listed(_) | Entry::Gone(_)) => Ok(self.on_update()),
             Some(Entry::NotListed) => Ok(Updated::NotPublished),
-            Some(Entry::Unsettled(_)) | None => self.settle(relation, final_lsn).map(|()| Updated::NotPublished),
+            Some(Entry::Unsettled(_)) | None => {
+                self.settle(relation, final_lsn)?;
+                let is_listed = matches!(self.relations.get(&relation), Some(Entry::Listed(_)));
+                Ok(if is_listed { self.on_update() } else { Updated::NotPublished })
+            }
         }
     }
 

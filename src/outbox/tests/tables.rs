@@ -39,6 +39,38 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
     assert_eq!(listing("shop", "Outbox"), new);
 }
 
+#[test]
+fn rows_from_before_a_rename_are_those_of_the_table_that_has_the_name_now() {
+    let mut outbox = of_events();
+    let earlier = debezium();
+    let named = Relation { name: "events".into(), ..earlier.relation() };
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new() }]).unwrap();
+    outbox.relation(&earlier.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+    // Renamed after the look: what it is now only another look shows.
+    outbox.looks_at(AT);
+    outbox.relation(&earlier.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &earlier.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    // Another table that had the name before.
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.relation(&Relation { id: RELATION + 1, ..earlier.relation() }).unwrap();
+    assert!(outbox.plan(RELATION + 1).is_none());
+}
+
+#[test]
+fn rows_from_before_a_rename_are_captured_by_the_name_that_the_table_has_now() {
+    let mut patterns = TablePatterns::default();
+    patterns.add(List::IncludeTables, "shop\\.events").unwrap();
+    let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap().with_patterns(patterns);
+    let earlier = debezium();
+    let named = Relation { name: "events".into(), ..earlier.relation() };
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new() }]).unwrap();
+    outbox.relation(&earlier.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+}
+
 /// Publishes `shop.events`, which has no row of its own.
 fn of_events() -> Outbox {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
