@@ -51,6 +51,21 @@ pub fn slots(connection: &mut Connection) -> Result<Vec<String>, Error> {
     )
 }
 
+/// The slots that publications other than `publication` are marked for.
+///
+/// # Errors
+/// The connection broke.
+pub fn slots_of_others(connection: &mut Connection, publication: &str) -> Result<Vec<String>, Error> {
+    let comments = names(
+        connection,
+        &format!(
+            "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname <> {}",
+            literal(publication)
+        ),
+    )?;
+    Ok(comments.iter().flat_map(|comment| marker::slots(Some(comment))).map(str::to_owned).collect())
+}
+
 /// The database of a slot, where that is not the connection's.
 ///
 /// # Errors
