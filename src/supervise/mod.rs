@@ -12,6 +12,7 @@ mod server;
 
 pub(crate) use acquire::{check_owner, check_slot, look_at_tables, unpublished};
 pub(crate) use advice::Surroundings;
+pub(crate) use error::LOGIN_RULE;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
 pub use server::{Acquired, NotAcquired, PgServer, Server};
@@ -77,7 +78,7 @@ pub struct Supervisor<V, S, C> {
     metrics: Arc<Metrics>,
     backoff: Backoff,
     silence: Silence,
-    /// Of a relay that has streamed: how long credentials may be wrong. `None`: it has not.
+    /// Of a relay that has streamed: how long credentials may be wrong, or the server may refuse it. `None`: it has not.
     patience: Option<Patience>,
     /// Gives any number: pauses differ by it.
     dice: Dice,
@@ -147,12 +148,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     }
 
     /// Whether what came in the way of a stream is to be waited out. What does not speak as a server does is, once one did: a
-    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced.
+    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced; and whatever else
+    /// a server refuses that let the relay stream before may be about to be allowed again.
     fn passes(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
             Recovery::Restart => self.server.system().is_some(),
-            Recovery::Stop if error.is_of_credentials() => {
+            Recovery::Stop if error.is_of_credentials() || error.code().is_some() => {
                 let now = self.relay.clock().now();
                 self.patience.as_mut().is_some_and(|patience| patience.is_left(now))
             }
@@ -294,6 +296,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 retry_in = ?pause,
                 gives_up_after = ?CREDENTIALS_WITHIN,
                 "Postgres authentication failed; retrying with credentials that are read again at each attempt"
+            );
+        } else if error.recovery() == Recovery::Stop {
+            tracing::error!(
+                error = text,
+                retry_in = ?pause,
+                gives_up_after = ?CREDENTIALS_WITHIN,
+                "Postgres refuses the relay, which it let in before; retrying"
             );
         } else {
             let hint = self.server.remedy(error);
@@ -445,6 +454,26 @@ mod tests {
         let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
         assert_eq!(error.exit_code(), EXIT_OPERATOR);
         assert!(error.hint().unwrap().contains("--max-row 2KiB"), "{:?}", error.hint());
+    }
+
+    #[test]
+    fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes() {
+        let refusal = |code: &str| {
+            let error = Box::new(pg::ServerError { code: code.to_owned(), ..pg::ServerError::default() });
+            pg::Error::LoginRefused { host: "h".to_owned(), error }
+        };
+        for code in ["28000", "3D000", "42501", "0A000", "55000", "P0001", "22023", "23505", "54000"] {
+            let mut supervisor = supervisor();
+            assert!(!supervisor.passes(&refusal(code)), "{code} at the first start");
+            supervisor.patience = Some(Patience::default());
+            assert!(supervisor.passes(&refusal(code)), "{code}");
+            supervisor.patience = Some(Patience::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
+            assert!(!supervisor.passes(&refusal(code)), "{code} for long");
+            assert_eq!(RunError::from(refusal(code)).exit_code(), EXIT_OPERATOR);
+        }
+        for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
+            assert!(supervisor().passes(&refusal(code)), "{code}");
+        }
     }
 
     #[test]
