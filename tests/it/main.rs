@@ -57,6 +57,7 @@ mod refusals;
 mod registry;
 mod renames;
 mod republish;
+mod resent;
 mod rights;
 mod role;
 mod rotation;
