@@ -34,6 +34,7 @@ pub use cloudevents::CloudEvents;
 pub use connect::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
+use kind::Domains;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 use plan::Connected;
@@ -43,7 +44,7 @@ use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
 
 use crate::lsn::Lsn;
-use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
+use crate::pgoutput::{DataType, LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
 use std::collections::BTreeMap;
@@ -62,6 +63,8 @@ pub struct Outbox {
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
     /// says, and such values may come again.
     text_only: bool,
+    /// What is known of domains.
+    domains: Domains,
     /// What the catalogue said of types and columns, when it was asked last.
     details: Details,
     /// Types that it did not know even when asked for them.
@@ -174,8 +177,20 @@ impl Outbox {
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
         let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
-        let readings = Vec::new();
-        Ok(Self { mapping, topic, tables, unmappable, relations, text_only, details, unknown_types, readings, scratch })
+        let (readings, domains) = (Vec::new(), Domains::default());
+        Ok(Self {
+            mapping,
+            topic,
+            tables,
+            unmappable,
+            relations,
+            text_only,
+            domains,
+            details,
+            unknown_types,
+            readings,
+            scratch,
+        })
     }
 
     /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
@@ -217,6 +232,9 @@ impl Outbox {
         self.unmappable = None;
         self.tables.published(tables);
         self.readings.clear();
+        for table in tables {
+            self.domains.listed(&table.domains);
+        }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
         let plans: Vec<Plan> =
             covered.iter().map(|table| self.catalogued(&table.relation)).collect::<Result<_, _>>()?;
@@ -272,10 +290,15 @@ impl Outbox {
 
     /// The plan of a table as the catalogue has it.
     fn catalogued(&self, relation: &Relation) -> Result<Plan, PlanError> {
-        match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+        match Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))? {
             Connected::Plan(plan) => Ok(plan),
             Connected::Stale(error) => Err(error),
         }
+    }
+
+    /// Takes a type that is not built in. It comes before the shapes of the tables that have it.
+    pub fn data_type(&mut self, data_type: DataType<'_>) {
+        self.domains.announced(data_type);
     }
 
     /// Takes a table's shape, in place of an earlier one.
@@ -313,13 +336,13 @@ impl Outbox {
 
     /// The plan of a table, if it has an outbox's shape.
     fn plain(&self, relation: &Relation) -> Option<Plan> {
-        Plan::new(relation, &self.mapping, &self.topic).ok()
+        Plan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
     }
 
     /// The plan of a table as the stream has it. `None`: it has a type that the catalogue did not know when it was asked last,
     /// and that may be new. It is asked once more.
     fn announced(&mut self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
-        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
+        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))? {
             Connected::Plan(plan) => return Ok(Some(plan)),
             Connected::Stale(error) => error,
         };
@@ -384,7 +407,7 @@ impl Outbox {
     /// # Errors
     /// What it lacks.
     pub fn could_read(&self, relation: &Relation) -> Result<(), PlanError> {
-        Plan::new(relation, &self.mapping, &self.topic).map(drop)
+        Plan::new(relation, &self.mapping, &self.topic, &self.domains).map(drop)
     }
 
     /// The names that a payload's column may have.

@@ -127,7 +127,7 @@ pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<
         if tables.last().is_none_or(|table| table.relation.id != id) {
             let relation =
                 Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
-            tables.push(PublishedTable { relation, ancestors: Vec::new() });
+            tables.push(PublishedTable { relation, ancestors: Vec::new(), domains: Vec::new() });
         }
         let column = || Some(RelationColumn { name: text(3), type_id: row.parse(4)?, type_modifier: row.parse(5)? });
         if let Some(table) = tables.last_mut() {

@@ -226,7 +226,13 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
                 (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(pn.nspname, pc.relname))
                    FROM pg_catalog.pg_partition_ancestors(c.oid) AS up (relid)
                    JOIN pg_catalog.pg_class AS pc ON pc.oid = up.relid AND pc.oid <> c.oid
-                   JOIN pg_catalog.pg_namespace AS pn ON pn.oid = pc.relnamespace)
+                   JOIN pg_catalog.pg_namespace AS pn ON pn.oid = pc.relnamespace),
+                CASE WHEN a.atttypid >= 16384 THEN (
+                    WITH RECURSIVE below (oid, typbasetype) AS (
+                        SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.oid = a.atttypid
+                        UNION ALL
+                        SELECT t.oid, t.typbasetype FROM below JOIN pg_catalog.pg_type AS t ON t.oid = below.typbasetype)
+                    SELECT oid FROM below WHERE typbasetype = 0 AND oid <> a.atttypid) END
            FROM pg_catalog.pg_publication_tables AS p
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -246,6 +252,7 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
         }
         if let Some(table) = tables.last_mut() {
             table.relation.columns.extend(column(row));
+            table.domains.extend(row.parse(4).zip(row.parse(7)));
         }
     }
     Ok(tables)
@@ -325,7 +332,7 @@ fn table(id: u32, row: &Row) -> PublishedTable {
     let text = |index| row.text(index).unwrap_or_default().to_owned();
     let relation = Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
     let ancestors = row.text(6).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
-    PublishedTable { relation, ancestors }
+    PublishedTable { relation, ancestors, domains: Vec::new() }
 }
 
 fn column(row: &Row) -> Option<RelationColumn> {

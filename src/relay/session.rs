@@ -344,12 +344,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     return Ok(Step::Wait(Wait::ForEnd));
                 }
             }
+            Message::Type(data_type) => self.outbox.data_type(data_type),
             Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
-            Message::Delete { .. }
-            | Message::Truncate
-            | Message::Origin
-            | Message::Type
-            | Message::StrayStreamAbort => {}
+            Message::Delete { .. } | Message::Truncate | Message::Origin | Message::StrayStreamAbort => {}
         }
         Ok(Step::Done)
     }

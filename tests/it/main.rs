@@ -25,6 +25,7 @@ mod commands;
 mod conformance;
 mod consumers;
 mod dead_letters;
+mod domains;
 mod doors;
 mod dry_run;
 mod exactly_once;

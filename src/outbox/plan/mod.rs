@@ -13,7 +13,7 @@ mod error;
 pub use error::{Cause, Lack, PlanError, Within};
 
 use super::connect::{ConnectPlan, Details, NoPlan};
-use super::kind::{Kind, binary_safe, type_name};
+use super::kind::{Domains, Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
@@ -59,6 +59,7 @@ const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlanColumn {
     pub(super) name: String,
+    /// `pg_type.oid`. Of a domain: that of the type below it.
     pub(super) type_id: u32,
     pub(super) kind: Kind,
 }
@@ -136,9 +137,15 @@ impl Plan {
     ///
     /// # Errors
     /// A column that is needed or that a setting names is not there, or has a type that cannot serve.
-    pub fn new(relation: &Relation, mapping: &Mapping, topic: &Topic) -> Result<Self, PlanError> {
+    pub(super) fn new(
+        relation: &Relation,
+        mapping: &Mapping,
+        topic: &Topic,
+        domains: &Domains,
+    ) -> Result<Self, PlanError> {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        let plan = Self::resolve(table, relation.columns.iter().map(PlanColumn::from).collect(), mapping, topic)?;
+        let columns = relation.columns.iter().map(|column| PlanColumn::new(column, domains)).collect();
+        let plan = Self::resolve(table, columns, mapping, topic)?;
         plan.check_types(mapping)?;
         Ok(plan)
     }
@@ -201,9 +208,9 @@ impl Plan {
         relation: &Relation,
         mapping: &Mapping,
         topic: &Topic,
-        details: &Details,
+        (domains, details): (&Domains, &Details),
     ) -> Result<Connected, PlanError> {
-        let plan = Self::new(relation, mapping, topic)?;
+        let plan = Self::new(relation, mapping, topic, domains)?;
         plan.connected(Some(relation), mapping, details)
     }
 
@@ -336,9 +343,10 @@ fn as_json_name((name, index): (String, usize)) -> (String, usize) {
     (serde_json::Value::String(name).to_string(), index)
 }
 
-impl From<&RelationColumn> for PlanColumn {
-    fn from(column: &RelationColumn) -> Self {
-        Self { name: column.name.clone(), type_id: column.type_id, kind: Kind::of(column.type_id) }
+impl PlanColumn {
+    fn new(column: &RelationColumn, domains: &Domains) -> Self {
+        let type_id = domains.below(column.type_id);
+        Self { name: column.name.clone(), type_id, kind: Kind::of(type_id) }
     }
 }
 

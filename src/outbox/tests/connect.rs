@@ -496,6 +496,7 @@ fn tables_with_other_members_in_their_envelopes_are_refused_where_debezium_would
     let plain = |id: u32, name: &str, given: &Given| PublishedTable {
         relation: Relation { id, name: name.into(), ..given.relation() },
         ancestors: Vec::new(),
+        domains: Vec::new(),
     };
     let with = debezium_and("ver", TEXT, Some("1"));
     let envelope = pairs(&[("version", "ver"), ("t", "type")]);
