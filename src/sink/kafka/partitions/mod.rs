@@ -403,6 +403,14 @@ impl Partitions {
         None
     }
 
+    /// The place of the partition that has waited longest for the answer to a record that was sent, if that is at least so long.
+    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<Place> {
+        let waits = |partition: &&Partition| {
+            partition.under_way > 0 && now.saturating_duration_since(partition.moved) >= at_least
+        };
+        self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.place)
+    }
+
     /// Another isolating producer is there, which no broker knows yet.
     pub fn isolating_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
