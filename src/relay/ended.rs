@@ -97,4 +97,6 @@ pub struct BadRowAt {
     pub row: BadRow,
     /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
     pub dead_letter_refused: Option<(String, Failure)>,
+    /// `walrelay dead-letters` can read dead-letter records.
+    pub readable: bool,
 }

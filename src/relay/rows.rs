@@ -385,8 +385,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Step {
         let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
-        session.bad_row =
-            Some(Box::new(BadRowAt { position, confirmed: self.ledger.flush_lsn(), row, dead_letter_refused }));
+        let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
+        session.bad_row = Some(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }));
         Step::Wait(Wait::ForEnd)
     }
 

@@ -68,8 +68,7 @@ impl Reader<'_> {
         let limits = self.limits()?;
         let tables = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
-        let addresses = destination.kind().topics;
-        let bad_rows = self.bad_rows(&slot, addresses)?;
+        let bad_rows = self.bad_rows(&slot, destination.kind())?;
         let delivery = self.one_of("delivery", &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), delivery)?;
         let registry = self.registry()?;

@@ -493,8 +493,13 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed; or skip it: walrelay run --bad-row-at {at}=skip",
-            row.row.reason.kind().fix
+            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter{}; or skip it: walrelay run --bad-row-at {at}=skip",
+            row.row.reason.kind().fix,
+            if row.readable {
+                "; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed"
+            } else {
+                ""
+            }
         ),
     }
 }

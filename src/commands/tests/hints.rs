@@ -74,6 +74,7 @@ fn bad(reason: BadReason) -> Box<BadRowAt> {
         confirmed: AT,
         row,
         dead_letter_refused: None,
+        readable: true,
     })
 }
 

@@ -220,7 +220,7 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
                 format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"),
             )
             .why("larger rows are refused")
-            .fix(format!("nats stream edit {name} --max-msg-size -1")),
+            .fix(format!("nats stream edit {name} --max-msg-size=-1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);

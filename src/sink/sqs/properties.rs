@@ -114,7 +114,7 @@ impl Settings {
             service,
             endpoint,
             region,
-            keys: keys(asked)?.or(in_address),
+            keys: keys(asked, address, in_address)?,
             form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(asked)? },
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             max_in_flight: asked.max_in_flight,
@@ -146,7 +146,10 @@ fn region(address: &Given) -> Result<Option<String>, SettingError> {
     }
 }
 
-type Local = (Option<String>, Option<Endpoint>, Option<GivenKeys>);
+/// An access key's id, and its secret where the address has that too.
+type InAddress = (String, Option<Secret>);
+
+type Local = (Option<String>, Option<Endpoint>, Option<InAddress>);
 
 fn of_local(given: &Given) -> Result<Local, SettingError> {
     let Address { user, password, mut servers, path } = Address::of(given, 80, LOCAL)?;
@@ -159,9 +162,9 @@ fn of_local(given: &Given) -> Result<Local, SettingError> {
         }
     };
     let keys = match (user, password) {
-        (Some(id), Some(password)) => Some(GivenKeys { id, secret: Secret::Text(password.into()) }),
+        (Some(id), password) => Some((id, password.map(|password| Secret::Text(password.into())))),
         (None, None) => None,
-        (_, _) => return Err(wrong(&endpoint.authority())),
+        (None, Some(_)) => return Err(wrong(&endpoint.authority())),
     };
     Ok((region, Some(endpoint), keys))
 }
@@ -188,12 +191,15 @@ fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
     }
 }
 
-fn keys(asked: &Asked<'_>) -> Result<Option<GivenKeys>, SettingError> {
-    match (asked.property("access-key-id"), asked.property("secret-access-key")) {
-        (Some(id), Some(given)) => Ok(Some(GivenKeys { id: id.text.clone(), secret: secret(given) })),
+/// Each part from its property, else from the address.
+fn keys(asked: &Asked<'_>, address: &Given, in_address: Option<InAddress>) -> Result<Option<GivenKeys>, SettingError> {
+    let (id, given) = (asked.property("access-key-id"), asked.property("secret-access-key").map(secret));
+    let (id_there, secret_there) = in_address.map_or((None, None), |(id, secret)| (Some(id), secret));
+    match (id.map(|id| id.text.clone()).or(id_there), given.or(secret_there)) {
+        (Some(id), Some(secret)) => Ok(Some(GivenKeys { id, secret })),
         (None, None) => Ok(None),
-        (Some(id), None) => Err(id.needs("secret-access-key")),
-        (None, Some(secret)) => Err(secret.needs("access-key-id")),
+        (Some(_), None) => Err(id.unwrap_or(address).needs("secret-access-key")),
+        (None, Some(_)) => Err(asked.property("secret-access-key").unwrap_or(address).needs("access-key-id")),
     }
 }
 
