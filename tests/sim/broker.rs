@@ -9,6 +9,7 @@
 //! time, also after what a newer producer has sent.
 
 use crate::dice::Dice;
+use crate::machines::{MACHINES, Machine};
 use crate::transactions::Transaction;
 use crate::truth::{DEAD_LETTERS, Found, Taken, Truth};
 use crate::wal::Wal;
@@ -64,6 +65,8 @@ impl Rules {
 /// One producer's client.
 #[derive(Debug)]
 pub(crate) struct Producer {
+    /// Where it runs.
+    machine: usize,
     queues: BTreeMap<Partition, VecDeque<Queued>>,
     paused: BTreeMap<Partition, Duration>,
     reports: Vec<(Duration, Told)>,
@@ -147,8 +150,9 @@ impl Broker {
         }
     }
 
-    pub(crate) fn connect(&mut self, settings: Client, taken: Taken) -> usize {
+    pub(crate) fn connect(&mut self, settings: Client, taken: Taken, machine: usize) -> usize {
         self.producers.push(Producer {
+            machine,
             queues: BTreeMap::new(),
             paused: BTreeMap::new(),
             reports: Vec::new(),
@@ -222,7 +226,14 @@ impl Broker {
     }
 
     /// Sends one batch of one partition, if there is one.
-    pub(crate) fn work(&mut self, action: Action, now: Duration, wal: &Wal, truth: &mut Truth, dice: &mut Dice) {
+    pub(crate) fn work(
+        &mut self,
+        action: Action,
+        now: Duration,
+        machines: &[Machine; MACHINES],
+        (wal, truth): (&Wal, &mut Truth),
+        dice: &mut Dice,
+    ) {
         if now < self.down_until {
             return;
         }
@@ -230,6 +241,7 @@ impl Broker {
         let able: Vec<(usize, Partition)> = producers
             .iter()
             .enumerate()
+            .filter(|(_, producer)| machines[producer.machine].reaches_brokers(now))
             .flat_map(|(at, producer)| producer.able(now, held).map(move |partition| (at, partition.clone())))
             .collect();
         if able.is_empty() {
@@ -276,6 +288,11 @@ impl Broker {
         for queue in producer.queues.values_mut() {
             queue.truncate(if dice.one_in(2) { 0 } else { dice.index(queue.len() + 1) });
         }
+    }
+
+    /// Whether nothing is on its way any more.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.producers.iter().all(|producer| producer.queues.values().all(VecDeque::is_empty))
     }
 
     /// No report takes long from here on.

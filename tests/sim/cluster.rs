@@ -12,6 +12,7 @@
 
 use crate::broker::{Action, Broker, Partition, append, client_failure, environment_failure, refusal, topic_failure};
 use crate::dice::Dice;
+use crate::machines::{MACHINES, Machine};
 use crate::truth::Truth;
 use crate::wal::Wal;
 use std::collections::{BTreeMap, VecDeque};
@@ -41,6 +42,8 @@ pub(crate) struct Cluster {
 
 #[derive(Debug)]
 struct Producer {
+    /// Where it runs.
+    machine: usize,
     waiting: BTreeMap<Partition, VecDeque<Message>>,
     sequences: BTreeMap<Partition, u64>,
     requests: Vec<Request>,
@@ -98,9 +101,10 @@ enum Act {
 
 impl Cluster {
     /// A producer that no broker knows.
-    pub(crate) fn connect(&mut self, (batch, report, later): (u64, u64, u64)) -> u64 {
+    pub(crate) fn connect(&mut self, (batch, report, later): (u64, u64, u64), machine: usize) -> u64 {
         self.next += 1;
         let producer = Producer {
+            machine,
             waiting: BTreeMap::new(),
             sequences: BTreeMap::new(),
             requests: Vec::new(),
@@ -187,12 +191,17 @@ impl Cluster {
         told
     }
 
+    /// Whether nothing is on its way any more.
+    pub(crate) fn is_drained(&self, now: Duration) -> bool {
+        self.producers.values().all(|it| it.acts(now).next().is_none())
+    }
+
     /// One thing happens between the producers and the brokers.
     pub(crate) fn work(
         &mut self,
         action: Action,
         now: Duration,
-        broker: &Broker,
+        (broker, machines): (&Broker, &[Machine; MACHINES]),
         (wal, truth): (&Wal, &mut Truth),
         dice: &mut Dice,
     ) {
@@ -200,8 +209,8 @@ impl Cluster {
             return;
         }
         self.producers.retain(|_, it| !it.given_up || !it.requests.is_empty());
-        let acts: Vec<(u64, Act)> =
-            self.producers.iter().flat_map(|(id, it)| it.acts(now).map(move |act| (*id, act))).collect();
+        let connected = self.producers.iter().filter(|(_, it)| machines[it.machine].reaches_brokers(now));
+        let acts: Vec<(u64, Act)> = connected.flat_map(|(id, it)| it.acts(now).map(move |act| (*id, act))).collect();
         if acts.is_empty() {
             return;
         }

@@ -1,10 +1,11 @@
 //! The relay's ends in the world: its clock, its way to the broker, its way to the server. What they see is judged on the spot.
 
 use crate::lanes::Lanes;
-use crate::postgres::{Delivery, read_status};
+use crate::machines::Shared;
+use crate::postgres::{Delivery, Postgres, read_status};
 use crate::transactions::Transaction;
 use crate::truth::{Taken, identify};
-use crate::world::{Shared, World};
+use crate::world::World;
 use std::time::{Duration, Instant};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
@@ -14,44 +15,18 @@ use walrelay::sink::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Record, RefusalId, Report, Resolution, Sink, Tag,
 };
 
-/// A relay that asks for the time so often without letting any pass is spinning.
-const SPIN: u32 = 200_000;
-
 /// How long a transaction may be open.
 const TRANSACTION: Duration = Duration::from_mins(10);
 
 /// What a process that is killed unwinds with: nothing of it runs any more.
 pub(crate) struct Killed;
 
-impl Shared {
-    /// Something happens; a process that is killed by it does not come back from here.
-    pub(crate) fn step(&self) {
-        self.with(World::step);
-        self.end_if_killed();
-    }
-
-    /// Time passes.
-    fn wait(&self, duration: Duration) {
-        self.with(|world| world.wait(duration));
-        self.end_if_killed();
-    }
-
-    fn end_if_killed(&self) {
-        if self.with(|world| world.crashed) {
-            std::panic::resume_unwind(Box::new(Killed));
-        }
-    }
-}
-
 /// The relay's clock.
 pub(crate) struct SimClock(pub(crate) Shared);
 
 impl Clock for SimClock {
     fn now(&self) -> Instant {
-        let spins = self.0.spins.get() + 1;
-        assert!(spins < SPIN, "SPIN: the time is asked for again and again, and nobody waits");
-        self.0.spins.set(spins);
-        self.0.base + self.0.with(|world| world.now)
+        self.0.base + self.0.now()
     }
 
     fn wall(&self) -> PgTime {
@@ -60,7 +35,6 @@ impl Clock for SimClock {
     }
 
     fn pause(&self, duration: Duration) {
-        self.0.spins.set(0);
         self.0.wait(duration);
         self.0.step();
     }
@@ -78,8 +52,8 @@ impl SimSink {
     pub(crate) fn new(shared: &Shared) -> Self {
         let (producer, lanes) = shared.with(|world| {
             let settings = world.nature.client.expect("a client's settings");
-            let lanes = (world.nature.lanes > 0).then(|| Lanes::new(world, settings));
-            let producer = world.broker.connect(settings, Taken::default());
+            let lanes = (world.nature.lanes > 0).then(|| Lanes::new(world, settings, shared.machine));
+            let producer = world.broker.connect(settings, Taken::default(), shared.machine);
             world.broker.producers[producer].transaction = world.nature.exactly_once.then(Transaction::default);
             (producer, lanes)
         });
@@ -117,7 +91,8 @@ impl Sink for SimSink {
                 }
                 None => world.broker.try_enqueue(producer, (found, tag.token), &world.postgres.wal, world.now),
             };
-            let World { broker, postgres, began, truth, .. } = world;
+            let World { broker, postgres, machines, truth, .. } = world;
+            let began = machines[shared.machine].began;
             if matches!(enqueue, Enqueue::Taken) {
                 let taken = &mut broker.producers[producer].taken;
                 taken.take(found.number, (&postgres.wal, truth), began.0, began.1);
@@ -191,7 +166,8 @@ impl Sink for SimSink {
             }
             world.counts.restarts += 1;
             world.log(&format_args!("producer {producer} is replaced"));
-            assert!(!world.streaming || in_flight == 0, "records are given up, and the stream goes on");
+            let streaming = world.machines[shared.machine].streaming;
+            assert!(!streaming || in_flight == 0, "records are given up, and the stream goes on");
             if let Some(lanes) = lanes {
                 let now = base + world.now;
                 lanes.restart(world, now);
@@ -199,13 +175,13 @@ impl Sink for SimSink {
             let World { broker, dice, nature, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
             let old = &broker.producers[*producer];
-            let mut taken = if world.streaming { old.taken.clone() } else { Taken::default() };
-            if world.streaming {
+            let mut taken = if streaming { old.taken.clone() } else { Taken::default() };
+            if streaming {
                 // At most one: the record that was alone.
                 old.failed.iter().for_each(|number| taken.withdraw(*number));
             }
             broker.give_up(*producer, dice);
-            *producer = broker.connect(settings, taken);
+            *producer = broker.connect(settings, taken, shared.machine);
             broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())
         })
@@ -261,7 +237,7 @@ impl SimStream {
         let Self { shared, buffer } = self;
         shared.with(|world| {
             let World { postgres, dice, now, .. } = world;
-            match postgres.deliver(buffer, *now, dice) {
+            match postgres.deliver(shared.machine, buffer, *now, dice) {
                 Delivery::Bytes(length) => Ok(length),
                 Delivery::Broken => Err(broken("reading")),
             }
@@ -276,11 +252,9 @@ pub(crate) fn broken(doing: &'static str) -> Error {
 impl Drop for SimStream {
     fn drop(&mut self) {
         self.shared.with(|world| {
-            world.streaming = false;
+            world.machines[self.shared.machine].streaming = false;
             let World { postgres, dice, now, .. } = world;
-            if postgres.sender.is_some() {
-                postgres.disconnected(dice, *now);
-            }
+            postgres.disconnected(self.shared.machine, dice, *now);
         });
     }
 }
@@ -298,12 +272,11 @@ impl Upstream for SimStream {
         self.shared.step();
         let length = self.deliver()?;
         if length > 0 {
-            self.shared.spins.set(0);
+            self.shared.does_not_spin();
         }
         if length > 0 || patience.is_zero() {
             return Ok(length);
         }
-        self.shared.spins.set(0);
         self.shared.wait(patience);
         self.deliver()
     }
@@ -311,9 +284,13 @@ impl Upstream for SimStream {
     fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         self.shared.with(|world| {
             let (lsn, _) = read_status(message);
-            let World { truth, postgres, told, .. } = world;
-            let Some(sender) = &mut postgres.sender else { return Err(broken("sending")) };
-            truth.confirm(lsn, &postgres.wal);
+            let World { truth, postgres, machines, .. } = world;
+            let Postgres { sender, wal, .. } = postgres;
+            let told = &mut machines[self.shared.machine].told;
+            let Some(sender) = sender.as_mut().filter(|sender| sender.machine == self.shared.machine) else {
+                return Err(broken("sending"));
+            };
+            truth.confirm(lsn, wal);
             assert!(lsn >= *told, "the position went back from {told} to {lsn}");
             *told = lsn;
             sender.heard = world.now;

@@ -36,6 +36,8 @@ pub(crate) enum Mutant {
 
 /// One sink.
 pub(crate) struct Lanes {
+    /// Where it runs.
+    machine: usize,
     partitions: Partitions,
     /// Numbers in `partitions`: more than one of a partition only where it is in two lanes.
     numbers: BTreeMap<Partition, Vec<u32>>,
@@ -63,6 +65,7 @@ struct Producers<'a> {
     senders: &'a [u64],
     isolating: &'a mut Option<u64>,
     settings: Client,
+    machine: usize,
 }
 
 impl Producers<'_> {
@@ -84,8 +87,8 @@ impl Clients for Producers<'_> {
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let settings = self.settings;
-        let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings));
+        let (settings, machine) = (self.settings, self.machine);
+        let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings, machine));
         self.send(id, place, record, ticket)
     }
 
@@ -96,14 +99,15 @@ impl Clients for Producers<'_> {
     }
 }
 
-fn connect(cluster: &mut Cluster, Client { batch, report, later, .. }: Client) -> u64 {
-    cluster.connect((batch, report, later))
+fn connect(cluster: &mut Cluster, Client { batch, report, later, .. }: Client, machine: usize) -> u64 {
+    cluster.connect((batch, report, later), machine)
 }
 
 impl Lanes {
-    pub(crate) fn new(world: &mut World, settings: Client) -> Self {
-        let senders = (0..world.nature.lanes).map(|_| connect(&mut world.cluster, settings)).collect();
+    pub(crate) fn new(world: &mut World, settings: Client, machine: usize) -> Self {
+        let senders = (0..world.nature.lanes).map(|_| connect(&mut world.cluster, settings, machine)).collect();
         Self {
+            machine,
             partitions: Partitions::default(),
             numbers: BTreeMap::new(),
             topics: Vec::new(),
@@ -174,13 +178,13 @@ impl Lanes {
         }
         let partition = world.broker.partition_of(found, &world.postgres.wal);
         let at = self.choose(&partition, world, now);
-        let Self { partitions, topics, senders, isolating, settings, .. } = self;
+        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
         partitions.enqueue(
             at,
             record,
             tag,
             now,
-            &mut Producers { world, topics, senders, isolating, settings: *settings },
+            &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine },
         )
     }
 
@@ -201,8 +205,8 @@ impl Lanes {
             let partition = world.broker.partition_of(found, &world.postgres.wal);
             to = self.choose(&partition, world, now);
         }
-        let Self { partitions, topics, senders, isolating, settings, .. } = self;
-        let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
+        let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
         partitions.resolve(refusal, resolution, to, now, made)
     }
 
@@ -217,8 +221,8 @@ impl Lanes {
         }
         self.renew(world, now, &mut reports);
         self.again(world, now);
-        let Self { partitions, topics, senders, isolating, settings, .. } = self;
-        let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
+        let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
         partitions.turn(now, made, &mut |report| reports.push(report));
         partitions.take_events();
         for report in &reports {
@@ -255,8 +259,8 @@ impl Lanes {
             return;
         }
         for (at, record, tag) in std::mem::take(&mut self.aside) {
-            let Self { partitions, topics, senders, isolating, settings, .. } = self;
-            let made = &mut Producers { world, topics, senders, isolating, settings: *settings };
+            let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
+            let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
             record.with_record(&mut HeaderRoom::default(), |record| partitions.enqueue(at, record, tag, now, made));
         }
     }
@@ -272,7 +276,8 @@ impl Lanes {
                 reports.push(Report::Failed(client_failure()));
                 return;
             }
-            let old = std::mem::replace(&mut self.senders[lane], connect(&mut world.cluster, self.settings));
+            let old =
+                std::mem::replace(&mut self.senders[lane], connect(&mut world.cluster, self.settings, self.machine));
             self.retire(old, world, now, reports);
             if self.mutant != Some(Mutant::Unproven) {
                 self.partitions.lane_renewed(u8::try_from(lane).unwrap(), now);
@@ -308,7 +313,7 @@ impl Lanes {
     pub(crate) fn restart(&mut self, world: &mut World, now: Instant) {
         let lanes = self.senders.len();
         self.give_up(world);
-        self.senders = (0..lanes).map(|_| connect(&mut world.cluster, self.settings)).collect();
+        self.senders = (0..lanes).map(|_| connect(&mut world.cluster, self.settings, self.machine)).collect();
         self.partitions.forget(now);
         self.aside.clear();
         self.tags.clear();

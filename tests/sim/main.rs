@@ -1,7 +1,7 @@
-//! A seeded simulation: the real relay between a scripted Postgres and a scripted broker, without threads, sockets or sleep.
+//! A seeded simulation: the real relay between a scripted Postgres and a scripted broker, without sockets or sleep.
 //!
 //! ```text
-//!  dice ──► world: commits, batches, cuts, crashes, outages, take-overs ──► relay ──► truth judges every record and position
+//!  dice ──► world: commits, batches, cuts, crashes, outages, pauses ──► relay, standby ──► truth judges every record and position
 //! ```
 //!
 //! One seed is one run, the same on every machine. A failure prints its seed and how to run it again. The sink is one of three: one
@@ -22,6 +22,7 @@ mod cluster;
 mod dice;
 mod ends;
 mod lanes;
+mod machines;
 mod mutants;
 mod nature;
 mod postgres;

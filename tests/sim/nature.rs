@@ -48,8 +48,13 @@ pub(crate) struct Nature {
     pub(crate) stop: u64,
     /// Once in so many restarts of the sink.
     pub(crate) no_restart: u64,
-    /// Once in so many ends of a connection: another relay takes the slot.
-    pub(crate) takeover: u64,
+    /// A second machine has a relay on the same slot.
+    pub(crate) standby: bool,
+    /// One machine's way to the brokers is cut for a while, or its way to new connections of the server.
+    pub(crate) cut_off: u64,
+    pub(crate) no_server: u64,
+    /// Once in so many waits: the machine stands still.
+    pub(crate) pause: u64,
     /// Once in so many acquisitions: the connection fails before the stream is handed over.
     pub(crate) no_control: u64,
     pub(crate) client: Option<Client>,
@@ -157,7 +162,10 @@ impl Nature {
             crash: sometimes(100, dice),
             stop: sometimes(100, dice),
             no_restart: sometimes(5, dice),
-            takeover: sometimes(1, dice),
+            standby: dice.one_in(2),
+            cut_off: sometimes(100, dice),
+            no_server: sometimes(100, dice),
+            pause: sometimes(500, dice),
             no_control: sometimes(3, dice),
             client: Some(Client {
                 batch: dice.pick(&[500, 10_000, 1_000_000]),

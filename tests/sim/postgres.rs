@@ -25,7 +25,12 @@ pub(crate) const BEGIN: Lsn = Lsn::new(0x100_0000);
 pub(crate) struct Postgres {
     pub(crate) wal: Wal,
     pub(crate) slot: Slot,
+    /// Who holds the slot, or held it last.
     pub(crate) sender: Option<Walsender>,
+    /// What another machine has not read of the connection that it lost, when the slot was taken from it.
+    left_behind: Option<Walsender>,
+    /// A relay that is silent for so long is left.
+    pub(crate) wal_sender_timeout: Option<Duration>,
     /// Refuses connections until then.
     pub(crate) down_until: Duration,
     /// Where each timeline but the present one was left; the first is number 1.
@@ -43,6 +48,8 @@ pub(crate) struct Slot {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Walsender {
+    /// Whose it is.
+    pub(crate) machine: usize,
     /// The place of the next transaction.
     next: usize,
     /// What is left to be sent of the one before.
@@ -83,6 +90,8 @@ impl Postgres {
             wal: Wal::new(BEGIN),
             slot: Slot { confirmed: BEGIN, saved: BEGIN },
             sender: None,
+            left_behind: None,
+            wal_sender_timeout: None,
             down_until: Duration::ZERO,
             left: Vec::new(),
         }
@@ -92,10 +101,22 @@ impl Postgres {
         self.left.len() + 1
     }
 
+    /// Whether a machine's connection reads the slot, as far as the server knows.
+    pub(crate) fn is_held_by(&self, machine: usize) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.machine == machine && !sender.cut)
+    }
+
+    /// What a machine's connection still brings.
+    pub(crate) fn sender_of(&self, machine: usize) -> Option<&Walsender> {
+        self.sender.iter().chain(&self.left_behind).find(|sender| sender.machine == machine)
+    }
+
     /// START_REPLICATION. Where the stream begins.
-    pub(crate) fn start(&mut self, asked: Lsn, now: Duration) -> Lsn {
+    pub(crate) fn start(&mut self, machine: usize, asked: Lsn, now: Duration) -> Lsn {
         let begin = asked.max(self.slot.confirmed);
+        self.left_behind = self.sender.take().filter(|sender| sender.machine != machine);
         self.sender = Some(Walsender {
+            machine,
             next: self.wal.from(begin),
             frames: VecDeque::new(),
             end_lsn: None,
@@ -154,7 +175,7 @@ impl Postgres {
         let began = self.left.last().copied().unwrap_or(BEGIN);
         assert!(at >= began, "a timeline is left after it began");
         self.crash(dice, self.down_until);
-        self.sender = None;
+        (self.sender, self.left_behind) = (None, None);
         self.wal.cut(at);
         self.slot.confirmed = self.slot.confirmed.min(at);
         self.slot.saved = self.slot.confirmed;
@@ -182,11 +203,25 @@ impl Postgres {
         }
     }
 
-    /// The client is gone.
-    pub(crate) fn disconnected(&mut self, dice: &mut Dice, now: Duration) {
+    /// A machine's client is gone.
+    pub(crate) fn disconnected(&mut self, machine: usize, dice: &mut Dice, now: Duration) {
+        self.left_behind.take_if(|sender| sender.machine == machine);
+        if self.sender.as_ref().is_none_or(|sender| sender.machine != machine) {
+            return;
+        }
         self.cut(dice);
         self.read_inbox(now);
         self.sender = None;
+    }
+
+    /// A relay that has said nothing for long loses the slot.
+    pub(crate) fn leave_silent(&mut self, now: Duration) {
+        let Some(timeout) = self.wal_sender_timeout else { return };
+        let Some(sender) = self.sender.as_mut().filter(|sender| !sender.cut) else { return };
+        if now.saturating_sub(sender.heard) >= timeout {
+            sender.cut = true;
+            sender.inbox.clear();
+        }
     }
 
     /// Fills the pipe. The positions that keepalives tell go to `tell`.
@@ -220,8 +255,15 @@ impl Postgres {
     }
 
     /// Any number of bytes out of the pipe.
-    pub(crate) fn deliver(&mut self, buffer: &mut ReadBuffer, now: Duration, dice: &mut Dice) -> Delivery {
-        let Some(sender) = &mut self.sender else { return Delivery::Broken };
+    pub(crate) fn deliver(
+        &mut self,
+        machine: usize,
+        buffer: &mut ReadBuffer,
+        now: Duration,
+        dice: &mut Dice,
+    ) -> Delivery {
+        let mut senders = self.sender.iter_mut().chain(&mut self.left_behind);
+        let Some(sender) = senders.find(|sender| sender.machine == machine) else { return Delivery::Broken };
         if sender.frozen && !sender.cut || now < sender.quiet_until {
             return Delivery::Bytes(0);
         }

@@ -3,11 +3,12 @@
 //! What the real server's side asks of a catalogue before it takes a slot is left out here; its order of calls is the same.
 
 use crate::ends::{Killed, SimClock, SimSink, SimStream, broken};
+use crate::machines::{MACHINES, Shared};
 use crate::nature::Bounds;
 use crate::postgres::Walsender;
 use crate::truth::DEAD_LETTERS;
 use crate::wal::{PREFIX, published};
-use crate::world::{Shared, World};
+use crate::world::World;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,9 +20,12 @@ use walrelay::outbox::Outbox;
 use walrelay::outbox::TableName;
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
-use walrelay::relay::{BadRowAt, Clock, Identity, Relay};
+use walrelay::relay::{BadRowAt, Clock, Ended, Identity, Relay};
 use walrelay::sink::Sink;
 use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
+
+/// How often a slot that another machine reads is asked for again.
+const SLOT_RETRY: Duration = Duration::from_millis(500);
 
 pub(crate) struct Process {
     supervisor: Supervisor<SimServer, SimSink, SimClock>,
@@ -88,7 +92,7 @@ impl Process {
     pub(crate) fn connection(&mut self) -> Outcome {
         let stop = Arc::clone(&self.stop);
         self.shared.with(|world| {
-            world.stop = Some(stop);
+            world.machines[self.shared.machine].stop = Some(stop);
             world.counts.connections += 1;
         });
         let ended = match catch_unwind(AssertUnwindSafe(|| self.supervisor.connection())) {
@@ -114,7 +118,7 @@ impl Process {
     /// The slot stands where the bad row is said to be, unless nobody was there to hear it.
     fn said_where(&mut self, row: &BadRowAt) {
         let has_heard = self.supervisor.server_mut().has_heard;
-        if has_heard {
+        if has_heard && self.shared.with(|world| !world.nature.standby) {
             let slot = self.shared.with(|world| world.postgres.slot.confirmed);
             assert_eq!(row.confirmed, slot, "the slot is said to stand elsewhere");
         }
@@ -143,9 +147,12 @@ impl Server for SimServer {
     ) -> Result<Acquired<SimStream>, NotAcquired> {
         self.has_heard = false;
         self.shared.step();
+        self.wait_for_slot(relay)?;
+        let machine = self.shared.machine;
         let (up, timeline, left) = self.shared.with(|world| {
             let left = self.timeline.and_then(|timeline| world.postgres.left.get(timeline - 1).copied());
-            (world.now >= world.postgres.down_until, world.postgres.timeline(), left)
+            let down_until = world.postgres.down_until.max(world.machines[machine].no_server_until);
+            (world.now >= down_until, world.postgres.timeline(), left)
         });
         if !up {
             return Err(broken("connecting").into());
@@ -157,7 +164,7 @@ impl Server for SimServer {
         let binary = relay.outbox_mut().published(&published()).expect("tables that can be mapped");
         assert!(!binary, "no bytea here");
         let asked = relay.flush_lsn();
-        let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(asked), world.deaths));
+        let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(machine, asked), world.deaths));
         self.deaths = deaths;
         let Some(confirmed) = confirmed else { return Err(broken("asking").into()) };
         if relay.is_exactly_once() {
@@ -169,17 +176,19 @@ impl Server for SimServer {
 
     fn streams(&mut self, _stream: &SimStream, from: Lsn) {
         self.shared.with(|world| {
-            world.told = from;
-            world.streaming = true;
+            let machine = &mut world.machines[self.shared.machine];
+            (machine.told, machine.streaming) = (from, true);
         });
     }
 
     /// What has arrived is read, unless the server is frozen or gone.
     fn finish(&mut self, _stream: &mut SimStream, _within: Duration) -> bool {
+        let machine = self.shared.machine;
         self.shared.with(|world| {
-            world.streaming = false;
+            world.machines[machine].streaming = false;
             world.postgres.read_inbox(world.now);
-            self.has_heard = world.postgres.sender.as_ref().is_some_and(Walsender::is_alive);
+            let sender = world.postgres.sender.as_ref().filter(|sender| sender.machine == machine);
+            self.has_heard = sender.is_some_and(Walsender::is_alive);
         });
         self.has_heard
     }
@@ -209,6 +218,24 @@ impl Server for SimServer {
 }
 
 impl SimServer {
+    /// As a standby, while the other machine reads the slot.
+    fn wait_for_slot<S: Sink, C: Clock>(&self, relay: &mut Relay<S, C>) -> Result<(), NotAcquired> {
+        let is_held = |world: &mut World| world.postgres.is_held_by(MACHINES - 1 - self.shared.machine);
+        while self.shared.with(is_held) {
+            if let Err(ended) = relay.idle(SLOT_RETRY) {
+                match *ended {
+                    Ended::BadRow(row) => return Err(RunError::from(row).into()),
+                    _ => relay.start_over().map_err(RunError::Sink)?,
+                }
+            }
+            if relay.may_stop() {
+                return Err(NotAcquired::Stopped);
+            }
+            self.shared.step();
+        }
+        Ok(())
+    }
+
     /// As it is asked for once the slot is ours.
     fn identity(&self) -> Identity {
         self.shared.with(|world| {
@@ -228,14 +255,15 @@ impl SimServer {
 
 impl World {
     /// START_REPLICATION from `asked`, and the slot's position, asked for over another connection; `None` when that breaks.
-    fn take_slot(&mut self, asked: Lsn) -> Option<Lsn> {
-        let begin = self.postgres.start(asked, self.now);
+    fn take_slot(&mut self, machine: usize, asked: Lsn) -> Option<Lsn> {
+        self.counts.takeovers += u64::from(std::mem::replace(&mut self.held_last, machine) != machine);
+        let begin = self.postgres.start(machine, asked, self.now);
         let confirmed = self.postgres.slot.confirmed;
-        self.began = (begin, confirmed);
+        self.machines[machine].began = (begin, confirmed);
         self.truth.name(begin);
         if self.calm_since.is_none() && self.dice.one_in(self.nature.no_control) {
             let Self { postgres, dice, now, .. } = self;
-            postgres.disconnected(dice, *now);
+            postgres.disconnected(machine, dice, *now);
             return None;
         }
         Some(confirmed)

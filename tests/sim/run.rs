@@ -2,10 +2,12 @@
 
 use crate::dice::Dice;
 use crate::lanes::Mutant;
+use crate::machines::{MACHINES, Shared};
 use crate::nature::{Bounds, Nature};
 use crate::process::{Outcome, Process};
 use crate::wal::BAD_ROUTE;
-use crate::world::{Counts, Shared, World};
+use crate::world::{Counts, World};
+use std::time::Duration;
 use walrelay::relay::Action;
 use walrelay::relay::BadRowAt;
 use walrelay::sink::Sink as _;
@@ -34,27 +36,32 @@ pub(crate) fn run_with(seed: u64, mutant: Option<Mutant>) -> (Counts, u64) {
     shared.with(|world| (world.totals(), world.steps))
 }
 
-/// Lets processes follow each other until all is delivered and confirmed; the last is stopped.
+/// Lets processes follow each other until all is delivered and confirmed; the last are stopped.
 pub(crate) fn run(shared: &Shared, bounds: &Bounds) {
-    // Two machines: where one loses the slot, the other may take it, with what it still has in hand from before.
-    let mut machines: [Option<Process>; 2] = [None, None];
-    let mut active = 0;
-    loop {
-        let process = machines[active].get_or_insert_with(|| Process::start(shared, bounds));
-        let outcome = process.connection();
-        if !matches!(outcome, Outcome::Lost) {
-            ended(shared, process, outcome);
-            machines[active] = None;
-            if shared.with(|world| world.done) {
-                break;
-            }
-        }
-        if shared.with(|world| world.calm_since.is_none() && world.dice.one_in(world.nature.takeover)) {
-            active = 1 - active;
-            shared.with(|world| world.counts.takeovers += 1);
-        }
-    }
+    let count = shared.with(|world| {
+        world.postgres.wal_sender_timeout = bounds.wal_sender_timeout;
+        if world.nature.standby { MACHINES } else { 1 }
+    });
+    shared.run_on(count, |shared| processes(shared, bounds));
+    shared.with(|world| {
+        world.drain();
+        world.look_for_stale_keys();
+    });
     nothing_is_left(shared, bounds);
+}
+
+/// Those of one machine.
+fn processes(shared: &Shared, bounds: &Bounds) {
+    while shared.with(|world| !world.done && !world.failed) {
+        let mut process = Process::start(shared, bounds);
+        let outcome = loop {
+            let outcome = process.connection();
+            if !matches!(outcome, Outcome::Lost) {
+                break outcome;
+            }
+        };
+        ended(shared, &mut process, outcome);
+    }
 }
 
 /// A process has ended: what it promises then must be true.
@@ -75,8 +82,8 @@ pub(crate) fn ended(shared: &Shared, process: &mut Process, outcome: Outcome) {
         Outcome::Killed | Outcome::Lost => {}
     }
     shared.with(|world| {
-        world.crashed = false;
-        world.stop = None;
+        let machine = &mut world.machines[shared.machine];
+        (machine.crashed, machine.stop) = (false, None);
         let World { broker, dice, .. } = world;
         broker.give_up(producer, dice);
     });
@@ -94,6 +101,22 @@ fn nothing_is_left(shared: &Shared, bounds: &Bounds) {
 }
 
 impl World {
+    /// Whatever is still on its way to the brokers arrives.
+    fn drain(&mut self) {
+        while !self.broker.is_empty() || !self.cluster.is_drained(self.now) {
+            self.now += Duration::from_millis(100);
+            self.deliver_batches();
+        }
+    }
+
+    /// Fails with `WALRELAY_STALE` set: relays that have lost the slot still publish.
+    fn look_for_stale_keys(&self) {
+        let stale = self.truth.stale_keys(&self.postgres.wal);
+        if std::env::var_os("WALRELAY_STALE").is_some() {
+            assert!(stale.is_empty(), "STALE: an old record of {stale:?} was not followed by all newer ones");
+        }
+    }
+
     /// After a graceful shutdown nothing that was taken comes again, unless the server has forgotten what it confirmed.
     fn stopped(&mut self, producer: usize, is_forgotten: bool) {
         self.counts.stops += 1;
@@ -161,6 +184,7 @@ impl World {
             rows: self.postgres.wal.rows.len() as u64,
             excused: self.truth.excused.len() as u64,
             repeats: self.truth.repeats,
+            stale: self.truth.stale_keys(&self.postgres.wal).len() as u64,
             confirmations: self.truth.confirmations,
             searches: self.cluster.refused,
             ..self.counts

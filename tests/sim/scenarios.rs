@@ -1,11 +1,12 @@
 //! Single scenarios: nothing happens but what the test says, so that each shows one thing.
 
+use crate::machines::Shared;
 use crate::nature::{Bounds, Nature};
 use crate::postgres::BEGIN;
 use crate::process::{Outcome, Process};
 use crate::run::{ended, run};
 use crate::wal::Piece;
-use crate::world::{Shared, World};
+use crate::world::World;
 use std::time::Duration;
 use walrelay::lsn::Lsn;
 use walrelay::relay::Action;
@@ -32,7 +33,11 @@ fn commit(world: &mut World, keys: &[&str]) -> (Lsn, Lsn) {
 }
 
 /// Once `when` is true: `act`, once.
-fn once(shared: &Shared, when: impl Fn(&World) -> bool + 'static, act: impl FnOnce(&mut World) + 'static) {
+fn once(
+    shared: &Shared,
+    when: impl Fn(&World) -> bool + Send + 'static,
+    act: impl FnOnce(&mut World) + Send + 'static,
+) {
     let mut act = Some(act);
     shared.with(|world| {
         world.script = Some(Box::new(move |world| {
@@ -265,7 +270,7 @@ fn a_stop_between_two_connections_waits_until_the_server_has_heard() {
     });
     once(
         &shared,
-        move |world| world.told == end,
+        move |world| world.machines[0].told == end,
         |world| {
             world.cut();
             world.postgres.sender = None;

@@ -8,6 +8,8 @@
 //!   skipped where that was asked for.
 //! * Only what is bad becomes a dead letter.
 //! * In transactions, no row appears twice.
+//! * A record that repeats an older row of its key is followed by all newer ones again: a consumer that keeps the last value of each
+//!   key ends with the newest. A relay that publishes after it has lost the slot breaks that. [`Truth::stale_keys`] counts it.
 //! * Only positions that the server has named are confirmed, and they never go back.
 
 use crate::broker::Partition;
@@ -31,6 +33,8 @@ pub(crate) struct Truth {
     settled: usize,
     /// The last row that appeared for the first time, in each partition.
     newest: BTreeMap<Partition, usize>,
+    /// What each topic and key has.
+    records: BTreeMap<(&'static str, String), KeyRecords>,
     /// Positions that may be confirmed.
     named: BTreeSet<Lsn>,
     /// No row may appear twice.
@@ -39,6 +43,17 @@ pub(crate) struct Truth {
     pub(crate) repeats: u64,
     /// Status updates judged.
     pub(crate) confirmations: u64,
+}
+
+/// The records of one key.
+#[derive(Debug, Default)]
+struct KeyRecords {
+    /// The rows that have one.
+    rows: BTreeSet<usize>,
+    /// The row of the last record.
+    last: usize,
+    /// A record left out rows that have records and are newer than the one before it.
+    leapt: bool,
 }
 
 /// What one producer has taken.
@@ -146,6 +161,7 @@ impl Truth {
             self.appended.resize(number + 1, 0);
         }
         self.appended[number] += 1;
+        self.comes_last(number, wal);
         if self.appended[number] > 1 {
             assert!(!self.exactly_once || row.lost, "row {number} appears twice, and is to appear once");
             self.repeats += 1;
@@ -159,6 +175,32 @@ impl Truth {
             assert!(*newest <= number, "row {number} appears in {partition:?} after row {newest}, which is later");
             *newest = number;
         }
+    }
+
+    fn comes_last(&mut self, number: usize, wal: &Wal) {
+        let Some(key) = &wal.rows[number].key else { return };
+        let place = (wal.rows[number].route, key.clone());
+        let mut records = self.records.remove(&place).unwrap_or_default();
+        let left_out = records.rows.range(records.last + 1..number.max(records.last + 1));
+        records.leapt |= left_out.into_iter().any(|row| self.comes_again(*row, wal));
+        records.rows.insert(number);
+        records.last = number;
+        self.records.insert(place, records);
+    }
+
+    /// Whether a relay that reads the row once more makes a record of it.
+    fn comes_again(&self, number: usize, wal: &Wal) -> bool {
+        !wal.rows[number].lost && !self.dead_letters.contains(&number) && !self.excused.contains(&number)
+    }
+
+    /// The keys of which an old record was not followed by all newer ones.
+    pub(crate) fn stale_keys(&self, wal: &Wal) -> Vec<(&str, &str)> {
+        let is_stale = |records: &KeyRecords| {
+            let newer = records.rows.range(records.last + 1..);
+            records.leapt || newer.into_iter().any(|row| self.comes_again(*row, wal))
+        };
+        let stale = self.records.iter().filter(|(_, records)| is_stale(records));
+        stale.map(|((route, key), _)| (*route, key.as_str())).collect()
     }
 
     pub(crate) fn has(&self, number: usize) -> bool {

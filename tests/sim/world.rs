@@ -1,4 +1,4 @@
-//! The world around one relay: a server, a broker, the time, and chance. Everything happens when the relay calls.
+//! The world around the relays: a server, a broker, the time, and chance. Everything happens when a relay calls.
 //!
 //! ```text
 //!  relay ── read, send ──► SimStream ─┐
@@ -6,20 +6,18 @@
 //!        ── now, pause ──► SimClock ──┘
 //! ```
 //!
-//! No thread, no socket, no sleep: the time moves only when the relay waits. So the same seed gives the same run.
+//! No socket, no sleep: the time moves only when all relays wait. So the same seed gives the same run.
 
 use crate::broker::{Action, Broker};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
+use crate::machines::{MACHINES, Machine};
 use crate::nature::Nature;
 use crate::postgres::{BEGIN, Postgres};
 use crate::truth::{Found, Truth};
 use crate::wal::{BAD_ROUTE, Piece};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use walrelay::lsn::Lsn;
 use walrelay::positions::Position;
 use walrelay::relay::Action as RowAction;
@@ -34,10 +32,12 @@ const LONGEST: Duration = Duration::from_hours(2);
 /// Longest time between two status updates: the relay's second, and what waits may take here.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// What a test does at each step.
-pub(crate) type Script = Box<dyn FnMut(&mut World)>;
+/// A machine that stood still goes on this soon once nothing is broken any more.
+const SOON: Duration = Duration::from_millis(10);
 
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+/// What a test does at each step.
+pub(crate) type Script = Box<dyn FnMut(&mut World) + Send>;
+
 pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) nature: Nature,
@@ -48,22 +48,19 @@ pub(crate) struct World {
     pub(crate) truth: Truth,
     pub(crate) steps: u64,
     pub(crate) now: Duration,
-    /// The relay that runs was killed: nothing it does counts any more.
-    pub(crate) crashed: bool,
-    /// The relay's stream is being read.
-    pub(crate) streaming: bool,
-    /// Asks the relay that runs to stop.
-    pub(crate) stop: Option<Arc<AtomicBool>>,
+    pub(crate) machines: [Machine; MACHINES],
+    /// Which of them had the slot last.
+    pub(crate) held_last: usize,
+    /// The machine that runs.
+    pub(crate) turn: usize,
+    /// A promise is broken: the other machines end.
+    pub(crate) failed: bool,
     /// Since when nothing goes wrong.
     pub(crate) calm_since: Option<Duration>,
     /// Everything is delivered and confirmed.
     pub(crate) done: bool,
-    /// What was confirmed last on this connection.
-    pub(crate) told: Lsn,
     /// How often the server has died: what it had confirmed before it may not know any more.
     pub(crate) deaths: u64,
-    /// Where the connection's stream began, and what the slot had confirmed then.
-    pub(crate) began: (Lsn, Lsn),
     /// What the operator has said of single rows.
     pub(crate) decided: Vec<(Position, RowAction)>,
     /// Something to be done at a step, for single scenarios.
@@ -81,6 +78,9 @@ pub(crate) struct Counts {
     pub(crate) stops: u64,
     pub(crate) failures: u64,
     pub(crate) takeovers: u64,
+    /// Pauses of a machine, and ways to the brokers that were cut.
+    pub(crate) pauses: u64,
+    pub(crate) cut_offs: u64,
     pub(crate) promotions: u64,
     pub(crate) server_crashes: u64,
     pub(crate) restarts: u64,
@@ -92,30 +92,13 @@ pub(crate) struct Counts {
     pub(crate) excused: u64,
     pub(crate) rows: u64,
     pub(crate) repeats: u64,
+    /// Keys of which an old record was not followed by all newer ones.
+    pub(crate) stale: u64,
     pub(crate) confirmations: u64,
     /// Transactions of the broker's.
     pub(crate) commits: u64,
     /// Refused requests of several records, each of which was searched for what is to blame.
     pub(crate) searches: u64,
-}
-
-/// The world, as its parts share it, and what the clock alone needs.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    world: Rc<RefCell<World>>,
-    pub(crate) base: Instant,
-    /// How often the time was asked for since it passed.
-    pub(crate) spins: Rc<Cell<u32>>,
-}
-
-impl Shared {
-    pub(crate) fn new(world: World) -> Self {
-        Self { world: Rc::new(RefCell::new(world)), base: Instant::now(), spins: Rc::default() }
-    }
-
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
-        act(&mut self.world.borrow_mut())
-    }
 }
 
 impl World {
@@ -129,14 +112,13 @@ impl World {
             truth: Truth::default(),
             steps: 0,
             now: Duration::ZERO,
-            crashed: false,
-            streaming: false,
-            stop: None,
+            machines: std::array::from_fn(|_| Machine::default()),
+            held_last: 0,
+            turn: 0,
+            failed: false,
             calm_since: None,
             done: false,
-            told: Lsn::ZERO,
             deaths: 0,
-            began: (Lsn::ZERO, Lsn::ZERO),
             decided: Vec::new(),
             script: None,
             counts: Counts::default(),
@@ -176,6 +158,11 @@ impl World {
         self.broker.hurry();
         self.cluster.hurry();
         self.nature.client.iter_mut().for_each(|client| client.later = 0);
+        for machine in &mut self.machines {
+            (machine.cut_off_until, machine.no_server_until) = (self.now, self.now);
+            machine.paused_until = machine.paused_until.min(self.now);
+            machine.wakes = machine.wakes.map(|wakes| wakes.min(self.now + SOON));
+        }
         if let Some(sender) = &mut self.postgres.sender {
             sender.quiet_until = self.now;
             if sender.frozen || sender.shutting_down {
@@ -276,21 +263,22 @@ impl World {
         if self.calm_since.is_some() || self.dice.one_in(self.nature.inbox) {
             self.postgres.read_inbox(self.now);
         }
+        self.postgres.leave_silent(self.now);
         if self.dice.one_in(self.nature.checkpoint) {
             self.postgres.checkpoint();
         }
     }
 
-    fn deliver_batches(&mut self) {
+    pub(crate) fn deliver_batches(&mut self) {
         for _ in 0..self.nature.batches {
             let action = self.action();
-            let Self { broker, postgres, truth, dice, now, .. } = self;
-            broker.work(action, *now, &postgres.wal, truth, dice);
+            let Self { broker, postgres, machines, truth, dice, now, .. } = self;
+            broker.work(action, *now, machines, (&postgres.wal, truth), dice);
         }
         for _ in 0..2 * self.nature.batches * self.nature.lanes.min(1) {
             let action = self.action();
-            let Self { broker, cluster, postgres, truth, dice, now, .. } = self;
-            cluster.work(action, *now, broker, (&postgres.wal, truth), dice);
+            let Self { broker, cluster, postgres, machines, truth, dice, now, .. } = self;
+            cluster.work(action, *now, (broker, machines), (&postgres.wal, truth), dice);
         }
     }
 
@@ -343,6 +331,7 @@ impl World {
             self.promote(lag);
         }
         self.break_broker();
+        self.break_ways();
         if self.dice.one_in(self.nature.crash) {
             self.crash();
         }
@@ -368,6 +357,19 @@ impl World {
             let topic = self.dice.pick(&["outbox.event.order", "outbox.event.invoice"]).to_owned();
             let until = self.now + Duration::from_millis(self.dice.below(60_000));
             self.broker.missing.insert(topic, until);
+        }
+    }
+
+    /// One machine's way to the brokers is cut for a while, or its way to the server.
+    fn break_ways(&mut self) {
+        if self.dice.one_in(self.nature.cut_off) {
+            let machine = self.dice.index(MACHINES);
+            self.counts.cut_offs += u64::from(self.machines[machine].stop.is_some());
+            self.machines[machine].cut_off_until = self.now + Duration::from_millis(self.dice.below(40_000));
+        }
+        if self.dice.one_in(self.nature.no_server) {
+            let machine = self.dice.index(MACHINES);
+            self.machines[machine].no_server_until = self.now + Duration::from_millis(self.dice.below(20_000));
         }
     }
 
@@ -397,25 +399,37 @@ impl World {
         self.truth.cut(at);
     }
 
+    /// One of the processes is killed.
     pub(crate) fn crash(&mut self) {
-        self.crashed = true;
-        self.counts.crashes += 1;
+        let Some(machine) = self.any_that_runs() else { return };
+        let Self { machines, now, counts, .. } = self;
+        let machine = &mut machines[machine];
+        machine.crashed = true;
+        machine.paused_until = machine.paused_until.min(*now);
+        machine.wakes = machine.wakes.map(|wakes| wakes.min(*now));
+        counts.crashes += 1;
     }
 
+    /// One of the processes is asked to stop.
     pub(crate) fn stop(&mut self) {
-        if let Some(stop) = &self.stop {
-            stop.store(true, Ordering::Relaxed);
-        }
+        let Some(machine) = self.any_that_runs() else { return };
+        self.machines[machine].stop.iter().for_each(|stop| stop.store(true, Ordering::Relaxed));
+    }
+
+    fn any_that_runs(&mut self) -> Option<usize> {
+        let run: Vec<usize> = (0..MACHINES).filter(|machine| self.machines[*machine].stop.is_some()).collect();
+        (!run.is_empty()).then(|| run[self.dice.index(run.len())])
     }
 
     /// What must hold at every step.
     fn look(&mut self) {
         if let Some(sender) = self.postgres.sender.as_ref().filter(|sender| sender.is_alive())
-            && self.streaming
-            && !self.crashed
+            && let machine = &self.machines[sender.machine]
+            && machine.streaming
+            && !machine.crashed
         {
-            // What has arrived counts, whether or not it was read.
-            let silent = self.now.saturating_sub(sender.heard);
+            // What has arrived counts, whether or not it was read. A machine that stands still says nothing.
+            let silent = self.now.saturating_sub(sender.heard.max(machine.paused_until));
             assert!(silent < SILENCE, "no status update for {silent:?}");
         }
         assert!(self.now < LONGEST, "STALL: it does not come to an end: {self}");
@@ -424,7 +438,8 @@ impl World {
         let committed = postgres.wal.transactions.len() as u64 >= self.nature.transactions;
         if committed && postgres.is_done() && truth.first_missing(&postgres.wal).is_none() {
             self.done = true;
-            self.stop();
+            let stops = self.machines.iter().filter_map(|machine| machine.stop.as_ref());
+            stops.for_each(|stop| stop.store(true, Ordering::Relaxed));
         } else {
             let waited = self.now.saturating_sub(calm);
             assert!(
@@ -439,16 +454,6 @@ impl World {
         if self.trace {
             println!("{self}: {what:?}");
         }
-    }
-
-    /// Time passes.
-    pub(crate) fn wait(&mut self, duration: Duration) {
-        // A machine may be busy: a wait takes longer than asked for; where there is nothing to see it may take much longer.
-        let dull = self.now < self.broker.down_until
-            || self.postgres.sender.as_ref().is_some_and(|sender| sender.frozen || self.now < sender.quiet_until);
-        let most = if dull { Duration::from_millis(300) } else { duration * 3 };
-        let longer = most.saturating_sub(duration).as_micros();
-        self.now += duration + Duration::from_micros(self.dice.below(u64::try_from(longer).unwrap() + 1));
     }
 }
 
@@ -470,7 +475,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 18] {
+    fn each(&mut self) -> [&mut u64; 20] {
         let Self {
             connections,
             cuts,
@@ -478,6 +483,8 @@ impl Counts {
             stops,
             failures,
             takeovers,
+            pauses,
+            cut_offs,
             promotions,
             server_crashes,
             restarts,
@@ -487,6 +494,7 @@ impl Counts {
             excused,
             rows,
             repeats,
+            stale: _,
             confirmations,
             commits,
             searches,
@@ -498,6 +506,8 @@ impl Counts {
             stops,
             failures,
             takeovers,
+            pauses,
+            cut_offs,
             promotions,
             server_crashes,
             restarts,
@@ -518,6 +528,7 @@ impl Counts {
         for (sum, count) in self.each().into_iter().zip(other.each()) {
             *sum += *count;
         }
+        self.stale += other.stale;
     }
 
     /// A run in which something never went wrong shows nothing about it.
