@@ -89,14 +89,30 @@ impl Signals {
                 _ = self.interrupt.recv() => 2,
                 _ = self.hangup.recv() => 15,
             };
-            match self.first {
-                Some(first) if first.elapsed() < REPEATED_WITHIN => {}
-                Some(_) => return number,
-                None => {
-                    self.first = Some(Instant::now());
-                    return number;
-                }
+            let now = Instant::now();
+            let is_repeated = is_repeated(self.first, now);
+            self.first.get_or_insert(now);
+            if !is_repeated {
+                return number;
             }
         }
+    }
+}
+
+/// Whether a signal that comes `now` is the first one again.
+fn is_repeated(first: Option<Instant>, now: Instant) -> bool {
+    first.is_some_and(|first| now.saturating_duration_since(first) < REPEATED_WITHIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_signals_in_a_row_as_timeout_sends_them_are_one() {
+        let first = Instant::now();
+        assert!(!is_repeated(None, first));
+        assert!(is_repeated(Some(first), first + Duration::from_millis(20)));
+        assert!(!is_repeated(Some(first), first + REPEATED_WITHIN));
     }
 }

@@ -1,7 +1,9 @@
 //! `backfill` of tables that are changed meanwhile, or were since the slot was created.
 
 use std::collections::BTreeSet;
+use std::thread;
 
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -110,13 +112,22 @@ fn no_table_is_rewritten_while_it_is_read_under_the_snapshot() {
     let lane = Lane::empty();
     let other = OUTBOX.replace("TABLE outbox", "TABLE sent");
     lane.sql(&format!("{OUTBOX}; {other}; {}; {}", rows(1, 60), rows(61, 100).replace("INTO outbox", "INTO sent")));
-    let more = ["--setup", "--table", "outbox", "--table", "sent", "--rate", "100", "--chunk", "10"];
+    // The broker takes no record until the table is about to be rewritten.
+    let (kafka, topic) = (shared_kafka().unwrap(), lane.topic("order"));
+    kafka.create_topic(&topic, 1, &[("min.insync.replicas", "2")]).unwrap();
+    let more = ["--setup", "--table", "outbox", "--table", "sent", "--chunk", "10"];
     let mut filling = filling(&lane, &more);
-    wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
-    let begun =
-        lane.connect().query("SELECT FROM pg_locks WHERE relation = 'sent'::regclass AND granted", &[]).unwrap();
-    assert_eq!(begun.len(), 1, "it is locked before its turn");
-    lane.sql("ALTER TABLE sent ADD COLUMN seq bigserial");
+    let locks = |granted: bool| {
+        let sql = "SELECT count(*) FROM pg_locks WHERE relation = 'sent'::regclass AND granted = $1";
+        Ok(lane.connect().query_one(sql, &[&granted])?.get::<_, i64>(0) > 0)
+    };
+    wait_until(LONG, "the lock before the table's turn", || locks(true)).unwrap();
+    let mut altering = lane.connect();
+    let altering = thread::spawn(move || altering.batch_execute("ALTER TABLE sent ADD COLUMN seq bigserial"));
+    wait_until(LONG, "the rewriting to wait", || locks(false)).unwrap();
+    assert!(lane.records_now("order").is_empty());
+    kafka.alter_topic(&topic, &[("min.insync.replicas", "1")]).unwrap();
+    altering.join().unwrap().unwrap();
     assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
     assert_once(&lane, &numbers(1, 100).into_iter().collect::<BTreeSet<_>>());
 }
