@@ -173,8 +173,12 @@ fn report_panic(panic: &PanicHookInfo<'_>) {
     stderr::finish();
 }
 
+/// What destinations' libraries would log: walrelay reports their errors itself, and `async_nats::connection` logs passwords.
+const LIBRARIES: &str = "async_nats=off,async_nats::connection=off";
+
 fn log_to_stderr(log: &LogConfig) {
-    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(format!("{},{LIBRARIES}", log.filter))
+        .unwrap_or_else(|_| EnvFilter::new(format!("info,{LIBRARIES}")));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stderr::LogLines);
     let terminal = std::io::stderr().is_terminal();
     match log.format {

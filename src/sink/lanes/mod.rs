@@ -25,6 +25,8 @@ mod client;
 mod hand_over;
 mod outage;
 mod reconnect;
+#[cfg(feature = "nats")]
+pub mod runtime;
 mod sender;
 pub mod socket;
 #[cfg(test)]
