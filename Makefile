@@ -43,6 +43,7 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) check --locked --workspace --bins
 	$(CARGO) test --locked --workspace --no-run
@@ -54,16 +55,16 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
 # Without Kafka, whose client is C and C++ and takes minutes to build.
-check: without_kafka = --no-default-features --features nats,rabbitmq,redis,sqs
+check: without_kafka = --no-default-features --features debezium,nats,rabbitmq,redis,sqs
 check: ## Formatting, lints and tests that need no services, of all but Kafka: `make test` has the rest
 	@dev/prerequisites check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked -p walrelay --lib --bins $(without_kafka) -- -D warnings
 	$(CARGO) test --locked -p walrelay --lib --test rooms $(without_kafka)
 
-slim: ## Lints of the program with one destination each, and with none
+slim: ## Lints of the program with one destination each, with none, and with --from-debezium alone
 	@dev/prerequisites build
-	for destination in "" kafka redis nats rabbitmq sqs; do \
+	for destination in "" debezium kafka redis nats rabbitmq sqs; do \
 		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
 	done
 

@@ -15,7 +15,9 @@
 //! its own since, or gone. `tables` has what is made of that.
 
 mod cloudevents;
+#[cfg_attr(not(feature = "debezium"), path = "connect/off.rs")]
 pub mod connect;
+mod details;
 mod fault;
 mod json;
 mod kind;
@@ -31,13 +33,12 @@ mod time;
 mod value;
 
 pub use cloudevents::CloudEvents;
-pub use connect::{ColumnDetail, Details, TypeDetail};
+pub use details::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 use kind::Domains;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
-use plan::Connected;
 pub use plan::{Cause, Lack, Plan, PlanError, Role, Within};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
@@ -67,8 +68,8 @@ pub struct Outbox {
     domains: Domains,
     /// What the catalogue said of types and columns, when it was asked last.
     details: Details,
-    /// Types that it did not know even when asked for them.
-    unknown_types: Vec<u32>,
+    /// The WAL's end before it was asked: the details hold for what committed before this, and later DDL may have changed them.
+    details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<Reading>,
     scratch: record::Scratch,
@@ -176,7 +177,7 @@ impl Outbox {
         let topic = Topic::new(&mapping.topic, mapping.addresses)?;
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
+        let (details, details_as_of, text_only) = (Details::default(), Lsn::ZERO, false);
         let (readings, domains) = (Vec::new(), Domains::default());
         Ok(Self {
             mapping,
@@ -187,7 +188,7 @@ impl Outbox {
             text_only,
             domains,
             details,
-            unknown_types,
+            details_as_of,
             readings,
             scratch,
         })
@@ -198,9 +199,30 @@ impl Outbox {
         self.mapping.connect.is_some()
     }
 
-    /// Takes what the catalogue says of types and columns now.
+    /// Takes what the catalogue says of types and columns now, read behind the position of [`Outbox::looks_at`].
     pub fn details(&mut self, details: Details) {
         self.details = details;
+        self.details_as_of = self.tables.looked_at();
+    }
+
+    /// Whether the catalogue is to be asked before [`Outbox::relation`] takes this shape, which the server announces in the transaction
+    /// that commits at `position`: DDL may have changed the table since it was asked last.
+    pub fn wants_details_again(&self, relation: &Relation, position: Lsn) -> bool {
+        self.wants_details() && position >= self.details_as_of && self.tables.standing(relation) == Standing::Covered
+    }
+
+    /// Whether the catalogue has told of every type of a table's columns.
+    pub fn knows_types(&self, relation: &Relation) -> bool {
+        let is_known = |type_id| !kind::is_custom(type_id) || self.details.types.contains_key(&type_id);
+        relation.columns.iter().all(|column| is_known(column.type_id))
+    }
+
+    /// Takes what the catalogue says in the middle of a stream, read when the WAL went up to `as_of`. What is known of types stays: an
+    /// enum that has got further labels has them from the next connection on, as in Debezium.
+    pub fn details_again(&mut self, details: Details, as_of: Lsn) {
+        let known = std::mem::replace(&mut self.details, details);
+        self.details.types.extend(known.types);
+        self.details_as_of = as_of;
     }
 
     /// Restricts it to the tables that are captured; counts only where no table is named.
@@ -236,8 +258,7 @@ impl Outbox {
             self.domains.listed(&table.domains);
         }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
-        let plans: Vec<Plan> =
-            covered.iter().map(|table| self.catalogued(&table.relation)).collect::<Result<_, _>>()?;
+        let plans: Vec<Plan> = covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.alike(&plans)?;
@@ -246,7 +267,7 @@ impl Outbox {
 
     /// Sees that the envelopes of all tables have the same members, where that is asked for.
     fn alike(&self, plans: &[Plan]) -> Result<(), PlanError> {
-        let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.alike_envelopes);
+        let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
         let members = |plan: &Plan| format!("{} has {:?}", plan.table(), plan.envelope_names);
         match plans.iter().find(|plan| plan.envelope_names != first.envelope_names) {
@@ -288,12 +309,8 @@ impl Outbox {
         self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
-    /// The plan of a table as the catalogue has it.
-    fn catalogued(&self, relation: &Relation) -> Result<Plan, PlanError> {
-        match Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))? {
-            Connected::Plan(plan) => Ok(plan),
-            Connected::Stale(error) => Err(error),
-        }
+    fn mapped(&self, relation: &Relation) -> Result<Plan, PlanError> {
+        Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
     }
 
     /// Takes a type that is not built in. It comes before the shapes of the tables that have it.
@@ -309,12 +326,9 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
-            Standing::Covered => match self.announced(relation)? {
-                Some(plan) => Entry::Listed(Box::new(plan)),
-                None => Entry::Unsettled(self.unsettled(relation, false)),
-            },
+            Standing::Covered => Entry::Listed(Box::new(self.mapped(relation)?)),
             Standing::Renamed => {
-                let earlier = self.announced(relation)?.map(Box::new);
+                let earlier = Some(Box::new(self.mapped(relation)?));
                 Entry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
             }
             Standing::Beside => Entry::NotListed,
@@ -337,23 +351,6 @@ impl Outbox {
     /// The plan of a table, if it has an outbox's shape.
     fn plain(&self, relation: &Relation) -> Option<Plan> {
         Plan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
-    }
-
-    /// The plan of a table as the stream has it. `None`: it has a type that the catalogue did not know when it was asked last,
-    /// and that may be new. It is asked once more.
-    fn announced(&mut self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
-        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))? {
-            Connected::Plan(plan) => return Ok(Some(plan)),
-            Connected::Stale(error) => error,
-        };
-        let types = relation.columns.iter().map(|column| column.type_id);
-        let unknown =
-            types.filter(|id| kind::is_custom(*id) && !self.details.types.contains_key(id)).collect::<Vec<_>>();
-        if unknown.iter().any(|id| self.unknown_types.contains(id)) {
-            return Err(error);
-        }
-        self.unknown_types.extend(unknown);
-        Ok(None)
     }
 
     /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.

@@ -8,6 +8,7 @@
 //! arena at rest, pieces become slices of a record. Only the buffers are kept: a row that is offered again
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
+#[cfg(feature = "debezium")]
 use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
@@ -38,6 +39,7 @@ pub(super) struct Scratch {
     pub(super) arena: Arena,
     pub(super) envelope: Vec<u8>,
     /// What Debezium's router would remember.
+    #[cfg(feature = "debezium")]
     pub(super) schemas: EnvelopeSchemas,
     topic: LastTopic,
     columns: Vec<Column<'static>>,
@@ -47,6 +49,12 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// Room for a row's lists, with the arena emptied.
+    pub(super) fn parts<'a>(&mut self) -> Parts<'a> {
+        self.arena.clear();
+        Parts { topic: std::mem::take(&mut self.topic_values), headers: std::mem::take(&mut self.drafts) }
+    }
+
     /// The row's columns, as many as the plan has.
     pub(super) fn columns<'a>(&mut self, plan: &Plan, tuple: &Tuple<'a>) -> Result<Vec<Column<'a>>, RowError> {
         let mut columns: Vec<Column<'a>> = std::mem::take(&mut self.columns);

@@ -71,6 +71,11 @@ impl Tables {
         self.looked_at = position;
     }
 
+    /// The position of the last look.
+    pub(super) fn looked_at(&self) -> Lsn {
+        self.looked_at
+    }
+
     /// Whether the last look knew of everything that a transaction did which commits at `position`.
     pub(super) fn is_older(&self, position: Lsn) -> bool {
         position < self.looked_at

@@ -258,6 +258,18 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
     Ok(tables)
 }
 
+/// How far the log is written, or replayed on a standby.
+///
+/// # Errors
+/// The connection broke.
+pub fn wal_end(connection: &mut Connection) -> Result<Lsn, Error> {
+    let rows = connection.query(
+        "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                     ELSE pg_catalog.pg_current_wal_flush_lsn() END",
+    )?;
+    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+}
+
 /// A type that is not built in, as the catalogue has it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct CustomType {
@@ -275,7 +287,8 @@ pub struct CustomType {
     pub labels: Option<Vec<String>>,
 }
 
-/// Lists the types that are not built in and may stand in a column: domains, enums, extensions' types, and arrays of these.
+/// Lists the types that are not built in and may stand in a column: domains, enums, composite types, ranges, extensions' types, and
+/// arrays of these.
 ///
 /// # Errors
 /// The connection broke.
@@ -286,7 +299,7 @@ pub fn custom_types(connection: &mut Connection) -> Result<Vec<CustomType>, Erro
                 (SELECT pg_catalog.jsonb_agg(e.enumlabel ORDER BY e.enumsortorder)
                    FROM pg_catalog.pg_enum AS e WHERE e.enumtypid = t.oid))
            FROM pg_catalog.pg_type AS t
-          WHERE t.oid >= 16384 AND t.typtype IN ('b', 'd', 'e')",
+          WHERE t.oid >= 16384 AND t.typtype <> 'p'",
     )?;
     Ok(rows.iter().filter_map(|row| serde_json::from_str(row.text(0)?).ok()).collect())
 }

@@ -498,7 +498,10 @@ fn broken(error: RowError, position: Position) -> Turn<Step> {
         RowError::Undecodable(error) => Err(disconnected(error.into())),
         // A column's type has changed: whether values should come in binary form is decided again. So is which tables
         // are listed.
-        RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
+        error @ (RowError::BinaryForm { .. } | RowError::NewTable(_)) => {
+            let reason = error.to_string();
+            Err(Box::new(Ended::PublicationChanged { position, reason }))
+        }
         error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. } | RowError::Bad(_)) => {
             let reason = error.to_string();
             Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))

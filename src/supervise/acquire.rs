@@ -394,6 +394,13 @@ fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<
     }
 }
 
+/// What the catalogue says of types and columns, and where the log ended before it was asked.
+pub(crate) fn details_now(target: &Target) -> Result<(Details, Lsn), Error> {
+    let connection = &mut Connection::open(&target.source, Purpose::Control)?;
+    let as_of = server::wal_end(connection)?;
+    Ok((details(connection, &target.publication)?, as_of))
+}
+
 /// What the catalogue says of types and columns.
 fn details(connection: &mut Connection, publication: &str) -> Result<Details, Error> {
     let types = server::custom_types(connection)?.into_iter().map(|found| {

@@ -10,7 +10,7 @@ mod error;
 mod lineage;
 mod server;
 
-pub(crate) use acquire::{check_owner, check_slot, look_at_tables, unpublished};
+pub(crate) use acquire::{check_owner, check_slot, details_now, look_at_tables, unpublished};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
@@ -24,7 +24,8 @@ use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery};
-use crate::relay::{Clock, Ended, Misplaced, Relay, Why};
+use crate::positions::Position;
+use crate::relay::{Clock, Ended, Misplaced, ProtocolError, Relay, Why};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
 use backoff::{Backoff, Patience, Silence};
@@ -39,6 +40,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often the slot is asked for that word.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
+
+/// So many looks at the publication settle a row's table: one tells whether it is published, one in which form its values come.
+const LOOKS_FOR_ONE_ROW: u32 = 5;
 
 /// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
@@ -82,6 +86,8 @@ pub struct Supervisor<V, S, C> {
     patience: Option<Patience>,
     /// Gives any number: pauses differ by it.
     dice: Dice,
+    /// The row for whose sake the publication was looked at again last, and how often.
+    looked_for: Option<(Position, u32)>,
 }
 
 /// Gives any number.
@@ -98,6 +104,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             silence: Silence::default(),
             patience: None,
             dice: Box::new(any_number),
+            looked_for: None,
         }
     }
 
@@ -223,7 +230,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.finish_anyway(stream);
                 Some(Err(RunError::Unmappable(error)))
             }
-            Ended::PublicationChanged => None,
+            Ended::PublicationChanged { position, reason } => self.look_again(position, &reason).err().map(Err),
             Ended::Protocol(error) => Some(Err(error.into())),
             Ended::Misplaced(found) => Some(Err(self.misplaced(found))),
             Ended::TransactionTooLong { records, timeout } => {
@@ -231,6 +238,17 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 Some(Err(RunError::TransactionTooLong { records, timeout }))
             }
         }
+    }
+
+    /// The next connection looks at the publication, unless as many as are enough have done so for the sake of the same row.
+    fn look_again(&mut self, position: Position, reason: &str) -> Result<(), RunError> {
+        let before = self.looked_for.filter(|(row, _)| *row == position).map_or(0, |(_, looks)| looks);
+        self.looked_for = Some((position, before + 1));
+        if before < LOOKS_FOR_ONE_ROW {
+            return Ok(());
+        }
+        let reason = format!("{reason}, and the publication, which was looked at {before} times, does not settle it");
+        Err(RunError::Protocol(ProtocolError::Row { position, reason }))
     }
 
     fn misplaced(&self, found: Misplaced) -> RunError {
@@ -387,7 +405,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         | Ended::Disconnected(_)
         | Ended::Stalled
         | Ended::Unmappable(_)
-        | Ended::PublicationChanged
+        | Ended::PublicationChanged { .. }
         | Ended::Protocol(_)
         | Ended::Misplaced(_)
         | Ended::TransactionTooLong { .. } => Ok(()),
@@ -474,6 +492,21 @@ mod tests {
         for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
             assert!(supervisor().passes(&refusal(code)), "{code}");
         }
+    }
+
+    #[test]
+    fn a_row_whose_table_no_look_settles_ends_the_run() {
+        let mut supervisor = supervisor();
+        let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
+        for ordinal in [0, 1] {
+            for _ in 0..LOOKS_FOR_ONE_ROW {
+                supervisor.look_again(at(ordinal), "table app.outbox is new").unwrap();
+            }
+        }
+        let error = supervisor.look_again(at(1), "table app.outbox is new").unwrap_err();
+        assert_eq!(error.exit_code(), EXIT_RESTART);
+        let text = chain(&error);
+        assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");
     }
 
     #[test]

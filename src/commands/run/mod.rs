@@ -383,6 +383,8 @@ impl Control {
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
         let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
+        let asked = target.clone();
+        let relay = relay.asking(Box::new(move || supervise::details_now(&asked)));
         Supervisor::new(PgServer::new(target), relay, metrics).run().map_err(|error| {
             if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
         })

@@ -12,7 +12,8 @@ mod error;
 
 pub use error::{Cause, Lack, PlanError, Within};
 
-use super::connect::{ConnectPlan, Details, NoPlan};
+use super::connect::{ConnectPlan, NoPlan};
+use super::details::Details;
 use super::kind::{Domains, Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
@@ -45,15 +46,6 @@ pub struct Plan {
     /// How Debezium would write it, where that is asked for.
     pub(super) connect: Option<Box<ConnectPlan>>,
 }
-
-/// A plan, or why the catalogue is to be asked again before there is one.
-pub(super) enum Connected {
-    Plan(Plan),
-    /// The error that it is when the catalogue knows no more.
-    Stale(PlanError),
-}
-
-const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more)";
 
 /// A column as far as records care.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,7 +201,7 @@ impl Plan {
         mapping: &Mapping,
         topic: &Topic,
         (domains, details): (&Domains, &Details),
-    ) -> Result<Connected, PlanError> {
+    ) -> Result<Self, PlanError> {
         let plan = Self::new(relation, mapping, topic, domains)?;
         plan.connected(Some(relation), mapping, details)
     }
@@ -220,17 +212,13 @@ impl Plan {
         relation: Option<&Relation>,
         mapping: &Mapping,
         details: &Details,
-    ) -> Result<Connected, PlanError> {
-        let Some(connect) = &mapping.connect else { return Ok(Connected::Plan(self)) };
+    ) -> Result<Self, PlanError> {
+        let Some(connect) = &mapping.connect else { return Ok(self) };
         self.without_left_out(relation, connect, details);
-        match ConnectPlan::new(&self, relation, mapping, connect, details) {
-            Ok(plan) => {
-                self.connect = Some(Box::new(plan));
-                Ok(Connected::Plan(self))
-            }
-            Err(NoPlan::Stale { index }) => Ok(Connected::Stale(self.not_as_debezium(index, UNKNOWN_TYPE))),
-            Err(NoPlan::Column { index, why }) => Err(self.not_as_debezium(index, why)),
-        }
+        let plan = ConnectPlan::new(&self, relation, mapping, connect, details)
+            .map_err(|NoPlan { index, why }| self.not_as_debezium(index, why))?;
+        self.connect = Some(Box::new(plan));
+        Ok(self)
     }
 
     fn not_as_debezium(&self, index: usize, why: &'static str) -> PlanError {
@@ -462,7 +450,7 @@ impl Finder<'_> {
 
     /// Whether a table may lack this column, which a header, an envelope or the partition would be made of.
     fn may_lack(&self, name: &str) -> bool {
-        self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_missing) && self.named(name).is_none()
+        self.mapping.connect.as_ref().is_some_and(|connect| connect.skips_missing()) && self.named(name).is_none()
     }
 
     fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
