@@ -55,7 +55,7 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
 # Without Kafka, whose client is C and C++ and takes minutes to build.
-check: without_kafka = --no-default-features --features debezium,nats,rabbitmq,redis,sqs
+check: without_kafka = --no-default-features --features aws,debezium,nats,rabbitmq,redis
 check: ## Formatting, lints and tests that need no services, of all but Kafka: `make test` has the rest
 	@dev/prerequisites check
 	$(CARGO) fmt --all --check
@@ -64,7 +64,7 @@ check: ## Formatting, lints and tests that need no services, of all but Kafka: `
 
 slim: ## Lints of the program with one destination each, with none, and with --from-debezium alone
 	@dev/prerequisites build
-	for destination in "" debezium kafka redis nats rabbitmq sqs; do \
+	for destination in "" aws debezium kafka nats rabbitmq redis; do \
 		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
 	done
 

@@ -15,9 +15,9 @@ pub const KINDS: &[&Kind] = &[
     &super::rabbitmq::KIND,
     #[cfg(feature = "redis")]
     &super::redis::KIND,
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "aws")]
     &super::sqs::KIND,
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "aws")]
     &super::sqs::TOPICS_KIND,
     &stdout::KIND,
 ];

@@ -139,7 +139,7 @@ pub const LABELS: &[Label] = &[
 ];
 
 #[cfg(test)]
-#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "aws"))]
 mod tests {
     use super::super::kinds::KINDS;
     use super::super::registry;
