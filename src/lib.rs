@@ -34,6 +34,7 @@
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes a caller wait for who reads it |
 //! | [`finding`] | - | what `check` saw, and what fixes it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
 //! | [`secret`] | where a secret is stored | its present value | shows it |
@@ -46,10 +47,11 @@
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `republish`, `dead-letters`, `prune`, `bench`, `teardown` | - |
-//! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart | contacts anything |
+//! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart; with the feature `debezium` | contacts anything |
 //! | [`settings`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 
 pub mod commands;
+#[cfg_attr(not(feature = "debezium"), path = "debezium/off.rs")]
 pub mod debezium;
 pub mod finding;
 pub mod given;
@@ -65,5 +67,6 @@ pub mod route;
 pub mod secret;
 pub mod settings;
 pub mod sink;
+pub mod stderr;
 pub mod supervise;
 pub mod wire;

@@ -1,6 +1,9 @@
 //! The program: settings, logging, the command, the exit code.
 
+use rustix::process::DumpableBehavior;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::panic::PanicHookInfo;
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
 use walrelay::commands::bench::{self, BenchError};
@@ -12,7 +15,9 @@ use walrelay::commands::{
 use walrelay::pg::source::Environment;
 use walrelay::settings::cli;
 use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
-use walrelay::supervise::chain;
+use walrelay::sink::kinds::SILENT;
+use walrelay::stderr;
+use walrelay::supervise::{EXIT_RESTART, chain};
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -25,6 +30,14 @@ fn main() {
 }
 
 fn begin() -> u8 {
+    // A core dump would hold passwords, and so does the memory that another process of the same user could read. Only a kernel without this
+    // call refuses it.
+    let _kept_out = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    if let Err(error) = stderr::start() {
+        drop(writeln!(io::stderr(), "error: cannot start the thread that writes stderr: {error}"));
+        return EXIT_RESTART;
+    }
+    std::panic::set_hook(Box::new(report_panic));
     let invocation = match settings::parse(std::env::args_os(), &Environment::of_process()) {
         Ok(invocation) => invocation,
         Err(exit) => return leave(&exit),
@@ -137,27 +150,34 @@ fn tear_down(request: &teardown::Request) -> Result<(), CommandError> {
 }
 
 /// Help goes to where it was asked for, errors to stderr.
-#[allow(clippy::print_stdout, reason = "help and version are what the user asked to see")]
 fn leave(exit: &Exit) -> u8 {
     match exit {
-        Exit::Asked(text) => print!("{text}"),
-        Exit::Wrong(_) => eprint!("{exit}"),
+        // A reader that has seen enough, such as `head`, is no error.
+        Exit::Asked(text) => drop(io::stdout().write_all(text.as_bytes())),
+        Exit::Wrong(_) => stderr::say(&exit.to_string()),
     }
     exit.code()
 }
 
 /// One line with the chain of causes, one with what fixes it.
 fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> u8 {
-    eprintln!("error: {}", chain(error));
-    if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
-    }
+    let hint = hint.map_or_else(String::new, |hint| format!("hint: {hint}\n"));
+    stderr::say(&format!("error: {}\n{hint}", chain(error)));
     code
 }
 
+/// The process aborts after a panic. What the log has not written yet, and the panic itself, are written before that.
+fn report_panic(panic: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    let shown = if backtrace.status() == BacktraceStatus::Captured { backtrace.to_string() } else { String::new() };
+    stderr::say(&format!("thread {:?} {panic}\n{shown}", std::thread::current().name().unwrap_or_default()));
+    stderr::finish();
+}
+
 fn log_to_stderr(log: &LogConfig) {
-    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_new(format!("{},{SILENT}", log.filter))
+        .unwrap_or_else(|_| EnvFilter::new(format!("info,{SILENT}")));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stderr::LogLines);
     let terminal = std::io::stderr().is_terminal();
     match log.format {
         LogFormat::Text => lines.with_ansi(terminal).init(),

@@ -3,13 +3,16 @@
 //! In: what a setting says of it. Out: the secret, read again each time it is asked for, so that whoever changes it need not restart
 //! anything. It contacts nobody, and knows no setting.
 //!
-//! Invariants: no secret shows in `Debug`, `Display` or an error; a program has [`COMMAND_TIMEOUT`], and does not outlive it.
+//! Invariants: no secret shows in `Debug`, `Display` or an error; a program has [`COMMAND_TIMEOUT`], and does not outlive it, and gets no
+//! variable in which the relay itself is given a secret.
 
 use crate::given::shown_path;
 use rustix::process::{Pid, Signal};
 use secrecy::{ExposeSecret, SecretString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -187,6 +190,9 @@ impl SecretCommand {
         let program = self.program();
         let mut command = Command::new(&program);
         command.args(self.words.iter().skip(1)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, _) in std::env::vars_os().filter(|(name, _)| may_hold_own_secret(name)) {
+            command.env_remove(name);
+        }
         // A group of its own: what it starts ends with it.
         let spawned = command.process_group(0).spawn();
         let mut child =
@@ -211,6 +217,11 @@ impl SecretCommand {
     fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a variable is one of the relay's settings, some of which hold secrets. A program that prints one secret must not get the others.
+fn may_hold_own_secret(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"WALRELAY_") || name == "DATABASE_URL" || name == "PGPASSWORD"
 }
 
 /// The words of a command line by POSIX's rules of quoting, without any expansion; `None`: a quote or an escape is not closed.

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+mod stderr;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -356,7 +358,7 @@ fn answer(query: &str, nonsense: Nonsense) -> Vec<u8> {
         _ if query.contains("pg_postmaster_start_time") => data_row(&["2026-01-02 03:04:05.678901+00"]),
         _ if query.contains("pg_stat_bgwriter") => data_row(&["0/10", "4711", "1", "0"]),
         _ if query.contains("pg_stat_replication_slots") => data_row(&["0/8", "0/10", "1", "0", "", "f"]),
-        _ if query.contains("wal_level") => data_row(&["logical"]),
+        _ if query.contains("'wal_level'") => data_row(&["170000", "17.0", "logical", "d", "u"]),
         _ if query.contains("wal_sender_timeout") => data_row(&["60000"]),
         _ if query.contains("tcp_user_timeout") || query.contains("idle_replication_slot_timeout") => data_row(&["0"]),
         _ if query.contains("pg_publication_tables") => ["id", "type", "payload"].map(column).concat(),
@@ -392,6 +394,42 @@ fn check_nonsense(nonsense: Nonsense, words: &[&str]) {
         assert!(error.contains(word), "{word:?} is not in {error}");
     }
     assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+/// A server that asks for the password in clear text, and then refuses it.
+fn ask_for_password(mut client: TcpStream) -> std::io::Result<()> {
+    loop {
+        let mut head = [0; 8];
+        client.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+        let mut rest = vec![0; usize::try_from(length).unwrap() - 8];
+        client.read_exact(&mut rest)?;
+        if head[4..] != [4, 210, 22, 47] {
+            break;
+        }
+        client.write_all(b"N")?;
+    }
+    client.write_all(&frame(b'R', &[0, 0, 0, 3]))?;
+    client.read_exact(&mut [0; 5])?;
+    client.write_all(&frame(b'E', b"SFATAL\0C28P01\0Mno\0\0"))
+}
+
+#[test]
+fn a_program_that_prints_a_password_gets_no_secret_of_the_relay() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("--source=postgres://u@{}/d", listener.local_addr().unwrap());
+    thread::spawn(move || listener.incoming().for_each(|client| drop(ask_for_password(client.unwrap()))));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let program = format!("--source-password-command=sh -c 'env >{}; echo x'", file.path().display());
+    let own = ["WALRELAY_KAFKA_SASL_PASSWORD", "WALRELAY_KAFKA_SSL_KEY_PASSWORD", "PGPASSWORD", "DATABASE_URL"];
+    let mut variables = own.map(|name| (name, SECRET)).to_vec();
+    let path = std::env::var("PATH").unwrap();
+    variables.extend([("AWS_SECRET_ACCESS_KEY", "its own"), ("PATH", &path)]);
+    let (code, _, stderr) = said(&["status", &source, &program], &variables);
+    assert_eq!(code, 2, "{stderr}");
+    let environment = fs::read_to_string(file.path()).unwrap();
+    assert!(environment.contains("AWS_SECRET_ACCESS_KEY=its own"), "{environment}");
+    assert!(!environment.contains(SECRET) && !environment.contains("WALRELAY_"), "{environment}");
 }
 
 #[test]

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use walrelay::sink::labels::LABELS;
 
 /// Each imports only from its left.
-const ROOMS: [&str; 18] = [
+const ROOMS: [&str; 19] = [
     "lsn",
     "wire",
+    "stderr",
     "finding",
     "given",
     "secret",
@@ -37,10 +38,10 @@ const ROOMS: [&str; 18] = [
 const NAME_KINDS: &str = "sink/kinds.rs";
 
 /// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
-const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs"];
+const READ_A_CLOCK: &[&str] = &["metrics/render.rs", "relay/clock.rs", "secret.rs", "stderr.rs"];
 
 /// Where an answer is distinguished by its words, because its sender has no code for it.
-const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs", "sink/sqs/judge.rs"];
+const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs", "sink/sqs/errors.rs"];
 
 struct Source {
     /// Below `src/`.

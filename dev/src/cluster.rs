@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  relay ──▶ tap 1 ──▶ TAPPED    ┐
-//!                                ├ broker 1 ◀──▶ brokers 2, 3 (each with its tap)
+//!  standby ──▶ its tap ─▶ SECOND ┼ broker 1 ◀──▶ brokers 2, 3 (each with its tap)
 //!  consumer, admin ──▶ PLAINTEXT ┘
 //! ```
 
@@ -31,6 +31,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub struct Cluster {
     brokers: Vec<Kafka>,
     taps: Vec<Tap>,
+    second_taps: Vec<Tap>,
 }
 
 impl Cluster {
@@ -42,9 +43,11 @@ impl Cluster {
     pub fn start(count: u16, common: &Options) -> Result<Self> {
         let controllers = (0..count).map(|_| run_dir::free_port()).collect::<Result<Vec<_>>>()?;
         let taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
+        let second_taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
         let cluster = kafka::cluster_id();
-        let options = (1..=count).zip(&taps).map(|(id, tap)| Options {
+        let options = (1..=count).zip(taps.iter().zip(&second_taps)).map(|(id, (tap, second))| Options {
             advertise_through: Some(tap.port()),
+            advertise_second: Some(second.port()),
             member: Some(Member { id, controllers: controllers.clone(), cluster: cluster.clone() }),
             ..common.clone()
         });
@@ -54,10 +57,11 @@ impl Cluster {
             brokers.push(broker.join().map_err(|_| anyhow!("starting Kafka panicked"))??);
         }
         brokers.iter_mut().try_for_each(Kafka::wait_until_ready)?;
-        for (broker, tap) in brokers.iter().zip(&taps) {
+        for (broker, (tap, second)) in brokers.iter().zip(taps.iter().zip(&second_taps)) {
             tap.set_target(broker.tap_target()?);
+            second.set_target(broker.second_tap_target()?);
         }
-        Ok(Self { brokers, taps })
+        Ok(Self { brokers, taps, second_taps })
     }
 
     /// How many brokers there are, up or down.
@@ -89,9 +93,19 @@ impl Cluster {
         &self.taps
     }
 
+    /// Taps of a second way to the same brokers, for a standby.
+    pub fn second_taps(&self) -> &[Tap] {
+        &self.second_taps
+    }
+
     /// Bootstrap servers behind the taps.
     pub fn tapped_brokers(&self) -> String {
         self.taps.iter().map(Tap::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Bootstrap servers behind the second taps.
+    pub fn second_tapped_brokers(&self) -> String {
+        self.second_taps.iter().map(Tap::address).collect::<Vec<_>>().join(",")
     }
 
     /// Bootstrap servers around the taps.

@@ -37,6 +37,12 @@ pub const KAFKA_VERSION: &str = "4.3.1";
 const POSTGRES_VERSIONS: [(u32, &str); 5] =
     [(14, "14.24.0"), (15, "15.15.0"), (16, "16.15.0"), (17, "17.11.0"), (18, "18.6.0")];
 
+/// The release candidate of the next version, whatever Debian's experimental suite has of it. Only who asks for it gets it.
+const POSTGRES_CANDIDATE: (u32, &str) = (19, "19-candidate");
+
+/// Brings the candidate: see there.
+const CANDIDATE_SCRIPT: &str = "dev/postgres-19";
+
 const POSTGRES_POM: &str = include_str!("../pom/postgres.xml");
 const KAFKA_POM: &str = include_str!("../pom/kafka.xml");
 
@@ -92,7 +98,9 @@ pub fn postgres(major: u32) -> Result<PostgresTools> {
     let template = root.join("templates").join(format!("postgres-{version}"));
     if !(home.exists() && template.exists()) {
         let _lock = lock(&root)?;
-        fill(&home, |part| bring_postgres(version, part))?;
+        fill(&home, |part| {
+            if version == POSTGRES_CANDIDATE.1 { bring_candidate(part) } else { bring_postgres(version, part) }
+        })?;
         fill(&template, |part| initialize(&home.join("bin"), part, account))?;
     }
     let run = root.join("run");
@@ -132,7 +140,7 @@ pub fn postgres_majors() -> impl Iterator<Item = u32> {
 }
 
 fn postgres_version(major: u32) -> Result<&'static str> {
-    let known = POSTGRES_VERSIONS.iter().find(|(known, _)| *known == major);
+    let known = POSTGRES_VERSIONS.iter().chain([&POSTGRES_CANDIDATE]).find(|(known, _)| *known == major);
     known.map(|(_, version)| *version).ok_or_else(|| {
         let majors: Vec<String> = postgres_majors().map(|major| major.to_string()).collect();
         anyhow!("Postgres {major} cannot be brought, only {}", majors.join(", "))
@@ -189,6 +197,13 @@ pub(crate) fn fill(folder: &Path, bring: impl FnOnce(&Path) -> Result<()>) -> Re
     account::make_passable(&part)?;
     bring(&part)?;
     fs::rename(&part, folder).with_context(|| format!("cannot rename {}", part.display()))
+}
+
+fn bring_candidate(home: &Path) -> Result<()> {
+    say("Postgres 19: out of Debian's experimental suite");
+    let output = Command::new(crate::repository().join(CANDIDATE_SCRIPT)).arg(home).output();
+    succeeded(CANDIDATE_SCRIPT, &output.with_context(|| format!("cannot run {CANDIDATE_SCRIPT}"))?)?;
+    wait_runnable(&home.join("bin/postgres"))
 }
 
 fn bring_postgres(version: &str, home: &Path) -> Result<()> {

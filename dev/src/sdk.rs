@@ -1,6 +1,7 @@
-//! Reads records by SDKs of another language: CloudEvents' own for Python, and Confluent's client for Python with its deserializers.
+//! Reads records by SDKs of another language: CloudEvents' own for Python, and Confluent's client for Python with its deserializers; and runs
+//! the manual's consumers.
 //!
-//! In: records as a consumer has them. Out: what the SDK makes of them. Each is brought through pip, into a folder of its own.
+//! In: records as a consumer has them, or a script. Out: what the SDK makes of them. Each is brought through pip, into a folder of its own.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,6 +26,12 @@ const CONFLUENT: (&str, &str) = ("confluent-kafka-2.8.0", "confluent-kafka[json,
 
 /// Reads JSON lines, and prints the values as JSON lines; the registry's address is its argument.
 const CONFLUENT_SCRIPT: &str = include_str!("../confluent.py");
+
+/// The clients that the manual's consumers use.
+const CONSUMERS: (&str, &str) = (
+    "consumers-1",
+    "psycopg[binary]==3.3.9 nats-py==2.16.0 redis==8.1.0 boto3==1.44.8 pika==1.4.4 confluent-kafka==2.8.0",
+);
 
 /// Brings the SDK unless it is there already, and says where its packages are.
 ///
@@ -53,6 +60,18 @@ pub fn confluent(records: &[Record], registry: &str) -> Result<Vec<Value>> {
     read(records, &["-c", CONFLUENT_SCRIPT, registry], &packages)
 }
 
+/// A command that runs `script` with the clients that the manual's consumers use.
+///
+/// # Errors
+/// The clients cannot be had.
+pub fn consumer(script: &str) -> Result<Command> {
+    let (name, packages) = CONSUMERS;
+    let packages = tool(name, |part: &Path| bring(part, packages))?.join("packages");
+    let mut python = Command::new("python3");
+    python.args(["-u", "-c", script]).env("PYTHONPATH", packages);
+    Ok(python)
+}
+
 fn read(records: &[Record], arguments: &[&str], packages: &Path) -> Result<Vec<Value>> {
     let mut python = Command::new("python3");
     // Not in the folder of `cloudevents.py`, which python would take for the package.
@@ -78,12 +97,12 @@ fn as_json(record: &Record) -> Value {
     json!({"key": hex(&record.key), "value": hex(&record.value), "headers": headers})
 }
 
-fn bring(part: &Path, package: &str) -> Result<()> {
-    say(&format!("{package} for Python: through pip"));
+fn bring(part: &Path, wanted: &str) -> Result<()> {
+    say(&format!("{wanted} for Python: through pip"));
     let venv: PathBuf = part.join("venv");
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", PYTHON)?;
     let mut install = Command::new(venv.join("bin/python"));
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
-    run(install.arg(part.join("packages")).arg(package), "pip", PYTHON)?;
+    run(install.arg(part.join("packages")).args(wanted.split(' ')), "pip", PYTHON)?;
     fs::remove_dir_all(venv).context("the folder of the venv")
 }

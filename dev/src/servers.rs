@@ -22,6 +22,9 @@ const ROOM: &str = "2gb";
 /// Messages that a stream of NATS takes until it is full: more than arrive while that is being set.
 const ALMOST: u64 = 300;
 
+/// The shortest time for which a stream of NATS drops repeats, in nanoseconds.
+const SHORTEST_WINDOW: u64 = 100_000_000;
+
 /// A stream is empty when nothing has come for so long; that takes no longer than this.
 const NOTHING_FOR: Duration = Duration::from_millis(200);
 const EMPTY_WITHIN: Duration = Duration::from_mins(1);
@@ -42,6 +45,7 @@ pub struct Other {
     /// Between tap and server, where it is one of queues.
     gate: Option<Gate>,
     tap: Tap,
+    second_tap: Tap,
     arrivals: Arrivals,
 }
 
@@ -58,9 +62,10 @@ impl Servers {
         }
         let gated = again && kind == brokers::Kind::ElasticMq;
         let gate = gated.then(|| Gate::start(broker.port())).transpose()?;
-        let tap = Tap::start(format!("127.0.0.1:{}", gate.as_ref().map_or_else(|| broker.port(), Gate::port)))?;
+        let target = format!("127.0.0.1:{}", gate.as_ref().map_or_else(|| broker.port(), Gate::port));
+        let (tap, second_tap) = (Tap::start(target.as_str())?, Tap::start(target.as_str())?);
         let arrivals = Arrivals::prepare(&broker, prefix, again)?;
-        Ok(Self::Other(Box::new(Other { broker, gate, tap, arrivals })))
+        Ok(Self::Other(Box::new(Other { broker, gate, tap, second_tap, arrivals })))
     }
 
     /// What `--to` takes, around the taps.
@@ -117,6 +122,28 @@ impl Servers {
         }
     }
 
+    /// What `--to` takes for a standby, behind taps of its own.
+    pub fn second_to(&self) -> String {
+        match self {
+            Self::Kafka(cluster) => format!("kafka://{}", cluster.second_tapped_brokers()),
+            Self::Other(other) => other.broker.url_through(other.second_tap.port()),
+        }
+    }
+
+    /// Repeats are repeats for it, however late: a stream of NATS drops those that come within hours otherwise.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn take_repeats(&self) -> Result<()> {
+        match self {
+            Self::Other(other) if other.broker.kind() == brokers::Kind::Nats => {
+                let mut connection = other.broker.jetstream(&json!(null))?;
+                connection.update_stream("OUTBOX", &json!({ "duplicate_window": SHORTEST_WINDOW }))
+            }
+            Self::Kafka(_) | Self::Other(_) => Ok(()),
+        }
+    }
+
     /// What it is, if not Kafka.
     pub fn kind(&self) -> Option<brokers::Kind> {
         match self {
@@ -170,6 +197,14 @@ impl Servers {
         match self {
             Self::Kafka(cluster) => cluster.taps(),
             Self::Other(other) => std::slice::from_ref(&other.tap),
+        }
+    }
+
+    /// The taps of [`Servers::second_to`].
+    pub fn second_taps(&self) -> &[Tap] {
+        match self {
+            Self::Kafka(cluster) => cluster.second_taps(),
+            Self::Other(other) => std::slice::from_ref(&other.second_tap),
         }
     }
 

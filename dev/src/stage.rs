@@ -201,10 +201,18 @@ impl Stage {
     /// # Errors
     /// One of them cannot be removed.
     pub fn strike(&self, kafka: &Kafka) -> Result<()> {
+        self.drop_database()?;
+        kafka.delete_topics(&self.topics().iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Removes slot and database.
+    ///
+    /// # Errors
+    /// One of them cannot be removed.
+    pub fn drop_database(&self) -> Result<()> {
         let mut client = Client::connect(&self.admin_source, NoTls)?;
         let drop_slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
         client.execute(drop_slot, &[&self.name])?;
-        client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?;
-        kafka.delete_topics(&self.topics().iter().map(String::as_str).collect::<Vec<_>>())
+        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?)
     }
 }

@@ -461,7 +461,7 @@ fn refused_hint(fix: &str, error: &pg::Error) -> Option<String> {
     if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && !fix.is_empty() {
         return Some(fix.to_owned());
     }
-    let pg::Error::Server { error, .. } = error else { return None };
+    let error = error.server_error()?;
     if error.code == sqlstate::LIMIT_EXCEEDED {
         return Some(
             "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;".to_owned(),

@@ -425,8 +425,9 @@ pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Re
         "SELECT n.nspname, c.relname, c.relkind = 'p', m.prqual IS NOT NULL OR m.prattrs IS NOT NULL
            FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
            JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-          WHERE p.pubname = {} ORDER BY 1, 2",
-        literal(publication)
+          WHERE p.pubname = {} AND {} ORDER BY 1, 2",
+        literal(publication),
+        catalog::NOT_LEFT_OUT
     ))?;
     let table = |row: &pg::Row| {
         let name = TableName { schema: row.text(0)?.to_owned(), name: row.text(1)?.to_owned() };
@@ -441,7 +442,7 @@ pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Re
 /// It has none, or the connection broke.
 pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), super::CommandError> {
     let server = catalog::server(connection)?;
-    if server.wal_level != "logical" {
+    if !server.decodes() {
         return Err(RunError::WalLevel { found: server.wal_level }.into());
     }
     if server.version < shard::SINCE {

@@ -4,9 +4,10 @@
 //! A process that a container runs as its first one takes no notice of a signal that it does not listen for.
 
 use super::run::Error;
+use crate::stderr;
 use std::io::{self, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,6 +15,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Programs such as `timeout` of coreutils signal the process and then its process group, and those that forward a terminal's Ctrl-C
 /// send a second one: one wish of whoever wants the process to stop. Nobody presses a key twice as fast as this on purpose.
 const REPEATED_WITHIN: Duration = Duration::from_millis(200);
+
+/// How long the end waits for a reader of stdout.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Becomes true with the first SIGINT, SIGTERM or SIGHUP.
 ///
@@ -29,13 +33,23 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
-/// Ends the process, without the handlers that libraries left for that: OpenSSL's frees what librdkafka's threads may still be using, since
-/// clients end on threads of their own, which nothing waits for.
+/// Ends the process once stdout and stderr are written. A reader that takes nothing is waited for at most a second, each.
+///
+/// It runs no handlers that libraries left for the end: OpenSSL's frees what librdkafka's threads may still be using, since clients end on
+/// threads of their own, which nothing waits for.
 #[allow(unsafe_code, reason = "the standard library's exit runs those handlers")]
 pub fn end(code: i32) -> ! {
-    drop(io::stdout().flush());
+    flush_stdout();
+    stderr::finish();
     // SAFETY: it takes a number, and does not come back.
     unsafe { libc::_exit(code) }
+}
+
+/// On a thread of its own: one that writes into a full pipe holds the lock of stdout until somebody reads.
+fn flush_stdout() {
+    let (flushed, done) = mpsc::channel();
+    drop(thread::Builder::new().spawn(move || flushed.send(io::stdout().flush())));
+    drop(done.recv_timeout(FLUSH_WITHIN));
 }
 
 async fn stop_on_first(stop: &AtomicBool) {
@@ -75,14 +89,30 @@ impl Signals {
                 _ = self.interrupt.recv() => 2,
                 _ = self.hangup.recv() => 15,
             };
-            match self.first {
-                Some(first) if first.elapsed() < REPEATED_WITHIN => {}
-                Some(_) => return number,
-                None => {
-                    self.first = Some(Instant::now());
-                    return number;
-                }
+            let now = Instant::now();
+            let is_repeated = is_repeated(self.first, now);
+            self.first.get_or_insert(now);
+            if !is_repeated {
+                return number;
             }
         }
+    }
+}
+
+/// Whether a signal that comes `now` is the first one again.
+fn is_repeated(first: Option<Instant>, now: Instant) -> bool {
+    first.is_some_and(|first| now.saturating_duration_since(first) < REPEATED_WITHIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_signals_in_a_row_as_timeout_sends_them_are_one() {
+        let first = Instant::now();
+        assert!(!is_repeated(None, first));
+        assert!(is_repeated(Some(first), first + Duration::from_millis(20)));
+        assert!(!is_repeated(Some(first), first + REPEATED_WITHIN));
     }
 }

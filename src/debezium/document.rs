@@ -1,4 +1,4 @@
-//! Files into one Debezium configuration: which kind each file is, whose keys are whose, and which of Quarkus' profiles are active.
+//! Files into one Debezium configuration: which kind each file is, and whose keys are whose.
 //!
 //! ```text
 //!  application.properties, DEBEZIUM_* ──► debezium.source.*, .format.*, .transforms.* ──► connector's keys
@@ -8,19 +8,17 @@
 //! ```
 //!
 //! In: files' bytes, the environment. Out: a [`Job`], whose values still hold their `${…}`.
-//! Specification: Debezium Server's `DebeziumServerConfigSourceFactory`, Quarkus' "Configuration Reference" (profiles), SmallRye
-//! Config's environment variables, Kafka Connect's REST interface.
+//! Specification: Debezium Server's `DebeziumServer`, Kafka Connect's REST interface.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
 use super::error::DebeziumError;
 use super::keys::{Keys, Value};
+use super::places::Places;
 use super::properties::{self, Entry};
 use crate::given::{Key, Origin, shown};
-use crate::pg::source::Environment;
 
 /// What ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +41,8 @@ pub(super) struct Job {
     pub(super) has_worker: bool,
     /// Debezium Server's own: `debezium.sink.type` and the like.
     pub(super) server: Keys,
+    /// Where Debezium Server's expressions look a name up.
+    pub(super) places: Places,
 }
 
 /// A file's kind, and its entries.
@@ -59,56 +59,57 @@ impl Document {
         if text.trim_start().starts_with(['{', '[']) {
             return json(file, &text).map(Self::Connector);
         }
-        let entries = properties::parse(&text)
-            .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))?;
-        let keys = keys(file, entries);
+        let keys = keys(file, properties_of(file, &text)?);
+        let is_yaml = file.extension().is_some_and(|name| name == "yaml" || name == "yml");
+        if is_yaml || keys.get("debezium").is_some_and(|value| value.text.is_empty()) {
+            return Err(syntax(
+                file,
+                1,
+                "this is YAML, which is not read here: write its keys into a .properties file",
+            ));
+        }
         if keys.iter().any(|(key, _)| is_of_server(key)) {
             return Ok(Self::Server(keys));
         }
         let connector = keys.get("connector.class").is_some();
         Ok(if connector { Self::Connector(keys) } else { Self::Worker(keys) })
     }
+
+    /// Reads the file of one profile, whose keys count only while that is active.
+    pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, DebeziumError> {
+        let mut keys = Keys::default();
+        for (key, value) in variables(file, bytes)?.iter() {
+            let key = if key.starts_with('%') { key.to_owned() } else { format!("%{profile}.{key}") };
+            keys.insert(key, value.clone());
+        }
+        Ok(Self::Server(keys))
+    }
 }
 
+/// Keys of Quarkus or of Debezium Server, which may be written with underscores in the place of dots.
 fn is_of_server(key: &str) -> bool {
     let name = key.strip_prefix('%').and_then(|rest| rest.split_once('.')).map_or(key, |(_, name)| name);
+    let name = name.replace('_', ".").to_ascii_lowercase();
     name.starts_with("debezium.") || name.starts_with("quarkus.")
 }
 
-/// The files that Quarkus reads beside those named, `application-PROFILE.properties` beside `application.properties`, for
-/// each active profile.
-pub(super) fn beside(files: &[PathBuf], documents: &[Document], environment: &Environment) -> Vec<(PathBuf, String)> {
-    let mut server = Keys::default();
-    for document in documents {
-        if let Document::Server(keys) = document {
-            server = server.overlaid(keys.clone());
-        }
-    }
-    let mut found = Vec::new();
-    for profile in profiles(&server, environment) {
-        for (file, document) in files.iter().zip(documents) {
-            let (Document::Server(_), Some(stem)) = (document, file.file_stem()) else { continue };
-            let path = file.with_file_name(format!("{}-{profile}.properties", stem.to_string_lossy()));
-            if !files.contains(&path) && path.is_file() {
-                found.push((path, profile.clone()));
-            }
-        }
-    }
-    found
+/// A file of names and values without a kind, such as `.env`.
+pub(super) fn variables(file: &Path, bytes: &[u8]) -> Result<Keys, DebeziumError> {
+    Ok(keys(file, properties_of(file, &properties::decode(bytes))?))
 }
 
-impl Document {
-    /// Reads the file of one profile, whose keys count only while that is active.
-    pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, DebeziumError> {
-        match Self::read(file, bytes)? {
-            Self::Server(keys) => Ok(Self::Server(keys.iter().fold(Keys::default(), |mut all, (key, value)| {
-                let key = if key.starts_with('%') { key.to_owned() } else { format!("%{profile}.{key}") };
-                all.insert(key, value.clone());
-                all
-            }))),
-            other @ (Self::Connector(_) | Self::Worker(_)) => Ok(other),
-        }
-    }
+fn properties_of(file: &Path, text: &str) -> Result<Vec<Entry>, DebeziumError> {
+    properties::parse(text)
+        .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))
+}
+
+/// What Debezium Server reads beside a file that is named, and what is not read here: it would count as much or more.
+pub(super) fn unread_beside(file: &Path) -> Option<PathBuf> {
+    let stem = file.file_stem()?.to_string_lossy().into_owned();
+    let yaml = ["yaml", "yml"].map(|extension| format!("{stem}.{extension}"));
+    let on_class_path = ["application.properties", "application.yaml", "META-INF/microprofile-config.properties"];
+    let names = yaml.into_iter().chain(on_class_path.map(|name| format!("lib/{name}")));
+    names.map(|name| file.with_file_name(name)).find(|path| path != file && path.is_file())
 }
 
 fn syntax(file: &Path, line: usize, message: impl Into<String>) -> DebeziumError {
@@ -158,95 +159,46 @@ fn line_of(text: &str, key: &str) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Entries with the names that Quarkus gives them, those of profiles with their `%profile.` before them.
+/// Entries by their names; those of several profiles once for each.
 fn keys(file: &Path, entries: Vec<Entry>) -> Keys {
     let mut keys = Keys::default();
     for Entry { key, value, line } in entries {
         let value = Value { text: value, origin: origin(file, line, &key) };
         match key.strip_prefix('%').and_then(|rest| rest.split_once('.')) {
-            None => keys.insert(name_of(&key), value),
-            Some((profiles, name)) => keys.insert(format!("%{profiles}.{}", name_of(name)), value),
+            None => keys.insert(key, value),
+            Some((profiles, name)) => {
+                for profile in profiles.split(',') {
+                    keys.insert(format!("%{profile}.{name}"), value.clone());
+                }
+            }
         }
     }
     keys
 }
 
-/// Quarkus' active profiles, the strongest last: those that a variable names beat those that a file does.
-fn profiles(keys: &Keys, environment: &Environment) -> Vec<String> {
-    const NAMES: [&str; 2] = ["quarkus.profile", "smallrye.config.profile"];
-    let variable = NAMES.iter().find_map(|name| {
-        let mut names = [(*name).to_owned(), variable_of(name)].into_iter();
-        names.find_map(|name| environment.variables.get(&name)).filter(|value| !value.trim().is_empty())
-    });
-    let in_files = || NAMES.iter().find_map(|name| keys.get(name)).map(|value| value.text.clone());
-    let given = variable.cloned().or_else(in_files).unwrap_or_default();
-    let named = given.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    let named = named.collect::<Vec<_>>();
-    if named.is_empty() { vec![DEFAULT_PROFILE.to_owned()] } else { named }
-}
-
-/// Keys of active profiles take the place of those without one, a later profile's that of an earlier one's. Those of other
-/// profiles are left out.
-fn profiled(keys: &Keys, profiles: &[String]) -> Keys {
-    let mut plain = Keys::default();
-    let mut layers = vec![Keys::default(); profiles.len()];
-    for (key, value) in keys.iter() {
-        let Some((names, name)) = key.strip_prefix('%').and_then(|rest| rest.split_once('.')) else {
-            plain.insert(key.to_owned(), value.clone());
-            continue;
-        };
-        for (profile, layer) in profiles.iter().zip(&mut layers) {
-            if names.split(',').any(|name| name == profile) {
-                layer.insert(name.to_owned(), value.clone());
-            }
-        }
-    }
-    layers.into_iter().fold(plain, Keys::overlaid)
-}
-
-/// What Debezium Server runs with where nobody says otherwise.
-const DEFAULT_PROFILE: &str = "prod";
-
-/// `DEBEZIUM_SOURCE_SLOT_NAME` is `debezium.source.slot.name`; two underscores are one that stays.
-fn name_of(key: &str) -> String {
-    let shell = key.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
-    if shell && (key.starts_with("DEBEZIUM_") || key.starts_with("QUARKUS_")) {
-        return key.replace("__", "\0").replace('_', ".").replace('\0', "_").to_ascii_lowercase();
-    }
-    key.to_owned()
-}
-
-/// The name of a variable that stands for a key.
-fn variable_of(key: &str) -> String {
-    underscored(key).to_ascii_uppercase()
-}
-
-fn underscored(key: &str) -> String {
-    key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
-}
-
 impl Job {
-    /// Puts documents together; a later file's key beats an earlier one's.
-    pub(super) fn assemble(documents: Vec<Document>, environment: &Environment) -> Result<Self, DebeziumError> {
-        let (mut server, mut connector, mut worker) = (None::<Keys>, None::<Keys>, None::<Keys>);
+    /// Puts documents together; a later file's key beats an earlier one's. `places`: where Debezium Server looks.
+    pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, DebeziumError> {
+        let (mut is_server, mut connector, mut worker) = (false, None::<Keys>, None::<Keys>);
         for document in documents {
             let (slot, keys) = match document {
-                Document::Server(keys) => (&mut server, keys),
+                Document::Server(_) => {
+                    is_server = true;
+                    continue;
+                }
                 Document::Connector(keys) => (&mut connector, keys),
                 Document::Worker(keys) => (&mut worker, keys),
             };
             *slot = Some(slot.take().unwrap_or_default().overlaid(keys));
         }
-        match (server, connector, worker) {
-            (Some(server), None, worker) => {
-                Ok(Self::of_server(&server.overlaid(worker.unwrap_or_default()), environment))
-            }
-            (None, Some(connector), worker) => Ok(Self::of_connect(connector, worker)),
-            (Some(_), Some(_), _) => Err(DebeziumError::Together {
+        match (is_server, connector, worker) {
+            (true, None, _) => Self::of_server(places),
+            (false, Some(connector), worker) => Ok(Self::of_connect(connector, worker)),
+            (true, Some(_), _) => Err(DebeziumError::Together {
                 message: "one file is Debezium Server's and another is Kafka Connect's".to_owned(),
                 hint: "give the files of one of them",
             }),
-            (None, None, _) => Err(DebeziumError::Together {
+            (false, None, _) => Err(DebeziumError::Together {
                 message: "no file holds a connector (connector.class, or debezium.source.connector.class)".to_owned(),
                 hint: "give Debezium Server's application.properties or a connector's JSON; a Connect worker's properties go along with it",
             }),
@@ -262,13 +214,13 @@ impl Job {
             producer.insert("bootstrap.servers".to_owned(), given);
         }
         let producer = producer.overlaid(connector.take_below("producer.override."));
-        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server: Keys::default() }
+        let (server, places) = (Keys::default(), Places::default());
+        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server, places }
     }
 
     /// Debezium Server's prefixes taken off; what is more special is laid over what is less.
-    fn of_server(keys: &Keys, environment: &Environment) -> Self {
-        let profiles = profiles(keys, environment);
-        let mut server = with_variables(profiled(keys, &profiles), &profiles, environment);
+    fn of_server(places: Places) -> Result<Self, DebeziumError> {
+        let mut server = places.keys()?;
         let producer = server.take_below("debezium.sink.kafka.producer.");
         let mut connector = server.take_below("debezium.source.");
         for part in ["transforms", "predicates"] {
@@ -290,7 +242,8 @@ impl Job {
                 connector.insert(name, value);
             }
         }
-        Self { platform: Platform::Server, connector, producer, worker: Keys::default(), has_worker: false, server }
+        let (platform, worker) = (Platform::Server, Keys::default());
+        Ok(Self { platform, connector, producer, worker, has_worker: false, server, places })
     }
 }
 
@@ -298,46 +251,4 @@ fn prefixed(prefix: &str, keys: &Keys) -> Keys {
     let mut all = Keys::default();
     keys.iter().for_each(|(key, value)| all.insert(format!("{prefix}{key}"), value.clone()));
     all
-}
-
-/// Variables beat the file, those of active profiles others: by the exact name of a key, dots and all, else by the name that theirs
-/// stands for.
-fn with_variables(keys: Keys, profiles: &[String], environment: &Environment) -> Keys {
-    let mut known = BTreeMap::new();
-    for (key, _) in keys.iter() {
-        // In the key's own case, too.
-        known.insert(underscored(key), key.to_owned());
-        known.insert(variable_of(key), key.to_owned());
-    }
-    let (mut exact, mut given) = (Keys::default(), Keys::default());
-    let mut of_profiles = vec![Keys::default(); profiles.len()];
-    for (name, text) in environment.variables.iter().filter(|(_, text)| !text.is_empty()) {
-        let value = Value { text: text.clone(), origin: Origin::Variable(name.clone()) };
-        if is_key(name) {
-            exact.insert(name.clone(), value);
-        } else if is_variable(name) || known.contains_key(name) {
-            given.insert(known.get(name).cloned().unwrap_or_else(|| name_of(name)), value);
-        } else {
-            for (profile, layer) in profiles.iter().zip(&mut of_profiles) {
-                let prefix = format!("_{}_", variable_of(profile));
-                let rest = name.strip_prefix(&prefix).filter(|rest| is_variable(rest));
-                if let Some(rest) = rest {
-                    layer.insert(known.get(rest).cloned().unwrap_or_else(|| name_of(rest)), value.clone());
-                }
-            }
-        }
-    }
-    of_profiles.into_iter().fold(keys.overlaid(given).overlaid(exact), Keys::overlaid)
-}
-
-/// Whether a variable's name is a key as it stands.
-fn is_key(name: &str) -> bool {
-    let of_part = |part: &&str| name.strip_prefix("debezium.").is_some_and(|rest| rest.starts_with(*part));
-    ["source.", "sink.", "format.", "transforms", "predicates"].iter().any(of_part)
-}
-
-/// Whether a variable's name stands for one of Debezium Server's keys; `DEBEZIUM_VERSION` and the like are its image's.
-fn is_variable(name: &str) -> bool {
-    let of_part = |part: &&str| name.strip_prefix("DEBEZIUM_").is_some_and(|rest| rest.starts_with(*part));
-    ["SOURCE_", "SINK_", "FORMAT_", "TRANSFORMS", "PREDICATES"].iter().any(of_part)
 }

@@ -2,7 +2,7 @@
 //!
 //! In: a value, and what surrounds it. Out: the value that the Debezium configuration saw. Kafka Connect's config providers `env`, `file`
 //! and `dir` are asked, under whatever name the worker gives them; in Debezium Server's files also `${NAME}` and
-//! `${NAME:default}` of Quarkus, and `$$` is one `$`. Reads files that values name; contacts nothing.
+//! `${NAME:default}` of Quarkus, and `$$` and `\$` are one `$`. Reads files that values name; contacts nothing.
 //! Specification: Kafka's `ConfigTransformer` and `config.provider` package, SmallRye Config's "Property Expressions".
 
 use std::cell::Cell;
@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::document::Platform;
 use super::keys::Keys;
+use super::places::Places;
 use super::properties;
 use crate::pg::source::Environment;
 
@@ -47,8 +48,8 @@ pub(super) enum Unresolved {
 pub(super) struct Surroundings<'a> {
     platform: Platform,
     environment: &'a Environment,
-    /// All keys as they are written, for `${other.key}`.
-    keys: &'a Keys,
+    /// Where Debezium Server looks `${other.key}` up.
+    places: &'a Places,
     /// Names of config providers, and the last part of their classes' names.
     providers: BTreeMap<String, String>,
     /// Whether Debezium Server's engine asks them, too: `config.providers` is there. Quarkus has looked at the value before.
@@ -58,13 +59,13 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// The providers that a worker (or a connector's `config.providers.*`) names.
-fn providers(keys: &Keys) -> BTreeMap<String, String> {
+fn providers(keys: &[&Keys]) -> BTreeMap<String, String> {
     let mut providers =
         [("env", "EnvVarConfigProvider"), ("file", "FileConfigProvider"), ("dir", "DirectoryConfigProvider")]
             .map(|(name, class)| (name.to_owned(), class.to_owned()))
             .into_iter()
             .collect::<BTreeMap<_, _>>();
-    for (key, value) in keys.iter() {
+    for (key, value) in keys.iter().flat_map(|keys| keys.iter()) {
         let name = key.strip_prefix("config.providers.").and_then(|rest| rest.strip_suffix(".class"));
         if let Some(name) = name {
             let class = value.text.trim().rsplit('.').next().unwrap_or_default();
@@ -75,17 +76,24 @@ fn providers(keys: &Keys) -> BTreeMap<String, String> {
 }
 
 impl<'a> Surroundings<'a> {
-    pub(super) fn new(platform: Platform, environment: &'a Environment, keys: &'a Keys, asks: bool) -> Self {
-        Self { platform, environment, keys, providers: providers(keys), asks, left: Cell::new(MOST) }
+    /// `keys`: those that may name providers.
+    pub(super) fn new(
+        platform: Platform,
+        environment: &'a Environment,
+        places: &'a Places,
+        keys: &[&Keys],
+        asks: bool,
+    ) -> Self {
+        Self { platform, environment, places, providers: providers(keys), asks, left: Cell::new(MOST) }
     }
 
-    /// The value with its expressions resolved. `literal`: names that stay as they are, groups of a regular expression.
-    pub(super) fn resolve(&self, text: &str, literal: bool) -> Result<String, Unresolved> {
+    /// The value with its expressions resolved.
+    pub(super) fn resolve(&self, text: &str) -> Result<String, Unresolved> {
         self.left.set(MOST);
         match self.platform {
             Platform::Connect => self.connect(text),
-            Platform::Server if self.asks => self.server(text, literal, 0).and_then(|text| self.connect(&text)),
-            Platform::Server => self.server(text, literal, 0),
+            Platform::Server if self.asks => self.server(text, 0).and_then(|text| self.connect(&text)),
+            Platform::Server => self.server(text, 0),
         }
     }
 
@@ -108,30 +116,26 @@ impl<'a> Surroundings<'a> {
         Ok(out)
     }
 
-    fn server(&self, text: &str, literal: bool, depth: usize) -> Result<String, Unresolved> {
+    fn server(&self, text: &str, depth: usize) -> Result<String, Unresolved> {
         if depth > DEEPEST {
             return Err(Unresolved::TooDeep);
         }
+        let text = text.replace("\\$", "$$");
         let mut out = String::new();
-        let mut rest = text;
+        let mut rest = text.as_str();
         while let Some((before, behind)) = rest.split_once('$') {
-            let escaped = before.strip_suffix('\\').filter(|_| behind.starts_with('{'));
-            out.push_str(escaped.unwrap_or(before));
-            rest = match (behind.strip_prefix('$'), behind.strip_prefix('{'), escaped) {
-                (Some(after), _, _) => {
-                    out.push('$');
-                    after
-                }
-                (None, Some(_), None) => {
-                    let (inside, after) = matching(behind).ok_or(Unresolved::Unclosed)?;
-                    out.push_str(&self.expression(inside, literal, depth)?);
-                    self.count(&out)?;
-                    after
-                }
-                _ => {
-                    out.push('$');
-                    behind
-                }
+            out.push_str(before);
+            rest = if let Some(after) = behind.strip_prefix('$') {
+                out.push('$');
+                after
+            } else if behind.starts_with('{') {
+                let (inside, after) = matching(behind).ok_or(Unresolved::Unclosed)?;
+                out.push_str(&self.expression(inside, depth)?);
+                self.count(&out)?;
+                after
+            } else {
+                out.push('$');
+                behind
             };
         }
         out.push_str(rest);
@@ -145,38 +149,18 @@ impl<'a> Surroundings<'a> {
         Ok(())
     }
 
-    /// What stands between `${` and `}`.
-    fn expression(&self, inside: &str, literal: bool, depth: usize) -> Result<String, Unresolved> {
-        if let Some((handler, _)) = inside.split_once("::").filter(|(handler, _)| *handler != "env") {
+    /// What stands between `${` and `}`: Quarkus asks no config provider, and takes what it would be asked for as a default.
+    fn expression(&self, inside: &str, depth: usize) -> Result<String, Unresolved> {
+        if let Some((handler, _)) = inside.split_once("::") {
             return Err(Unresolved::Provider(handler.to_owned()));
         }
         let (name, default) = inside.split_once(':').map_or((inside, None), |(name, default)| (name, Some(default)));
-        let name = self.server(name, false, depth + 1)?;
-        if let Some(value) = self.known(&name, depth) {
-            return value;
+        let name = self.server(name, depth + 1)?;
+        match (self.places.find(&name), default) {
+            (Some(value), _) => self.server(&value.text, depth + 1),
+            (None, Some(default)) => self.server(default, depth + 1),
+            (None, None) => Err(Unresolved::Unset(name)),
         }
-        match default {
-            Some(reference) if self.is_reference(&name, reference) => self.provided(&name, reference),
-            Some(default) => self.server(default, false, depth + 1),
-            None if literal => Ok(format!("${{{name}}}")),
-            None => Err(Unresolved::Unset(name)),
-        }
-    }
-
-    /// Whether `${name:reference}` asks a provider rather than being `reference` by default.
-    fn is_reference(&self, name: &str, reference: &str) -> bool {
-        let with_key = reference.starts_with('/') && reference.contains(':');
-        self.providers.contains_key(name) && (with_key || name == "env")
-    }
-
-    /// A variable or a key of the files.
-    fn known(&self, name: &str, depth: usize) -> Option<Result<String, Unresolved>> {
-        let underscored = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-        let variables = [name.to_owned(), underscored.clone(), underscored.to_ascii_uppercase()];
-        if let Some(value) = variables.iter().find_map(|name| self.environment.variables.get(name)) {
-            return Some(Ok(value.clone()));
-        }
-        self.keys.get(name).map(|value| self.server(&value.text, false, depth + 1))
     }
 
     /// `[PATH:]KEY` of a config provider.
@@ -238,8 +222,9 @@ mod tests {
     use crate::given::Origin;
     use proptest::prelude::*;
 
-    fn resolve(platform: Platform, text: &str, literal: bool) -> Result<String, String> {
-        let variables = [("HOST", "db"), ("DB_PASS", "hunter2"), ("EMPTY", ""), ("my.prop", "dotted")];
+    fn resolve(platform: Platform, text: &str) -> Result<String, String> {
+        let variables =
+            [("HOST", "db"), ("DB_PASS", "hunter2"), ("EMPTY", ""), ("my.prop", "dotted"), ("NESTED", "<${HOST}>")];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let environment = Environment { variables, ..Environment::default() };
         let mut keys = Keys::default();
@@ -247,18 +232,19 @@ mod tests {
         {
             keys.insert(key.to_owned(), Value { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
-        let surroundings = Surroundings::new(platform, &environment, &keys, false);
-        surroundings.resolve(text, literal).map_err(|error| error.to_string())
+        let places = Places::new(keys.clone(), None, &environment);
+        let surroundings = Surroundings::new(platform, &environment, &places, &[&keys], false);
+        surroundings.resolve(text).map_err(|error| error.to_string())
     }
 
     #[track_caller]
     fn server(text: &str, expected: &str) {
-        assert_eq!(resolve(Platform::Server, text, false).as_deref(), Ok(expected), "{text}");
+        assert_eq!(resolve(Platform::Server, text).as_deref(), Ok(expected), "{text}");
     }
 
     #[track_caller]
     fn connect(text: &str, expected: &str) {
-        assert_eq!(resolve(Platform::Connect, text, false).as_deref(), Ok(expected), "{text}");
+        assert_eq!(resolve(Platform::Connect, text).as_deref(), Ok(expected), "{text}");
     }
 
     #[test]
@@ -271,6 +257,8 @@ mod tests {
         server("${NONE:a:b}", "a:b");
         server("${other.key}", "x-db");
         server("${HOST:unused}${HOST}", "dbdb");
+        server("${host}-${Host}-${EMPTY:unused}", "db-db-");
+        server("${NESTED}", "<db>");
     }
 
     #[test]
@@ -280,13 +268,14 @@ mod tests {
         server("a$", "a$");
         server("$$1", "$1");
         server(r"\${routedByValue}", "${routedByValue}");
+        server(r"(X\.User)\$", r"(X\.User)$");
+        connect(r"a\$.${routedByValue}", r"a\$.${routedByValue}");
     }
 
     #[test]
-    fn a_group_of_a_replacement_stays_where_it_is_not_doubled() {
-        let group = resolve(Platform::Server, "a.${routedByValue}", true);
-        assert_eq!(group.as_deref(), Ok("a.${routedByValue}"));
-        connect("a.${routedByValue}", "a.${routedByValue}");
+    fn debezium_servers_files_ask_no_config_provider() {
+        server("${env:HOST}", "HOST");
+        server("${file:/etc/secret:password}", "/etc/secret:password");
     }
 
     #[test]
@@ -295,17 +284,15 @@ mod tests {
         fs::write(dir.path().join("secret"), "from-dir\n").unwrap();
         fs::write(dir.path().join("p.properties"), "user=app\npassword = a\\u0062 c\n").unwrap();
         let path = dir.path().display();
-        for check in [connect as fn(&str, &str), server] {
-            check("${env:HOST}", "db");
-            check("x${env::HOST}y", "xdby");
-            check(&format!("${{dir:{path}:secret}}"), "from-dir");
-            check(&format!("${{file:{path}/p.properties:password}}"), "ab c");
-        }
+        connect("${env:HOST}", "db");
+        connect("x${env:HOST}y", "xdby");
+        connect(&format!("${{dir:{path}:secret}}"), "from-dir");
+        connect(&format!("${{file:{path}/p.properties:password}}"), "ab c");
     }
 
     #[test]
     fn what_cannot_be_resolved_is_named_without_a_value() {
-        let of = |platform, text| resolve(platform, text, false).unwrap_err();
+        let of = |platform, text| resolve(platform, text).unwrap_err();
         assert_eq!(
             of(Platform::Connect, "${vault:a:b}"),
             "the config provider \"vault\" is not one of env, file and dir"
@@ -327,9 +314,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "[${}:a-c\\\\H]{0,30}", literal: bool) {
-            let _server = resolve(Platform::Server, &text, literal);
-            let _connect = resolve(Platform::Connect, &text, literal);
+        fn no_text_panics(text in "[${}:a-c\\\\H]{0,30}") {
+            let _server = resolve(Platform::Server, &text);
+            let _connect = resolve(Platform::Connect, &text);
         }
     }
 }

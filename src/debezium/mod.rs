@@ -1,12 +1,12 @@
 //! A Debezium configuration read as walrelay's settings.
 //!
 //! ```text
-//!  files, DEBEZIUM_* ──document──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
+//!  files ──document, places──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
 //!                                                                                   └─report─► what `check` prints
 //! ```
 //!
 //! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's
-//! properties. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
+//! properties, variables, `.env`. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
 //! key that was not carried over. Reads files that are named, and those of active profiles beside them; contacts nothing.
 //! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed; a note is one line.
 
@@ -15,9 +15,9 @@ mod error;
 mod expressions;
 mod jaas;
 mod keys;
+mod places;
 mod properties;
 mod report;
-mod review;
 mod translate;
 
 #[cfg(test)]
@@ -31,13 +31,14 @@ use std::path::{Path, PathBuf};
 
 pub use document::Platform;
 pub use error::DebeziumError;
-pub use review::Review;
 
 use crate::given::{Origin, one_line};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 use document::{Document, Job};
+use keys::Keys;
+use places::Places;
 
 /// What a Debezium configuration means here. No `Debug`: values may be secrets.
 pub struct Translation {
@@ -99,10 +100,53 @@ pub enum Severity {
 /// [`Translation::verdict`].
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
-    for (file, profile) in document::beside(files, &documents, environment) {
-        documents.push(Document::of_profile(&file, &bytes(&file)?, &profile)?);
+    let places = places(files, &mut documents, environment)?;
+    Ok(translate::translate(Job::assemble(documents, places)?, environment))
+}
+
+/// Where Debezium Server looks; nowhere without a file of it. Files of active profiles are added to `documents`.
+fn places(
+    files: &[PathBuf],
+    documents: &mut Vec<Document>,
+    environment: &Environment,
+) -> Result<Places, DebeziumError> {
+    let of_server =
+        |(file, document): (&PathBuf, &Document)| matches!(document, Document::Server(_)).then(|| file.clone());
+    let named = files.iter().zip(&*documents).filter_map(of_server).collect::<Vec<_>>();
+    if named.is_empty() {
+        return Ok(Places::default());
     }
-    Ok(translate::translate(Job::assemble(documents, environment)?, environment))
+    if let Some(unread) = named.iter().find_map(|file| document::unread_beside(file)) {
+        return Err(DebeziumError::Together {
+            message: format!("Debezium Server reads {}, too, which is not read here", unread.display()),
+            hint: "write its keys into application.properties, and move it away",
+        });
+    }
+    let dot_env = dot_env(&named).map(|file| document::variables(&file, &bytes(&file)?)).transpose()?;
+    let keys = |documents: &[Document]| {
+        documents.iter().fold(Keys::default(), |all, document| match document {
+            Document::Server(keys) | Document::Worker(keys) => all.overlaid(keys.clone()),
+            Document::Connector(_) => all,
+        })
+    };
+    let plain = Places::new(keys(documents), dot_env.clone(), environment);
+    for profile in plain.profiles() {
+        for file in &named {
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+            let beside = file.with_file_name(format!("{stem}-{profile}.properties"));
+            if !files.contains(&beside) && beside.is_file() {
+                documents.push(Document::of_profile(&beside, &bytes(&beside)?, profile)?);
+            }
+        }
+    }
+    Ok(Places::new(keys(documents), dot_env, environment))
+}
+
+/// The `.env` of Debezium Server's working directory, which holds the folder `config`; else that of walrelay's.
+fn dot_env(files: &[PathBuf]) -> Option<PathBuf> {
+    let folders = files.iter().filter_map(|file| file.parent());
+    let above = folders.filter(|folder| folder.ends_with("config")).filter_map(Path::parent);
+    above.chain(std::iter::once(Path::new(""))).map(|folder| folder.join(".env")).find(|file| file.is_file())
 }
 
 fn bytes(file: &Path) -> Result<Vec<u8>, DebeziumError> {
@@ -110,6 +154,26 @@ fn bytes(file: &Path) -> Result<Vec<u8>, DebeziumError> {
 }
 
 impl Translation {
+    /// A setting's values, and where they come from.
+    pub fn setting(&self, name: &str) -> Option<(&Vec<String>, &Origin)> {
+        self.settings.get(name).map(|setting| (&setting.values, &setting.origin))
+    }
+
+    /// The same of librdkafka's properties, with their names.
+    pub fn properties(&self) -> impl Iterator<Item = (&String, &Vec<String>, &Origin)> {
+        self.properties.iter().map(|(name, setting)| (name, &setting.values, &setting.origin))
+    }
+
+    /// How keys, values and headers are made; `accept`: even where records differ.
+    pub fn connect(&self, accept: bool) -> Connect {
+        Connect { alike_envelopes: self.connect.alike_envelopes && !accept, ..self.connect.clone() }
+    }
+
+    /// Which tables are captured.
+    pub fn tables(&self) -> &TablePatterns {
+        &self.tables
+    }
+
     /// Whether it may run; `accept`: even where records differ.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! In: what was typed, and what is valid. Out: the best candidate, or none when nothing resembles it enough to be a help.
 
 /// A candidate must resemble the word at least so much; 1 is equality. Below it, suggestions read like guesses.
-const RESEMBLANCE: f64 = 0.5;
+const RESEMBLANCE: f64 = 0.6;
 
 /// Jaro-Winkler finds shared beginnings (`pub` for `publication`) but is generous; this brings it in line with edit distance.
 const JARO_WINKLER_DISCOUNT: f64 = 0.2;
@@ -58,6 +58,12 @@ mod tests {
     fn what_resembles_nothing_gets_no_guess() {
         assert_eq!(nearest("zzzzzz", NAMES), None);
         assert_eq!(nearest("", NAMES), None);
+        // Words of other programs' connection strings.
+        let keywords =
+            ["max_protocol_version", "connect_timeout", "sslmode", "dbname", "application_name", "keepalives_idle"];
+        for foreign in ["pool_max_conns", "pool_min_conns", "schema", "pgbouncer"] {
+            assert_eq!(nearest(foreign, keywords), None, "{foreign}");
+        }
         assert_eq!(nearest(&"publication".repeat(10_000), NAMES), None);
     }
 }

@@ -2,20 +2,24 @@
 //!
 //! In: addresses, the figures. Out: `/`, `/metrics`, `/livez` (also `/healthz`), `/readyz`, `/status`. It changes nothing
 //! and reads no request body.
-//! Invariant: whoever connects costs little and not for long. A connection carries one request, its head is bounded, and it
-//! is cut after [`Limits::life`] however far it came, which covers a slow sender, a slow reader and an idle one; beyond
-//! [`Limits::connections`] new ones wait in the kernel's queue.
+//! Invariant: a client costs little and not for long. A connection carries one request, whose head is bounded in bytes and time, and it ends
+//! after [`Limits::life`]. Clients that are slow on purpose cannot keep others out: `connections.rs` says which connection ends when all
+//! places are taken.
+//! A listener on loopback answers only requests for this machine, so that no website can read it through a browser: `host.rs`.
 //! It runs on the control thread's runtime, so the relay thread never waits for it.
 //! Specification: RFC 9110, RFC 9112.
 
 mod accept;
 mod address;
+mod connections;
 mod history;
+mod host;
 mod page;
 
 use crate::metrics::{Metrics, Moment};
 pub use address::HttpAddress;
 pub(crate) use address::nearest_http;
+use connections::Connections;
 use history::History;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -23,17 +27,12 @@ use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::HeaderValue;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -63,13 +62,15 @@ pub enum Address {
 pub struct Limits {
     /// Connections served at a time.
     pub connections: usize,
+    /// From accepting a connection to the end of the request's head.
+    pub head: Duration,
     /// From accepting a connection to its end.
     pub life: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 64, life: Duration::from_secs(10) }
+        Self { connections: 64, head: Duration::from_secs(2), life: Duration::from_secs(10) }
     }
 }
 
@@ -114,16 +115,15 @@ impl Server {
     /// Answers requests until `stop` is done.
     pub async fn serve(self, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) {
         let site = Arc::new(Site::new(metrics));
-        let free = Arc::new(Semaphore::new(self.limits.connections));
+        let connections = Arc::new(Connections::new(self.limits));
         let mut acceptors = JoinSet::new();
         for listener in self.listeners {
-            acceptors.spawn(accept_all(listener, Arc::clone(&site), Arc::clone(&free), self.limits.life));
+            acceptors.spawn(accept_all(listener, Arc::clone(&site), Arc::clone(&connections)));
         }
         acceptors.spawn(watch(site));
         stop.await;
         // Dropping the acceptors drops the requests with them: those under way get a moment to end.
-        let connections = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
-        let _whether_all_ended = timeout(STOP_GRACE, free.acquire_many(connections)).await;
+        let _whether_all_ended = timeout(STOP_GRACE, connections.all_ended()).await;
     }
 }
 
@@ -168,38 +168,29 @@ fn not_here(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
 }
 
-async fn accept_all(listener: TcpListener, site: Arc<Site>, free: Arc<Semaphore>, life: Duration) {
-    let mut connections = JoinSet::new();
+async fn accept_all(listener: TcpListener, site: Arc<Site>, connections: Arc<Connections>) {
+    let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let mut tasks = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
                 let site = Arc::clone(&site);
-                connections.spawn(async move {
-                    let _cut_or_broken = timeout(life, converse(stream, site)).await;
-                    drop(permit);
-                });
+                let answer = move |request: &Request<Incoming>| {
+                    if is_loopback && !host::is_of_this_machine(request) {
+                        host::refusal()
+                    } else {
+                        site.answer(request)
+                    }
+                };
+                connections.add(stream, answer, &mut tasks).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "HTTP connection not accepted");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
-        while connections.try_join_next().is_some() {}
+        while tasks.try_join_next().is_some() {}
     }
-}
-
-/// One request, one answer.
-async fn converse(stream: TcpStream, site: Arc<Site>) -> Result<(), hyper::Error> {
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let response = site.answer(request.method(), request.uri().path(), request.headers());
-        async move { Ok::<_, Infallible>(response) }
-    });
-    http1::Builder::new()
-        .keep_alive(false)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), answer)
-        .await
 }
 
 async fn watch(site: Arc<Site>) {
@@ -225,7 +216,8 @@ impl Site {
         Self { metrics, history: Mutex::default(), policy: HeaderValue::try_from(page::policy()).ok() }
     }
 
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Reply {
+    fn answer(&self, request: &Request<Incoming>) -> Reply {
+        let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
         let known = ["/", "/metrics", "/livez", "/healthz", "/readyz", "/status"].contains(&path);
         if known && method != Method::GET && method != Method::HEAD {
             return with(plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n"), ALLOW, "GET, HEAD");

@@ -8,6 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
+/// No test waits for it.
+const LONG: Duration = Duration::from_mins(1);
+
 /// A server on a thread of its own, as in the program. Stops when dropped.
 struct Running {
     address: SocketAddr,
@@ -57,7 +60,7 @@ impl Running {
     }
 
     fn get(&self, path: &str) -> String {
-        self.raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        self.raw(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 }
 
@@ -102,8 +105,8 @@ fn a_relay_that_does_not_stream_is_live_and_not_ready_and_says_why() {
 #[test]
 fn openmetrics_is_given_to_those_who_ask() {
     let server = Running::healthy();
-    let answer =
-        server.raw("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n");
+    let answer = server
+        .raw("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n");
     check(
         &answer,
         "200",
@@ -114,7 +117,7 @@ fn openmetrics_is_given_to_those_who_ask() {
 #[test]
 fn head_has_the_head_of_get_and_no_body() {
     let server = Running::healthy();
-    let answer = server.raw("HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    let answer = server.raw("HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
     check(&answer, "200", &["content-length: 5\r\n"]);
     assert!(answer.ends_with("\r\n\r\n"), "{answer}");
 }
@@ -123,7 +126,7 @@ fn head_has_the_head_of_get_and_no_body() {
 fn other_methods_are_refused_with_those_that_are_allowed() {
     let server = Running::healthy();
     for method in ["POST", "DELETE", "OPTIONS"] {
-        let answer = server.raw(&format!("{method} /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+        let answer = server.raw(&format!("{method} /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"));
         check(&answer, "405", &["allow: GET, HEAD"]);
     }
 }
@@ -137,7 +140,7 @@ fn a_connection_ends_after_its_answer() {
 fn an_oversized_head_is_refused() {
     let server = Running::healthy();
     let mut client = server.connect();
-    let request = format!("GET /livez HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "a".repeat(1 << 20));
+    let request = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "a".repeat(1 << 20));
     // The server hangs up without reading the rest, so either side of the conversation may break off.
     let sent = client.write_all(request.as_bytes());
     let mut answer = Vec::new();
@@ -161,7 +164,7 @@ fn slow_clients_do_not_block_others() {
         client.write_all(b"GET /metrics HT").unwrap();
     }
     for mut client in readers {
-        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     check(&server.get("/livez"), "200", &[]);
     drop(stalled);
@@ -170,20 +173,98 @@ fn slow_clients_do_not_block_others() {
 #[test]
 fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-    let server = Running::start(metrics, Limits { connections: 2, life: Duration::from_millis(300) });
+    let server = Running::start(metrics, Limits { connections: 2, head: LONG, life: Duration::from_millis(300) });
     let mut silent = server.connect();
     let mut half = server.connect();
     half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
     // Both places are taken: this one is answered only if the others are cut.
     check(&server.get("/livez"), "200", &[]);
-    for client in [&mut silent, &mut half] {
-        // The end, or a reset: both say that the server has let go. A timeout would say that it has not.
-        match client.read(&mut [0; 1]) {
-            Ok(0) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-            other => panic!("{other:?}"),
-        }
+    is_cut(&mut silent);
+    is_cut(&mut half);
+}
+
+#[track_caller]
+fn is_cut(client: &mut Client) {
+    // The end, or a reset: both say that the server has let go. A timeout would say that it has not.
+    match client.read(&mut [0; 1]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_request_whose_head_takes_too_long_is_cut() {
+    let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
+    let server = Running::start(metrics, Limits { connections: 2, head: Duration::from_millis(300), life: LONG });
+    let (mut silent, mut half) = (server.connect(), server.connect());
+    half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
+    is_cut(&mut silent);
+    is_cut(&mut half);
+}
+
+#[test]
+fn the_oldest_connection_without_a_head_goes_when_there_is_no_place() {
+    let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
+    let server = Running::start(metrics, Limits { connections: 3, head: LONG, life: LONG });
+    let mut halves: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    for half in &mut halves {
+        half.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
+    }
+    // Each takes one place, and gives it back.
+    for _ in 0..5 {
+        check(&server.get("/livez"), "200", &[]);
+    }
+    is_cut(&mut halves[0]);
+    for half in &mut halves[1..] {
+        half.write_all(b"\r\n").unwrap();
+        let mut answer = String::new();
+        half.read_to_string(&mut answer).unwrap();
+        check(&answer, "200", &[]);
+    }
+}
+
+#[test]
+fn half_sent_requests_that_are_opened_again_and_again_keep_no_probe_out() {
+    let server = Running::healthy();
+    let address = server.address;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let flood = thread::spawn(move || {
+        let half_sent = || -> io::Result<Client> {
+            let mut client = Client::connect(address)?;
+            client.write_all(b"GET /livez HTTP/1.1\r\nHost: local")?;
+            client.set_nonblocking(true)?;
+            Ok(client)
+        };
+        let mut clients: Vec<Client> = Vec::new();
+        while matches!(stopped.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
+            // A client that was cut comes back.
+            clients.retain_mut(
+                |client| matches!(client.read(&mut [0; 1]), Err(e) if e.kind() == io::ErrorKind::WouldBlock),
+            );
+            clients.extend((clients.len()..300).map_while(|_| half_sent().ok()));
+        }
+    });
+    for _ in 0..20 {
+        let started = Instant::now();
+        check(&server.get("/livez"), "200", &[]);
+        assert!(started.elapsed() < Duration::from_secs(3), "a probe waits for 3 s: {:?}", started.elapsed());
+    }
+    drop(stop);
+    flood.join().unwrap();
+}
+
+#[test]
+fn a_website_whose_name_points_here_is_refused_on_loopback() {
+    let server = Running::healthy();
+    for path in ["/", "/metrics", "/livez", "/readyz", "/status", "/nothing"] {
+        let answer = server.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n"));
+        check(&answer, "421", &["use localhost or an IP address"]);
+        assert!(!answer.contains("orders"), "{answer}");
+    }
+    check(&server.raw(&format!("GET /livez HTTP/1.1\r\nHost: {}\r\n\r\n", server.address)), "200", &[]);
+    let without = server.raw("GET /livez HTTP/1.0\r\n\r\n");
+    assert!(without.starts_with("HTTP/1.0 200 "), "{without}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl<'a> Row<'a> {
         if id.bytes(arena).unwrap_or_default().is_empty() {
             return Err(self.bad_row(BadReason::MissingId { column: self.plan.column_name(self.plan.id).to_owned() }));
         }
-        let subject = self.optional(self.plan.key, Booleans::Words, arena)?;
+        let subject = self.key(Booleans::Words, arena)?;
         // An attribute is not empty.
         let subject = if subject.bytes(arena).is_some_and(<[u8]>::is_empty) { Piece::Null } else { subject };
         let millis = self.timestamp_millis(arena)?;

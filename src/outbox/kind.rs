@@ -1,9 +1,12 @@
 //! What kind of type a column has, as far as records care.
 //!
-//! In: `pg_type.oid`. Out: a [`Kind`], and for people the type's name.
+//! In: `pg_type.oid`, and what the catalogue and the stream say of domains. Out: a [`Kind`], and for people the type's name.
+//! A domain is the type below it in every respect: Postgres writes its values as that type's, in text and in binary form.
 //! Specification: PostgreSQL's `pg_type.dat` (the numbers of built-in types never change).
 
+use crate::pgoutput::DataType;
 use crate::sink::Content;
+use std::collections::HashMap;
 
 /// The smallest oid of a type that is not built in: domains, enums, extensions' types.
 const FIRST_CUSTOM: u32 = 16_384;
@@ -12,6 +15,54 @@ const FIRST_CUSTOM: u32 = 16_384;
 pub(super) const fn is_custom(type_id: u32) -> bool {
     type_id >= FIRST_CUSTOM
 }
+
+/// The type of `char(n)`: Postgres fills its values up with spaces.
+pub(super) const BPCHAR: u32 = 1042;
+
+/// The types below domains. A domain never gets another one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Domains(HashMap<u32, u32>);
+
+impl Domains {
+    /// Takes what the catalogue says: domains, each with the type below it that is no domain.
+    pub(super) fn listed(&mut self, domains: &[(u32, u32)]) {
+        self.0.extend(domains.iter().copied());
+    }
+
+    /// Takes what the stream says of a type that is not built in. Of a domain it names the type below it.
+    pub(super) fn announced(&mut self, DataType { id, namespace, name }: DataType<'_>) {
+        let below = BUILT_IN.iter().find(|(_, built_in)| namespace.is_empty() && *built_in == name);
+        self.0.extend(below.map(|(below, _)| (id, *below)));
+    }
+
+    /// The type below a domain; of any other type, and of a domain that is not known, the type itself.
+    pub(super) fn below(&self, type_id: u32) -> u32 {
+        self.0.get(&type_id).copied().unwrap_or(type_id)
+    }
+}
+
+/// `pg_type.oid` and `pg_type.typname` of types that have a [`Kind`] of their own.
+const BUILT_IN: [(u32, &str); 19] = [
+    (16, "bool"),
+    (17, "bytea"),
+    (18, "char"),
+    (19, "name"),
+    (20, "int8"),
+    (21, "int2"),
+    (23, "int4"),
+    (25, "text"),
+    (26, "oid"),
+    (114, "json"),
+    (700, "float4"),
+    (701, "float8"),
+    (BPCHAR, "bpchar"),
+    (1043, "varchar"),
+    (1114, "timestamp"),
+    (1184, "timestamptz"),
+    (1700, "numeric"),
+    (2950, "uuid"),
+    (3802, "jsonb"),
+];
 
 /// What a value of the type may be used for, and how its binary form reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +81,8 @@ pub(super) enum Kind {
     Timestamptz,
     /// numeric, real, double precision, oid: a number in its text form.
     Number,
-    /// Not built in: may be a domain over anything.
+    /// Not built in, or a domain over such a type: an enum, an extension's type, an array of domains. A domain that the catalogue was not
+    /// asked for may be anything.
     Custom,
     Other,
 }
@@ -61,7 +113,7 @@ impl Kind {
             21 => Self::Int2,
             23 => Self::Int4,
             20 => Self::Int8,
-            18 | 19 | 25 | 1042 | 1043 => Self::Text,
+            18 | 19 | 25 | BPCHAR | 1043 => Self::Text,
             2950 => Self::Uuid,
             114 => Self::Json,
             3802 => Self::Jsonb,
@@ -127,7 +179,7 @@ pub(super) fn type_name(type_id: u32) -> String {
         114 => "json",
         700 => "real",
         701 => "double precision",
-        1042 => "character",
+        BPCHAR => "character",
         1043 => "character varying",
         1082 => "date",
         1083 => "time",
@@ -145,6 +197,21 @@ pub(super) fn type_name(type_id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_domain_is_the_type_that_the_catalogue_or_the_stream_has_below_it() {
+        let mut domains = Domains::default();
+        domains.listed(&[(20_001, 17), (20_002, 20_009)]);
+        domains.announced(DataType { id: 20_003, namespace: "", name: "jsonb" });
+        domains.announced(DataType { id: 20_004, namespace: "shop", name: "jsonb" });
+        domains.announced(DataType { id: 20_005, namespace: "", name: "date" });
+        let below = [17, 20_001, 20_002, 20_003, 20_004, 20_005].map(|type_id| domains.below(type_id));
+        assert_eq!(below, [17, 17, 20_009, 3802, 20_004, 20_005]);
+        assert_eq!(Kind::of(domains.below(20_001)), Kind::Bytea);
+        for (type_id, _) in BUILT_IN {
+            assert!(!matches!(Kind::of(type_id), Kind::Custom | Kind::Other), "{type_id}");
+        }
+    }
 
     #[test]
     fn a_columns_type_says_what_it_holds() {

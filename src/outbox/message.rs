@@ -4,11 +4,11 @@
 //! and columns, as if a table had sent them: a string is its content, any other value its JSON text, null is null. Of a
 //! key that repeats the last counts, as in jsonb. A column that a setting names and the object lacks is null.
 
-use super::connect::Details;
+use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
 use super::kind::Kind;
-use super::plan::{self, Connected, Lack, Plan, PlanColumn, PlanError, Role};
+use super::plan::{self, Lack, Plan, PlanColumn, PlanError, Role};
 use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Column, LogicalMessage};
@@ -51,10 +51,7 @@ pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
 pub(super) fn plan(table: String, members: &Members<'_>, mapping: &Mapping, topic: &Topic) -> Result<Plan, BadReason> {
     let plan = Plan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)?;
     // A message has no types: nothing is to be asked for, and all columns are texts.
-    match plan.connected(None, mapping, &Details::default()).map_err(missing)? {
-        Connected::Plan(plan) => Ok(plan),
-        Connected::Stale(error) => Err(missing(error)),
-    }
+    plan.connected(None, mapping, &Details::default()).map_err(missing)
 }
 
 fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {

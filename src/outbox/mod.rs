@@ -15,7 +15,9 @@
 //! its own since, or gone. `tables` has what is made of that.
 
 mod cloudevents;
+#[cfg_attr(not(feature = "debezium"), path = "connect/off.rs")]
 pub mod connect;
+mod details;
 mod fault;
 mod json;
 mod kind;
@@ -31,19 +33,19 @@ mod time;
 mod value;
 
 pub use cloudevents::CloudEvents;
-pub use connect::{ColumnDetail, Details, TypeDetail};
+pub use details::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
+use kind::Domains;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
-use plan::Connected;
 pub use plan::{Cause, Lack, Plan, PlanError, Role, Within};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
 
 use crate::lsn::Lsn;
-use crate::pgoutput::{LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
+use crate::pgoutput::{DataType, LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{Topic, TopicError};
 use crate::sink::Record;
 use std::collections::BTreeMap;
@@ -62,10 +64,12 @@ pub struct Outbox {
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
     /// says, and such values may come again.
     text_only: bool,
+    /// What is known of domains.
+    domains: Domains,
     /// What the catalogue said of types and columns, when it was asked last.
     details: Details,
-    /// Types that it did not know even when asked for them.
-    unknown_types: Vec<u32>,
+    /// The WAL's end before it was asked: the details hold for what committed before this, and later DDL may have changed them.
+    details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<Reading>,
     scratch: record::Scratch,
@@ -102,6 +106,8 @@ struct Unsettled {
     mappable: bool,
     /// The look knew it, and that it was not covered: so much holds for rows from before the look.
     known: bool,
+    /// The look knew it by the name that it has since, and covered it: how rows from before the look are read.
+    earlier: Option<Box<Plan>>,
 }
 
 /// Where a row stands.
@@ -171,9 +177,21 @@ impl Outbox {
         let topic = Topic::new(&mapping.topic, mapping.addresses)?;
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        let (details, unknown_types, text_only) = (Details::default(), Vec::new(), false);
-        let readings = Vec::new();
-        Ok(Self { mapping, topic, tables, unmappable, relations, text_only, details, unknown_types, readings, scratch })
+        let (details, details_as_of, text_only) = (Details::default(), Lsn::ZERO, false);
+        let (readings, domains) = (Vec::new(), Domains::default());
+        Ok(Self {
+            mapping,
+            topic,
+            tables,
+            unmappable,
+            relations,
+            text_only,
+            domains,
+            details,
+            details_as_of,
+            readings,
+            scratch,
+        })
     }
 
     /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
@@ -181,9 +199,30 @@ impl Outbox {
         self.mapping.connect.is_some()
     }
 
-    /// Takes what the catalogue says of types and columns now.
+    /// Takes what the catalogue says of types and columns now, read behind the position of [`Outbox::looks_at`].
     pub fn details(&mut self, details: Details) {
         self.details = details;
+        self.details_as_of = self.tables.looked_at();
+    }
+
+    /// Whether the catalogue is to be asked before [`Outbox::relation`] takes this shape, which the server announces in the transaction
+    /// that commits at `position`: DDL may have changed the table since it was asked last.
+    pub fn wants_details_again(&self, relation: &Relation, position: Lsn) -> bool {
+        self.wants_details() && position >= self.details_as_of && self.tables.standing(relation) == Standing::Covered
+    }
+
+    /// Whether the catalogue has told of every type of a table's columns.
+    pub fn knows_types(&self, relation: &Relation) -> bool {
+        let is_known = |type_id| !kind::is_custom(type_id) || self.details.types.contains_key(&type_id);
+        relation.columns.iter().all(|column| is_known(column.type_id))
+    }
+
+    /// Takes what the catalogue says in the middle of a stream, read when the WAL went up to `as_of`. What is known of types stays: an
+    /// enum that has got further labels has them from the next connection on, as in Debezium.
+    pub fn details_again(&mut self, details: Details, as_of: Lsn) {
+        let known = std::mem::replace(&mut self.details, details);
+        self.details.types.extend(known.types);
+        self.details_as_of = as_of;
     }
 
     /// Restricts it to the tables that are captured; counts only where no table is named.
@@ -215,9 +254,11 @@ impl Outbox {
         self.unmappable = None;
         self.tables.published(tables);
         self.readings.clear();
+        for table in tables {
+            self.domains.listed(&table.domains);
+        }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
-        let plans: Vec<Plan> =
-            covered.iter().map(|table| self.catalogued(&table.relation)).collect::<Result<_, _>>()?;
+        let plans: Vec<Plan> = covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.alike(&plans)?;
@@ -226,7 +267,7 @@ impl Outbox {
 
     /// Sees that the envelopes of all tables have the same members, where that is asked for.
     fn alike(&self, plans: &[Plan]) -> Result<(), PlanError> {
-        let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.alike_envelopes);
+        let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
         let members = |plan: &Plan| format!("{} has {:?}", plan.table(), plan.envelope_names);
         match plans.iter().find(|plan| plan.envelope_names != first.envelope_names) {
@@ -256,6 +297,11 @@ impl Outbox {
         self.unmappable.as_ref().filter(|(from, _)| position >= *from).map(|(_, error)| error)
     }
 
+    /// Whether a row of a table that the last look did not find made the publication be looked at again.
+    pub fn asks(&self) -> bool {
+        self.tables.asks()
+    }
+
     /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
     /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, and they have no outbox's shape, so their
     /// rows are not published; each is reported once. Rows of those that have one are bad rows.
@@ -263,12 +309,13 @@ impl Outbox {
         self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
-    /// The plan of a table as the catalogue has it.
-    fn catalogued(&self, relation: &Relation) -> Result<Plan, PlanError> {
-        match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
-            Connected::Plan(plan) => Ok(plan),
-            Connected::Stale(error) => Err(error),
-        }
+    fn mapped(&self, relation: &Relation) -> Result<Plan, PlanError> {
+        Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
+    }
+
+    /// Takes a type that is not built in. It comes before the shapes of the tables that have it.
+    pub fn data_type(&mut self, data_type: DataType<'_>) {
+        self.domains.announced(data_type);
     }
 
     /// Takes a table's shape, in place of an earlier one.
@@ -279,10 +326,11 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
-            Standing::Covered => match self.announced(relation)? {
-                Some(plan) => Entry::Listed(Box::new(plan)),
-                None => Entry::Unsettled(self.unsettled(relation, false)),
-            },
+            Standing::Covered => Entry::Listed(Box::new(self.mapped(relation)?)),
+            Standing::Renamed => {
+                let earlier = Some(Box::new(self.mapped(relation)?));
+                Entry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
+            }
             Standing::Beside => Entry::NotListed,
             Standing::Apart => {
                 let unsettled = self.unsettled(relation, true);
@@ -297,29 +345,12 @@ impl Outbox {
     }
 
     fn unsettled(&self, relation: &Relation, known: bool) -> Unsettled {
-        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known }
+        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known, earlier: None }
     }
 
     /// The plan of a table, if it has an outbox's shape.
     fn plain(&self, relation: &Relation) -> Option<Plan> {
-        Plan::new(relation, &self.mapping, &self.topic).ok()
-    }
-
-    /// The plan of a table as the stream has it. `None`: it has a type that the catalogue did not know when it was asked last,
-    /// and that may be new. It is asked once more.
-    fn announced(&mut self, relation: &Relation) -> Result<Option<Plan>, PlanError> {
-        let error = match Plan::with_connect(relation, &self.mapping, &self.topic, &self.details)? {
-            Connected::Plan(plan) => return Ok(Some(plan)),
-            Connected::Stale(error) => error,
-        };
-        let types = relation.columns.iter().map(|column| column.type_id);
-        let unknown =
-            types.filter(|id| kind::is_custom(*id) && !self.details.types.contains_key(id)).collect::<Vec<_>>();
-        if unknown.iter().any(|id| self.unknown_types.contains(id)) {
-            return Err(error);
-        }
-        self.unknown_types.extend(unknown);
-        Ok(None)
+        Plan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
     }
 
     /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.
@@ -329,8 +360,13 @@ impl Outbox {
     #[cold]
     fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
-        let Entry::Unsettled(Unsettled { name, mappable, known }) = entry else { return Ok(()) };
-        if *known && self.tables.is_older(position) {
+        let Entry::Unsettled(Unsettled { name, mappable, known, earlier }) = entry else { return Ok(()) };
+        let is_older = self.tables.is_older(position);
+        if let Some(plan) = earlier.take_if(|_| is_older) {
+            *entry = Entry::Listed(plan);
+            return Ok(());
+        }
+        if *known && is_older {
             *entry = Entry::NotListed;
             return Ok(());
         }
@@ -368,7 +404,7 @@ impl Outbox {
     /// # Errors
     /// What it lacks.
     pub fn could_read(&self, relation: &Relation) -> Result<(), PlanError> {
-        Plan::new(relation, &self.mapping, &self.topic).map(drop)
+        Plan::new(relation, &self.mapping, &self.topic, &self.domains).map(drop)
     }
 
     /// The names that a payload's column may have.
@@ -396,7 +432,11 @@ impl Outbox {
             Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
             Some(Entry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
             Some(Entry::Unsettled(_)) | None => {
-                return self.settle(relation, context.final_lsn).map(|()| Outcome::NotPublished);
+                self.settle(relation, context.final_lsn)?;
+                let Some(Entry::Listed(plan)) = self.relations.get(&relation) else {
+                    return Ok(Outcome::NotPublished);
+                };
+                plan
             }
         };
         let Self { mapping, topic, scratch, .. } = self;
@@ -419,7 +459,11 @@ impl Outbox {
         match self.relations.get(&relation) {
             Some(Entry::Listed(_) | Entry::Gone(_)) => Ok(self.on_update()),
             Some(Entry::NotListed) => Ok(Updated::NotPublished),
-            Some(Entry::Unsettled(_)) | None => self.settle(relation, final_lsn).map(|()| Updated::NotPublished),
+            Some(Entry::Unsettled(_)) | None => {
+                self.settle(relation, final_lsn)?;
+                let is_listed = matches!(self.relations.get(&relation), Some(Entry::Listed(_)));
+                Ok(if is_listed { self.on_update() } else { Updated::NotPublished })
+            }
         }
     }
 

@@ -8,10 +8,11 @@
 //! arena at rest, pieces become slices of a record. Only the buffers are kept: a row that is offered again
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
+#[cfg(feature = "debezium")]
 use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
-use super::kind::Kind;
+use super::kind::{BPCHAR, Kind};
 use super::plan::Plan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
@@ -38,6 +39,7 @@ pub(super) struct Scratch {
     pub(super) arena: Arena,
     pub(super) envelope: Vec<u8>,
     /// What Debezium's router would remember.
+    #[cfg(feature = "debezium")]
     pub(super) schemas: EnvelopeSchemas,
     topic: LastTopic,
     columns: Vec<Column<'static>>,
@@ -47,6 +49,12 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// Room for a row's lists, with the arena emptied.
+    pub(super) fn parts<'a>(&mut self) -> Parts<'a> {
+        self.arena.clear();
+        Parts { topic: std::mem::take(&mut self.topic_values), headers: std::mem::take(&mut self.drafts) }
+    }
+
     /// The row's columns, as many as the plan has.
     pub(super) fn columns<'a>(&mut self, plan: &Plan, tuple: &Tuple<'a>) -> Result<Vec<Column<'a>>, RowError> {
         let mut columns: Vec<Column<'a>> = std::mem::take(&mut self.columns);
@@ -105,7 +113,7 @@ impl<'a> Row<'a> {
         let Scratch { arena, envelope, .. } = &mut *scratch;
         let id = self.id(arena)?;
         self.topic_values(&mut parts.topic, arena)?;
-        let key = self.optional(self.plan.key, Booleans::Letters, arena)?;
+        let key = self.key(Booleans::Letters, arena)?;
         let value = self.value(id, arena, envelope)?;
         self.headers(id, &mut parts.headers, arena)?;
         self.with_parts(parts, key, value, scratch, take)
@@ -159,6 +167,26 @@ impl<'a> Row<'a> {
         index.map_or(Ok(Piece::Null), |index| self.piece(index, booleans, arena))
     }
 
+    pub(super) fn key(self, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
+        let Some(index) = self.plan.key else { return Ok(Piece::Null) };
+        Ok(self.unpadded(index, self.piece(index, booleans, arena)?))
+    }
+
+    /// The text of a `char(n)` without the spaces that fill it up, as SQL's cast to text gives it. Debezium keeps them.
+    fn unpadded(self, index: usize, piece: Piece<'a>) -> Piece<'a> {
+        match piece {
+            Piece::Borrowed(text) if self.plan.connect.is_none() && self.type_id(index) == BPCHAR => {
+                let end = text.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+                Piece::Borrowed(text.get(..end).unwrap_or(text))
+            }
+            Piece::Null | Piece::Borrowed(_) | Piece::Decoded(..) => piece,
+        }
+    }
+
+    fn type_id(self, index: usize) -> u32 {
+        self.plan.columns.get(index).map_or(0, |column| column.type_id)
+    }
+
     pub(super) fn kind(self, index: usize) -> Kind {
         self.plan.columns.get(index).map_or(Kind::Other, |column| column.kind)
     }
@@ -172,7 +200,8 @@ impl<'a> Row<'a> {
 
     pub(super) fn topic_values(self, values: &mut Vec<Piece<'a>>, arena: &mut Arena) -> Result<(), RowError> {
         for &index in &self.plan.topic {
-            match self.piece(index, Booleans::Letters, arena)? {
+            let value = self.piece(index, Booleans::Letters, arena)?;
+            match self.unpadded(index, value) {
                 Piece::Null => return Err(self.bad(index, |column| BadReason::NullRoute { column })),
                 value @ (Piece::Borrowed(_) | Piece::Decoded(..)) => values.push(value),
             }
@@ -411,7 +440,7 @@ impl Row<'_> {
             ValueError::BinaryForm => RowError::BinaryForm {
                 table: self.plan.table.clone(),
                 column: self.plan.column_name(index).to_owned(),
-                type_id: self.plan.columns.get(index).map_or(0, |column| column.type_id),
+                type_id: self.type_id(index),
             },
         }
     }

@@ -61,7 +61,7 @@ impl Outbox {
 impl<'a> Row<'a> {
     fn with_remains<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let mut arena = Arena::new();
-        let key = self.optional(self.plan.key, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
+        let key = self.key(Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let value = self.piece(self.plan.payload, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let drafts = self.remaining_headers(&mut arena);
         let timestamp_millis =

@@ -24,6 +24,8 @@ pub(super) struct Tables {
     /// Every table that was covered as a partition at some look, by the name that it had. It stays covered under that name,
     /// since its rows may come long after it was detached or dropped.
     partitions: HashSet<(RelationId, (String, String))>,
+    /// The tables that the last look found covered. A rename leaves a table its id.
+    covered: HashSet<RelationId>,
     /// What the last look found holds for transactions that commit before this.
     looked_at: Lsn,
     /// The tables whose rows made the publication be looked at again, and whether they have an outbox's shape.
@@ -35,6 +37,8 @@ pub(super) struct Tables {
 pub(super) enum Standing {
     /// It is published from.
     Covered,
+    /// The last look knows it by another name, under which it is published from.
+    Renamed,
     /// It is not, and cannot come to be.
     Beside,
     /// It was not at the last look, and may have been attached since to a table that is named, or be part of one that has got such a name.
@@ -52,6 +56,7 @@ impl Tables {
             patterns: TablePatterns::default(),
             published: HashMap::new(),
             partitions: HashSet::new(),
+            covered: HashSet::new(),
             looked_at: Lsn::ZERO,
             asked: BTreeMap::new(),
         }
@@ -64,6 +69,11 @@ impl Tables {
     /// What comes next is as of this position, or later.
     pub(super) fn looks_at(&mut self, position: Lsn) {
         self.looked_at = position;
+    }
+
+    /// The position of the last look.
+    pub(super) fn looked_at(&self) -> Lsn {
+        self.looked_at
     }
 
     /// Whether the last look knew of everything that a transaction did which commits at `position`.
@@ -84,6 +94,7 @@ impl Tables {
         let found = tables.iter().map(|table| (table.relation.full_name(), standing(table))).collect();
         let parts = tables.iter().filter(|table| !self.names(&table.relation) && self.covers(table));
         let parts: Vec<_> = parts.map(|table| (table.relation.id, table.relation.full_name())).collect();
+        self.covered = tables.iter().filter(|table| self.covers(table)).map(|table| table.relation.id).collect();
         self.published = found;
         self.partitions.extend(parts);
     }
@@ -107,19 +118,33 @@ impl Tables {
 
     /// Where a table stands that the stream announces.
     pub(super) fn standing(&self, relation: &Relation) -> Standing {
-        if self.named.is_empty() {
-            return if self.patterns.capture(relation) { Standing::Covered } else { Standing::Beside };
-        }
         let part = (relation.id, relation.full_name());
-        if self.names(relation) || self.partitions.contains(&part) {
+        let by_name = if self.named.is_empty() {
+            self.patterns.capture(relation)
+        } else {
+            self.names(relation) || self.partitions.contains(&part)
+        };
+        if by_name {
             return Standing::Covered;
         }
-        self.published.get(&part.1).copied().unwrap_or(Standing::Unknown)
+        let listed = self.published.get(&part.1).copied();
+        if self.covered.contains(&relation.id) && listed != Some(Standing::Covered) {
+            return Standing::Renamed;
+        }
+        if self.named.is_empty() {
+            return Standing::Beside;
+        }
+        listed.unwrap_or(Standing::Unknown)
     }
 
     /// The publication is to be looked at again for this table's sake.
     pub(super) fn ask(&mut self, name: (String, String), mappable: bool) {
         self.asked.insert(name, mappable);
+    }
+
+    /// Whether it is to be looked at again for a table's sake.
+    pub(super) fn asks(&self) -> bool {
+        !self.asked.is_empty()
     }
 
     /// The tables that were asked for and are not there. Those of an outbox's shape are not named.

@@ -75,11 +75,11 @@ fn days_since_1970(date: &str) -> Option<i64> {
 }
 
 /// Days from 1970-01-01 in the Gregorian calendar, counted in 400-year eras that begin on the first of March of year 0, the
-/// year before year 1. `None`: no such month or day, or a year that Postgres does not have.
+/// year before year 1. `None`: no such month or day, or a year that neither Postgres nor Java's driver has.
 pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     const DAYS_PER_ERA: i64 = 146_097;
     const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(-5000..=6_000_000).contains(&year) {
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(-5000..=300_000_000).contains(&year) {
         return None;
     }
     let year = if month <= 2 { year - 1 } else { year };
@@ -101,7 +101,7 @@ pub(crate) fn push_rfc3339(out: &mut Vec<u8>, unix_millis: i64) {
 }
 
 /// The inverse of [`days_from_civil`]: year, month, day.
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
+pub(super) fn civil_from_days(days: i64) -> (i64, i64, i64) {
     const DAYS_PER_ERA: i64 = 146_097;
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(DAYS_PER_ERA), days.rem_euclid(DAYS_PER_ERA));

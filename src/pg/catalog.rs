@@ -22,12 +22,36 @@ pub struct ServerRow {
     pub user: String,
 }
 
+/// From this version on, the first logical slot makes a server with `wal_level = replica` write what decoding needs, without a restart:
+/// `effective_wal_level` is then `logical`.
+const DECODES_AT_REPLICA: u32 = 190_000;
+
+/// From this version on a publication of all tables may leave some out, and no catalog shows that one was left out for a while.
+const EXCEPTIONS: u32 = 190_000;
+
+/// Whether logical slots can be created and read on a server of this version with this `wal_level`.
+pub(crate) fn decodes(version: u32, wal_level: &str) -> bool {
+    wal_level == "logical" || (wal_level == "replica" && version >= DECODES_AT_REPLICA)
+}
+
+impl ServerRow {
+    /// Whether logical slots can be created and read.
+    pub fn decodes(&self) -> bool {
+        decodes(self.version, &self.wal_level)
+    }
+
+    /// Whether a table may have been left out of a publication of all tables for a while, without a trace.
+    pub const fn may_have_left_out(&self) -> bool {
+        self.version >= EXCEPTIONS
+    }
+}
+
 /// Asks who the server is.
 ///
 /// # Errors
 /// The connection broke.
 pub fn server(connection: &mut Connection) -> Result<ServerRow, Error> {
-    let rows = connection.query(
+    let rows = connection.ask(
         "SELECT current_setting('server_version_num'), current_setting('server_version'), current_setting('wal_level'),
                 current_database(), current_user",
     )?;
@@ -64,7 +88,7 @@ pub fn table(
     let rows = connection.query(&format!(
         "SELECT c.relkind = 'p', EXISTS (
                     SELECT FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
-                     WHERE m.prrelid = c.oid AND p.pubname = {})
+                     WHERE m.prrelid = c.oid AND p.pubname = {} AND {NOT_LEFT_OUT})
            FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p')",
         literal(publication),
@@ -72,6 +96,35 @@ pub fn table(
         literal(name)
     ))?;
     Ok(rows.first().map(|row| TableRow { partitioned: row.is_true(0), member: row.is_true(1) }))
+}
+
+/// As SQL, whether a row `m` of `pg_publication_rel` is of a table that is published: since 19 it may be of one that
+/// `FOR ALL TABLES EXCEPT` leaves out.
+pub(crate) const NOT_LEFT_OUT: &str = "pg_catalog.to_jsonb(m) -> 'prexcept' IS DISTINCT FROM 'true'::jsonb";
+
+/// The tables that a publication of all tables leaves out (since 19), by schema and name.
+///
+/// # Errors
+/// The connection broke.
+pub fn left_out(connection: &mut Connection, publication: &str) -> Result<Vec<(String, String)>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT n.nspname, c.relname
+           FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
+           JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE p.pubname = {} AND NOT ({NOT_LEFT_OUT}) ORDER BY 1, 2",
+        literal(publication)
+    ))?;
+    let name = |row: &Row| Some((row.text(0)?.to_owned(), row.text(1)?.to_owned()));
+    Ok(rows.iter().filter_map(name).collect())
+}
+
+/// As SQL, what publishes a table that a publication of all tables leaves out: the others stay out.
+pub(crate) fn no_longer_left_out(publication: &str, left_out: &[(String, String)], table: (&str, &str)) -> String {
+    let others = left_out.iter().filter(|(schema, name)| (schema.as_str(), name.as_str()) != table);
+    let others: Vec<String> =
+        others.map(|(schema, name)| format!("{}.{}", identifier(schema), identifier(name))).collect();
+    let except = if others.is_empty() { String::new() } else { format!(" EXCEPT (TABLE {})", others.join(", ")) };
+    format!("ALTER PUBLICATION {} SET ALL TABLES{except}", identifier(publication))
 }
 
 /// Counts a table's rows, but no further than `limit`.
@@ -137,7 +190,7 @@ pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
 /// # Errors
 /// The connection broke.
 pub fn membership(connection: &mut Connection, publication: &str) -> Result<Option<String>, Error> {
-    let rows = connection.query(&membership_sql(publication))?;
+    let rows = connection.ask(&membership_sql(publication))?;
     Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
 }
 
@@ -205,7 +258,7 @@ pub struct PublicationMark {
 /// # Errors
 /// The connection broke.
 pub fn publication_mark(connection: &mut Connection, publication: &str) -> Result<PublicationMark, Error> {
-    let rows = connection.query(&format!(
+    let rows = connection.ask(&format!(
         "SELECT pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')
            FROM pg_catalog.pg_publication WHERE pubname = {}",
         literal(publication)
@@ -386,6 +439,30 @@ fn parse_prepared(row: &Row) -> PreparedTransaction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_was_left_out_is_published_again_and_the_others_stay_out() {
+        let name = |name: &str| ("public".to_owned(), name.to_owned());
+        let sql = |left_out: &[(String, String)]| no_longer_left_out("p", left_out, ("public", "a"));
+        assert_eq!(sql(&[name("a")]), "ALTER PUBLICATION \"p\" SET ALL TABLES");
+        assert_eq!(
+            sql(&[name("a"), name("b"), name("C")]),
+            "ALTER PUBLICATION \"p\" SET ALL TABLES EXCEPT (TABLE \"public\".\"b\", \"public\".\"C\")"
+        );
+    }
+
+    #[test]
+    fn wal_level_replica_is_enough_from_19_on() {
+        let server = |version, wal_level: &str| ServerRow {
+            version,
+            version_text: String::new(),
+            wal_level: wal_level.to_owned(),
+            database: String::new(),
+            user: String::new(),
+        };
+        assert!(server(140_000, "logical").decodes() && server(190_000, "replica").decodes());
+        assert!(!server(180_006, "replica").decodes() && !server(190_000, "minimal").decodes());
+    }
 
     #[test]
     fn transactions_two_billion_apart_cannot_be_told() {

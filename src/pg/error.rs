@@ -1,9 +1,32 @@
 //! What can go wrong between us and a Postgres server, and what each case asks for.
 //!
+//! What the server refuses is judged by its SQLSTATE:
+//!
+//! | class or code | such as | first start | reconnect | stream |
+//! |---|---|---|---|---|
+//! | `08` | a pooler's refusal, a connection that broke | waits | waits | reconnects |
+//! | `25` | a standby or a read-only role (`25006`), an idle session that was ended (`25P03`) | waits | waits | reconnects |
+//! | `40` | a deadlock, a conflict with recovery | waits | waits | reconnects |
+//! | `53`, not `53400` | disk full, out of memory, too many connections (`53300`) | waits | waits | reconnects |
+//! | `55006`, `55P03` | the slot is in use, a table is locked | waits | waits | reconnects |
+//! | `57` | a shutdown, a server that starts, a statement that was cancelled | waits | waits | reconnects |
+//! | `58`, `XX` | an error of the operating system or of Postgres itself | waits | waits | reconnects |
+//! | `28` | a password, a role, a line of `pg_hba.conf` | exit 2 | 5 minutes | - |
+//! | `3D000` | the database was dropped or renamed | exit 2 | 5 minutes | - |
+//! | `42501`, `55000`, `0A000`, `22`, `23`, `54000`, `P0001`, … | a right that was revoked, `ALLOW_CONNECTIONS false`, a login trigger that raises an error | exit 2 | 5 minutes | exit 2 |
+//! | `42704` | the publication or the slot is gone | exit 2 | 5 minutes, and exit 2 as soon as the next look shows it | exit 2 |
+//! | `53400` | no replication slot is free | exit 2 | 5 minutes | exit 2 |
+//! | `22P05` and any other | a row that cannot be decoded or converted | exit 2 | 5 minutes | exit 2: the same row would come again |
+//!
+//! "Waits" has no limit. [`ServerError::recovery`] has the first and the last column: [`Recovery::Reconnect`] waits, [`Recovery::Stop`] is
+//! exit 2. The supervisor gives a relay that has streamed the 5 minutes (`CREDENTIALS_WITHIN`) for whatever the server refuses between
+//! the connection and the stream: somebody may be about to change it back.
+//!
 //! Invariant: control flow branches on [`Error`] and on SQLSTATE, never on text.
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
 
 use super::frame::FrameError;
+use super::locked::LockHolder;
 use super::source::{SourceError, TargetSessionAttrs};
 use crate::wire::DecodeError;
 use std::fmt;
@@ -50,6 +73,14 @@ pub enum Error {
         /// Its answer.
         error: Box<ServerError>,
     },
+    /// The server does not let us in, though it is up.
+    #[error("Postgres at {host} refuses the connection: {error}")]
+    LoginRefused {
+        /// Host and port.
+        host: String,
+        /// Its answer.
+        error: Box<ServerError>,
+    },
     /// The server ended the copy or the connection in an orderly way, as on a shutdown.
     #[error("Postgres ended the stream")]
     Ended,
@@ -58,6 +89,14 @@ pub enum Error {
     Silent {
         /// How long it may be.
         seconds: u64,
+    },
+    /// A lock on a published table keeps the server from describing the publication.
+    #[error("table {table} is locked by {holder}")]
+    Locked {
+        /// `schema.table`.
+        table: String,
+        /// Who holds it.
+        holder: Box<LockHolder>,
     },
     /// A standby is where the primary was.
     #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
@@ -91,6 +130,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The server asks for the password as it is, over a connection that others can read.
+    #[error("Postgres at {host} asks for the password in clear text, over a connection without TLS: it is not sent")]
+    ClearText {
+        /// Host and port.
+        host: String,
+    },
     /// What the source's settings name cannot be read.
     #[error("{}", .0.place)]
     Source(#[source] Box<SourceError>),
@@ -109,6 +154,14 @@ pub enum Error {
         hosts: String,
         /// What is asked for.
         wanted: TargetSessionAttrs,
+    },
+    /// The server's answer has more bytes than any answer to this question needs.
+    #[error("the answer of Postgres is larger than {limit} bytes: {doing}")]
+    Oversized {
+        /// What was asked.
+        doing: String,
+        /// The limit.
+        limit: usize,
     },
     /// The server sent something malformed.
     #[error(transparent)]
@@ -196,14 +249,17 @@ impl ServerError {
         self.routine == STANDBY_SLOTS
     }
 
-    /// By SQLSTATE class: what passes by itself is waited out, what an operator decides is not repeated.
+    /// By SQLSTATE: see the table at the head of this file.
     pub fn recovery(&self) -> Recovery {
         match self.code.get(..2) {
-            // Connection failures, resources, shutdown and recovery, I/O, internal: these pass.
-            Some("08" | "53" | "57" | "58" | "XX" | "40" | "25") if self.code != sqlstate::LIMIT_EXCEEDED => {
+            Some("08" | "25" | "40" | "53" | "57" | "58" | "XX") if self.code != sqlstate::LIMIT_EXCEEDED => {
                 Recovery::Reconnect
             }
-            _ if self.code == sqlstate::OBJECT_IN_USE || self.is_of_standby_slots() => Recovery::Reconnect,
+            _ if [sqlstate::OBJECT_IN_USE, sqlstate::LOCK_NOT_AVAILABLE].contains(&self.code.as_str())
+                || self.is_of_standby_slots() =>
+            {
+                Recovery::Reconnect
+            }
             _ => Recovery::Stop,
         }
     }
@@ -217,17 +273,19 @@ impl Error {
             | Self::Io { .. }
             | Self::Ended
             | Self::Silent { .. }
+            | Self::Locked { .. }
             | Self::NotPromoted { .. }
             | Self::OtherServer { .. }
             | Self::WrongSession { .. } => Recovery::Reconnect,
-            Self::Server { error, .. } => error.recovery(),
+            Self::Server { error, .. } | Self::LoginRefused { error, .. } => error.recovery(),
             Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
+            | Self::ClearText { .. }
             | Self::Source(_)
             // It would come again.
             | Self::Frame(FrameError::TooLarge { .. }) => Recovery::Stop,
-            Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
+            Self::Oversized { .. } | Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
         }
     }
 
@@ -235,17 +293,23 @@ impl Error {
     /// they may be about to be replaced, and right again in a moment.
     pub fn is_of_credentials(&self) -> bool {
         match self {
-            Self::Tls { .. } | Self::File { .. } | Self::Authentication { .. } | Self::Source(_) => true,
-            Self::Server { error, .. } => {
+            Self::Tls { .. }
+            | Self::File { .. }
+            | Self::Authentication { .. }
+            | Self::ClearText { .. }
+            | Self::Source(_) => true,
+            Self::Server { error, .. } | Self::LoginRefused { error, .. } => {
                 [sqlstate::INVALID_PASSWORD, sqlstate::INVALID_AUTHORIZATION].contains(&error.code.as_str())
             }
             Self::Connect { .. }
             | Self::Io { .. }
             | Self::Ended
             | Self::Silent { .. }
+            | Self::Locked { .. }
             | Self::NotPromoted { .. }
             | Self::OtherServer { .. }
             | Self::WrongSession { .. }
+            | Self::Oversized { .. }
             | Self::Decode(_)
             | Self::Frame(_)
             | Self::Unexpected { .. } => false,
@@ -254,19 +318,27 @@ impl Error {
 
     /// The SQLSTATE, when the server refused something.
     pub fn code(&self) -> Option<&str> {
+        self.server_error().map(|error| error.code.as_str())
+    }
+
+    /// The server's answer, when it refused something.
+    pub fn server_error(&self) -> Option<&ServerError> {
         match self {
-            Self::Server { error, .. } => Some(&error.code),
+            Self::Server { error, .. } | Self::LoginRefused { error, .. } => Some(error),
             Self::Connect { .. }
             | Self::Io { .. }
             | Self::Ended
             | Self::Silent { .. }
+            | Self::Locked { .. }
             | Self::NotPromoted { .. }
             | Self::Tls { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
+            | Self::ClearText { .. }
             | Self::Source(_)
             | Self::OtherServer { .. }
             | Self::WrongSession { .. }
+            | Self::Oversized { .. }
             | Self::Decode(_)
             | Self::Frame(_)
             | Self::Unexpected { .. } => None,

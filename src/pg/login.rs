@@ -7,17 +7,22 @@
 //! before that, asks for the password in another way, or starts over, is refused: it may be somebody between us and the server
 //! (libpq's `FE_SCRAM_FINISHED`).
 //! A token goes out over TLS or a Unix socket only, and only what can be one does.
+//! A password goes out as it is over TLS, a Unix socket or loopback only, unless `sslmode=disable` was typed.
 //! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802; OAUTHBEARER: RFC 7628, RFC 6750 section 2.1.
 
 use super::connection::{Connection, broke};
 use super::error::Error;
-use super::source::{ChannelBinding, Host, Source};
+use super::source::{ChannelBinding, Host, Source, SslMode};
 use crate::wire::Reader;
 use bytes::BytesMut;
 use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
 use secrecy::ExposeSecret;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+/// The warning of MD5 is out: one in a process is enough, since each connection would repeat it.
+static WARNED_OF_MD5: AtomicBool = AtomicBool::new(false);
 
 /// The mechanism by which a bearer token is sent, from Postgres 18 on.
 const OAUTHBEARER: &str = "OAUTHBEARER";
@@ -106,7 +111,7 @@ impl Connection {
     fn not_let_in(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
         let refused = self.refused(body)?;
         Ok(match (exchange, &refused) {
-            (Exchange::TokenSent | Exchange::TokenRefused, Error::Server { error, .. })
+            (Exchange::TokenSent | Exchange::TokenRefused, Error::LoginRefused { error, .. })
                 if refused.is_of_credentials() =>
             {
                 self.unable(&format!("the server refuses the token: {}", error.message))
@@ -127,8 +132,19 @@ impl Connection {
             return Err(self.unable("channel_binding=require, but the server asks for a password that cannot be bound"));
         }
         let password = self.password(source, host)?;
+        let exposed = self.stream.is_exposed();
         if request == 3 {
+            if is_refused_in_clear(exposed, source.sslmode) {
+                return Err(Error::ClearText { host: self.host.clone() });
+            }
             return self.send_password(password.as_bytes());
+        }
+        if exposed && !WARNED_OF_MD5.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                host = self.host,
+                hint = "password_encryption = 'scram-sha-256' on the server, then set the role's password again; and sslmode=require in --source",
+                "the server asks for the password hashed with MD5, over a connection without TLS: who reads it there can log in with it"
+            );
         }
         let salt = reader.take(4)?.first_chunk().copied().unwrap_or_default();
         self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())
@@ -223,6 +239,12 @@ impl Connection {
     fn unable(&self, reason: &str) -> Error {
         Error::Authentication { host: self.host.clone(), reason: reason.to_owned() }
     }
+}
+
+/// Whether the password as it is stays here: `exposed`: others on the network could read it. libpq sends it under `sslmode=prefer`, and so to
+/// whoever takes TLS away between us and the server.
+fn is_refused_in_clear(exposed: bool, sslmode: SslMode) -> bool {
+    exposed && sslmode != SslMode::Disable
 }
 
 /// Whether it is a `b64token` (RFC 6750, section 2.1): no other text goes out as a token.
@@ -381,6 +403,18 @@ mod tests {
             assert!(matches!(ended(answers), Error::Authentication { .. }), "{answers:?}");
         }
         assert_eq!(ended(&[Answer::Fail("57P01")]).code(), Some("57P01"));
+    }
+
+    #[test]
+    fn a_password_goes_out_in_clear_text_to_loopback_or_where_tls_was_turned_off() {
+        for (exposed, sslmode, refused) in [
+            (true, SslMode::Prefer, true),
+            (true, SslMode::Disable, false),
+            (false, SslMode::Prefer, false),
+            (false, SslMode::VerifyFull, false),
+        ] {
+            assert_eq!(is_refused_in_clear(exposed, sslmode), refused, "{exposed} {sslmode:?}");
+        }
     }
 
     #[test]

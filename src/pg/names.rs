@@ -51,6 +51,21 @@ pub fn slots(connection: &mut Connection) -> Result<Vec<String>, Error> {
     )
 }
 
+/// The slots that publications other than `publication` are marked for.
+///
+/// # Errors
+/// The connection broke.
+pub fn slots_of_others(connection: &mut Connection, publication: &str) -> Result<Vec<String>, Error> {
+    let comments = names(
+        connection,
+        &format!(
+            "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname <> {}",
+            literal(publication)
+        ),
+    )?;
+    Ok(comments.iter().flat_map(|comment| marker::slots(Some(comment))).map(str::to_owned).collect())
+}
+
 /// The database of a slot, where that is not the connection's.
 ///
 /// # Errors
@@ -112,7 +127,7 @@ pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<
         if tables.last().is_none_or(|table| table.relation.id != id) {
             let relation =
                 Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
-            tables.push(PublishedTable { relation, ancestors: Vec::new() });
+            tables.push(PublishedTable { relation, ancestors: Vec::new(), domains: Vec::new() });
         }
         let column = || Some(RelationColumn { name: text(3), type_id: row.parse(4)?, type_modifier: row.parse(5)? });
         if let Some(table) = tables.last_mut() {

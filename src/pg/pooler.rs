@@ -27,7 +27,7 @@ impl Pooler {
         if name.ends_with(".neon.tech") && name.contains("-pooler.") {
             return Some(Self::Neon);
         }
-        let Error::Server { error, .. } = error else { return None };
+        let error = error.server_error()?;
         match error.code.as_str() {
             // Its own words: there is no code for it.
             PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(Self::PgBouncer),

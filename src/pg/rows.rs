@@ -7,7 +7,7 @@
 use super::connection::{Connection, broke, server_error, shortened};
 use super::error::{Error, ServerError};
 use crate::wire::{DecodeError, Reader};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Reads rows over a connection of its own.
 #[derive(Debug)]
@@ -125,15 +125,19 @@ impl Rows {
         }
     }
 
-    /// Skips the rows that are still to come, waiting at most `patience` for each.
+    /// Skips the rows that are still to come, waiting at most `patience` for all of them.
     ///
     /// # Errors
     /// As [`Rows::next`]; nothing came for so long.
     pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
         while self.is_running() {
-            match self.next(patience, |_| Ok(()))? {
-                Next::Row(()) => {}
-                Next::Nothing => return Err(broke("reading rows")(std::io::ErrorKind::TimedOut.into())),
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.next(left, |_| Ok(()))? {
+                Next::Row(()) if !left.is_zero() => {}
+                Next::Row(()) | Next::Nothing => {
+                    return Err(broke("reading rows")(std::io::ErrorKind::TimedOut.into()));
+                }
                 Next::End => return Ok(()),
             }
         }

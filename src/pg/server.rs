@@ -1,12 +1,13 @@
 //! Questions to a server: who it is, what state the slot is in, what the publication holds.
 //!
 //! In: an open [`Connection`]. Out: plain values. Decides nothing: what a state means is the caller's affair.
-//! Rows of catalogues whose columns differ between versions 14 to 18 are read as JSON, so that a column which a version lacks
+//! Rows of catalogues whose columns differ between versions 14 to 19 are read as JSON, so that a column which a version lacks
 //! is simply absent.
 //! Specification: PostgreSQL manual, sections 54.4, 52.20 "pg_replication_slots", 52.17 "pg_publication_tables".
 
 use super::connection::{Connection, Purpose, Row, literal};
 use super::error::Error;
+use super::locked;
 use super::source::Source;
 use crate::lsn::Lsn;
 use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
@@ -29,7 +30,7 @@ pub struct SystemIdentity {
 /// # Errors
 /// The connection broke, or it is no replication connection.
 pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Error> {
-    let rows = connection.query("IDENTIFY_SYSTEM")?;
+    let rows = connection.ask("IDENTIFY_SYSTEM")?;
     let row = rows.first();
     Ok(SystemIdentity {
         system_identifier: row.and_then(|row| row.text(0)).unwrap_or_default().to_owned(),
@@ -44,7 +45,7 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
 /// # Errors
 /// The connection broke.
 pub fn started_at(connection: &mut Connection) -> Result<String, Error> {
-    let rows = connection.query("SELECT pg_catalog.pg_postmaster_start_time()")?;
+    let rows = connection.ask("SELECT pg_catalog.pg_postmaster_start_time()")?;
     Ok(rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned())
 }
 
@@ -65,7 +66,7 @@ pub fn open_beside(source: &Source, purpose: Purpose, started_at: &str) -> Resul
 /// # Errors
 /// The connection broke.
 pub fn is_in_recovery(connection: &mut Connection) -> Result<bool, Error> {
-    let rows = connection.query("SELECT pg_catalog.pg_is_in_recovery()")?;
+    let rows = connection.ask("SELECT pg_catalog.pg_is_in_recovery()")?;
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
@@ -84,7 +85,7 @@ pub fn switch_point(connection: &mut Connection, timeline: u32, ancestor: u32) -
 /// # Errors
 /// The connection broke, or the server does not have the history.
 pub fn history(connection: &mut Connection, timeline: u32) -> Result<Vec<(u32, Lsn)>, Error> {
-    let rows = connection.query(&format!("TIMELINE_HISTORY {timeline}"))?;
+    let rows = connection.ask(&format!("TIMELINE_HISTORY {timeline}"))?;
     Ok(parse_history(rows.first().and_then(|row| row.text(1)).unwrap_or_default()))
 }
 
@@ -134,6 +135,8 @@ pub struct SlotRow {
     /// Being copied from a primary (since 17).
     #[serde(default)]
     pub synced: bool,
+    /// On a standby, why the last copy of the slot was left out (since 19).
+    pub slotsync_skip_reason: Option<String>,
 }
 
 /// A slot, and how it stands to the server's current position.
@@ -156,7 +159,7 @@ pub struct Slot {
 /// # Errors
 /// The connection broke.
 pub fn slot(connection: &mut Connection, name: &str) -> Result<Option<Slot>, Error> {
-    let rows = connection.query(&format!(
+    let rows = connection.ask(&format!(
         "SELECT pg_catalog.to_jsonb(s), pg_catalog.pg_wal_lsn_diff(w.now, s.confirmed_flush_lsn)::bigint,
                 pg_catalog.pg_wal_lsn_diff(w.now, s.restart_lsn)::bigint
            FROM pg_catalog.pg_replication_slots AS s,
@@ -204,7 +207,7 @@ pub struct Publication {
 /// # Errors
 /// The connection broke.
 pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Publication>, Error> {
-    let rows = connection.query(&format!(
+    let rows = connection.ask(&format!(
         "SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication AS p WHERE p.pubname = {}",
         literal(name)
     ))?;
@@ -216,14 +219,20 @@ pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Pub
 /// where 15.0 and 15.1 have them all the same.
 ///
 /// # Errors
-/// The connection broke.
+/// A table is locked ([`Error::Locked`]), or the connection broke.
 pub fn published_tables(connection: &mut Connection, publication: &str) -> Result<Vec<PublishedTable>, Error> {
-    let rows = connection.query(&format!(
+    let sql = format!(
         "SELECT c.oid, p.schemaname, p.tablename, a.attname, a.atttypid, a.atttypmod,
                 (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(pn.nspname, pc.relname))
                    FROM pg_catalog.pg_partition_ancestors(c.oid) AS up (relid)
                    JOIN pg_catalog.pg_class AS pc ON pc.oid = up.relid AND pc.oid <> c.oid
-                   JOIN pg_catalog.pg_namespace AS pn ON pn.oid = pc.relnamespace)
+                   JOIN pg_catalog.pg_namespace AS pn ON pn.oid = pc.relnamespace),
+                CASE WHEN a.atttypid >= 16384 THEN (
+                    WITH RECURSIVE below (oid, typbasetype) AS (
+                        SELECT t.oid, t.typbasetype FROM pg_catalog.pg_type AS t WHERE t.oid = a.atttypid
+                        UNION ALL
+                        SELECT t.oid, t.typbasetype FROM below JOIN pg_catalog.pg_type AS t ON t.oid = below.typbasetype)
+                    SELECT oid FROM below WHERE typbasetype = 0 AND oid <> a.atttypid) END
            FROM pg_catalog.pg_publication_tables AS p
            JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
            JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -233,7 +242,8 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
             AND COALESCE(pg_catalog.to_jsonb(p) -> 'attnames' ? a.attname::text, true)
           ORDER BY 2, 3, a.attnum",
         literal(publication)
-    ))?;
+    );
+    let rows = locked::query(connection, publication, &sql)?;
     let mut tables: Vec<PublishedTable> = Vec::new();
     for row in &rows {
         let id = row.parse(0).unwrap_or_default();
@@ -242,9 +252,22 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
         }
         if let Some(table) = tables.last_mut() {
             table.relation.columns.extend(column(row));
+            table.domains.extend(row.parse(4).zip(row.parse(7)));
         }
     }
     Ok(tables)
+}
+
+/// How far the log is written, or replayed on a standby.
+///
+/// # Errors
+/// The connection broke.
+pub fn wal_end(connection: &mut Connection) -> Result<Lsn, Error> {
+    let rows = connection.query(
+        "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                     ELSE pg_catalog.pg_current_wal_flush_lsn() END",
+    )?;
+    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
 }
 
 /// A type that is not built in, as the catalogue has it.
@@ -264,7 +287,8 @@ pub struct CustomType {
     pub labels: Option<Vec<String>>,
 }
 
-/// Lists the types that are not built in and may stand in a column: domains, enums, extensions' types, and arrays of these.
+/// Lists the types that are not built in and may stand in a column: domains, enums, composite types, ranges, extensions' types, and
+/// arrays of these.
 ///
 /// # Errors
 /// The connection broke.
@@ -275,7 +299,7 @@ pub fn custom_types(connection: &mut Connection) -> Result<Vec<CustomType>, Erro
                 (SELECT pg_catalog.jsonb_agg(e.enumlabel ORDER BY e.enumsortorder)
                    FROM pg_catalog.pg_enum AS e WHERE e.enumtypid = t.oid))
            FROM pg_catalog.pg_type AS t
-          WHERE t.oid >= 16384 AND t.typtype IN ('b', 'd', 'e')",
+          WHERE t.oid >= 16384 AND t.typtype <> 'p'",
     )?;
     Ok(rows.iter().filter_map(|row| serde_json::from_str(row.text(0)?).ok()).collect())
 }
@@ -294,9 +318,9 @@ pub struct ColumnConstraints {
 /// Lists the columns of a publication's tables.
 ///
 /// # Errors
-/// The connection broke.
+/// As [`published_tables`].
 pub fn column_constraints(connection: &mut Connection, publication: &str) -> Result<Vec<ColumnConstraints>, Error> {
-    let rows = connection.query(&format!(
+    let sql = format!(
         "SELECT p.schemaname, p.tablename, a.attname, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull),
                 pg_catalog.pg_get_expr(d.adbin, d.adrelid)
            FROM pg_catalog.pg_publication_tables AS p
@@ -307,7 +331,8 @@ pub fn column_constraints(connection: &mut Connection, publication: &str) -> Res
            LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum AND a.attgenerated = ''
           WHERE p.pubname = {}",
         literal(publication)
-    ))?;
+    );
+    let rows = locked::query(connection, publication, &sql)?;
     let text = |row: &Row, at| row.text(at).map(str::to_owned);
     let column = |row: &Row| {
         let name = (text(row, 0)?, text(row, 1)?, text(row, 2)?);
@@ -320,7 +345,7 @@ fn table(id: u32, row: &Row) -> PublishedTable {
     let text = |index| row.text(index).unwrap_or_default().to_owned();
     let relation = Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
     let ancestors = row.text(6).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
-    PublishedTable { relation, ancestors }
+    PublishedTable { relation, ancestors, domains: Vec::new() }
 }
 
 fn column(row: &Row) -> Option<RelationColumn> {
@@ -332,8 +357,7 @@ fn column(row: &Row) -> Option<RelationColumn> {
 /// # Errors
 /// The connection broke.
 pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
-    let rows =
-        connection.query(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
+    let rows = connection.ask(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
     Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
 }
 

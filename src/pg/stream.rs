@@ -141,6 +141,11 @@ impl Write for WithoutWaiting<'_> {
     }
 }
 
+/// Whether what is sent to this address stays on this machine.
+pub(super) fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
 /// Whether the address is one of this machine's own: then it is where packets to it would come from.
 fn is_near(address: &SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -240,6 +245,14 @@ impl Stream {
         matches!(self.transport, Transport::Tls(_) | Transport::Plain(Socket::Unix(_)))
     }
 
+    /// Whether others on the network can read along: TCP without TLS to a host that is not loopback.
+    pub(super) fn is_exposed(&self) -> bool {
+        match &self.transport {
+            Transport::Plain(Socket::Tcp(stream, _)) => !stream.peer_addr().is_ok_and(|peer| is_loopback(peer.ip())),
+            Transport::Plain(Socket::Unix(_)) | Transport::Tls(_) => false,
+        }
+    }
+
     /// The hash of the server's certificate that ties authentication to this connection; `None` without TLS.
     pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
         match &self.transport {
@@ -280,11 +293,12 @@ impl Stream {
     pub(super) fn read_some(&mut self, buffer: &mut ReadBuffer, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.read(buffer, left.min(Duration::from_secs(1)))? > 0 {
-                return Ok(());
-            }
+            // Also while bytes come: a peer that sends without end is not waited for without end.
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
+            }
+            if self.read(buffer, left.min(Duration::from_secs(1)))? > 0 {
+                return Ok(());
             }
         }
     }
@@ -377,6 +391,22 @@ mod tests {
         }
         assert_eq!(socket.window(), None);
         assert!(sockopt::socket_recv_buffer_size(socket.fd()).unwrap() > buffer);
+    }
+
+    #[test]
+    fn loopback_is_loopback_in_each_notation() {
+        for (address, expected) in [
+            ("127.0.0.1", true),
+            ("127.8.9.10", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.1", false),
+            ("10.0.0.1", false),
+            ("fd00::2", false),
+            ("::ffff:192.0.2.1", false),
+        ] {
+            assert_eq!(is_loopback(address.parse().unwrap()), expected, "{address}");
+        }
     }
 
     #[test]

@@ -67,6 +67,9 @@ impl Tls {
 
     fn shake_hands(&mut self, deadline: Instant) -> io::Result<()> {
         while self.session.is_handshaking() {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             self.send()?;
             match self.receive() {
                 Ok(()) => {}

@@ -55,7 +55,7 @@ pub enum Message<'a> {
     /// A table's shape, before its first change and after each change of shape.
     Relation(Relation),
     /// A data type that is not built in.
-    Type,
+    Type(DataType<'a>),
     /// A row was inserted.
     Insert {
         /// The table.
@@ -128,6 +128,17 @@ impl Relation {
     }
 }
 
+/// A data type that is not built in, before the first [`Relation`] with a column of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataType<'a> {
+    /// `pg_type.oid`.
+    pub id: u32,
+    /// The schema of `name`. Empty: `pg_catalog`.
+    pub namespace: &'a str,
+    /// `pg_type.typname`. For a domain, that of the type below it and below every domain between them.
+    pub name: &'a str,
+}
+
 /// A table that a publication holds, as the catalogue has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
@@ -135,6 +146,8 @@ pub struct PublishedTable {
     pub relation: Relation,
     /// The partitioned tables that it is a part of, nearest first, as schema and name.
     pub ancestors: Vec<(String, String)>,
+    /// The domains among its columns' types, each with the type below it and below every domain between them. Both are `pg_type.oid`.
+    pub domains: Vec<(u32, u32)>,
 }
 
 /// A column of a [`Relation`].
@@ -257,7 +270,7 @@ impl<'a> Message<'a> {
             b'R' => relation(bytes),
             b'M' => logical_message(bytes),
             b'O' => Ok(Message::Origin),
-            b'Y' => Ok(Message::Type),
+            b'Y' => data_type(bytes),
             b'T' => Ok(Message::Truncate),
             b'A' => Ok(Message::StrayStreamAbort),
             byte => Err(Reader::new("pgoutput message", bytes).error(Fault::UnknownTag { what: "message kind", byte })),
@@ -356,6 +369,13 @@ fn relation(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     }
     reader.end()?;
     Ok(Message::Relation(Relation { id, namespace, name, replica_identity, columns }))
+}
+
+fn data_type(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
+    let mut reader = body("Type", bytes)?;
+    let (id, namespace, name) = (reader.u32()?, reader.string()?, reader.string()?);
+    reader.end()?;
+    Ok(Message::Type(DataType { id, namespace, name }))
 }
 
 fn logical_message(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {

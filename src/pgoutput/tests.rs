@@ -194,7 +194,8 @@ fn kinds_that_carry_no_row_pass() {
     let origin = Bytes::of(b'O').u64(1).string("upstream");
     assert_eq!(Message::decode(&origin.0), Ok(Message::Origin));
     let type_ = Bytes::of(b'Y').u32(16_400).string("shop").string("mood");
-    assert_eq!(Message::decode(&type_.0), Ok(Message::Type));
+    let mood = DataType { id: 16_400, namespace: "shop", name: "mood" };
+    assert_eq!(Message::decode(&type_.0), Ok(Message::Type(mood)));
     let truncate = Bytes::of(b'T').u32(2).u8(3).u32(1).u32(2);
     assert_eq!(Message::decode(&truncate.0), Ok(Message::Truncate));
     let abort = Bytes::of(b'A').u32(731).u32(732);

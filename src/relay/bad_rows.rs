@@ -23,6 +23,8 @@ pub struct BadRows {
     pub at: Vec<(Position, Action)>,
     /// Where dead letters go: a name that Kafka allows.
     pub dead_letter_topic: String,
+    /// `walrelay dead-letters` can read them there.
+    pub readable: bool,
 }
 
 impl BadRows {

@@ -40,7 +40,12 @@ pub enum Ended {
     /// A table has come that cannot be mapped. What is delivered is as with a bad row, and the last status update says so.
     Unmappable(Box<PlanError>),
     /// A table has come that is not known, or a type has changed: the publication must be looked at again.
-    PublicationChanged,
+    PublicationChanged {
+        /// The row that shows it.
+        position: Position,
+        /// What was not known.
+        reason: String,
+    },
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
     /// What is kept of the relay's progress belongs to another server, or nothing can be kept of this one's.
@@ -101,4 +106,6 @@ pub struct BadRowAt {
     pub row: BadRow,
     /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
     pub dead_letter_refused: Option<(String, Failure)>,
+    /// `walrelay dead-letters` can read dead-letter records.
+    pub readable: bool,
 }

@@ -37,7 +37,7 @@ pub use progress::{Identity, Misplaced, transactional_id};
 use crate::finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
-use crate::outbox::Outbox;
+use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
@@ -77,6 +77,9 @@ pub struct Limits {
 /// Takes the id of a row, as messages show it. What it cannot do ends the connection: the row comes again.
 pub type OnLost = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
 
+/// Asks the catalogue of types and columns; the position is where the log ended before. What it cannot do ends the connection.
+pub type Catalogue = Box<dyn FnMut() -> Result<(Details, Lsn), pg::Error> + Send>;
+
 /// Everything that outlives a connection.
 pub struct Relay<S, C> {
     outbox: Outbox,
@@ -96,6 +99,8 @@ pub struct Relay<S, C> {
     bad_rows: BadRows,
     /// Called with each row that is skipped and whose payload is nowhere else, before it is.
     on_lost: Option<OnLost>,
+    /// Asked when the server announces a table whose columns may have changed.
+    catalogue: Option<Catalogue>,
     /// Bad rows that did not stop it.
     passed_rows: u64,
     /// When a report came last.
@@ -140,6 +145,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             lanes_blocked: None,
             bad_rows: BadRows::default(),
             on_lost: None,
+            catalogue: None,
             passed_rows: 0,
             acknowledged: 0,
             reported: None,
@@ -166,6 +172,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[must_use]
     pub fn telling(self, on_lost: OnLost) -> Self {
         Self { on_lost: Some(on_lost), ..self }
+    }
+
+    /// With a callback that asks the catalogue of types and columns in the middle of a stream.
+    #[must_use]
+    pub fn asking(self, catalogue: Catalogue) -> Self {
+        Self { catalogue: Some(catalogue), ..self }
     }
 
     /// The position that the next connection should start from; `0/0` before the first.

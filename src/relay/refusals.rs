@@ -353,8 +353,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         self.metrics.bad_row(row.reason.label());
         let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
-        let confirmed = self.ledger.flush_lsn();
-        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused }))))
+        let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
+        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }))))
     }
 }
 

@@ -385,8 +385,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Step {
         let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
-        session.bad_row =
-            Some(Box::new(BadRowAt { position, confirmed: self.ledger.flush_lsn(), row, dead_letter_refused }));
+        let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
+        session.bad_row = Some(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }));
         Step::Wait(Wait::ForEnd)
     }
 
@@ -498,7 +498,10 @@ fn broken(error: RowError, position: Position) -> Turn<Step> {
         RowError::Undecodable(error) => Err(disconnected(error.into())),
         // A column's type has changed: whether values should come in binary form is decided again. So is which tables
         // are listed.
-        RowError::BinaryForm { .. } | RowError::NewTable(_) => Err(Box::new(Ended::PublicationChanged)),
+        error @ (RowError::BinaryForm { .. } | RowError::NewTable(_)) => {
+            let reason = error.to_string();
+            Err(Box::new(Ended::PublicationChanged { position, reason }))
+        }
         error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. } | RowError::Bad(_)) => {
             let reason = error.to_string();
             Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))

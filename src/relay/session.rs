@@ -10,7 +10,7 @@ use crate::outbox::{Ignored, PlanError, RowContext};
 use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
-use crate::pgoutput::{Begin, Commit, Message};
+use crate::pgoutput::{Begin, Commit, Message, Relation};
 use crate::positions::{Due, Feedback, OutOfOrder, Position, Verdict};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::time::{Duration, Instant};
@@ -340,19 +340,39 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
                 self.refusals.announced(&relation);
+                self.ask_again(&relation, session)?;
                 if let Err(error) = self.outbox.relation(&relation) {
                     session.unmappable = Some(Box::new(error));
                     return Ok(Step::Wait(Wait::ForEnd));
                 }
             }
+            Message::Type(data_type) => self.outbox.data_type(data_type),
             Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
-            Message::Delete { .. }
-            | Message::Truncate
-            | Message::Origin
-            | Message::Type
-            | Message::StrayStreamAbort => {}
+            Message::Delete { .. } | Message::Truncate | Message::Origin | Message::StrayStreamAbort => {}
         }
         Ok(Step::Done)
+    }
+
+    /// Asks the catalogue of a table that DDL may have changed since it was asked last. A type that this transaction made shows a
+    /// moment after its commit: with synchronous replication once the standby has it.
+    fn ask_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
+        const LOOKS: usize = 20;
+        const EVERY: Duration = Duration::from_millis(100);
+        let (Some(ask), Some(position)) = (&mut self.catalogue, session.position()) else { return Ok(()) };
+        if !self.outbox.wants_details_again(relation, position.final_lsn) {
+            return Ok(());
+        }
+        for look in 0..LOOKS {
+            if look > 0 {
+                self.clock.pause(EVERY);
+            }
+            let (details, as_of) = ask().map_err(disconnected)?;
+            self.outbox.details_again(details, as_of);
+            if self.outbox.knows_types(relation) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the stream ends where it has come to `lsn`, since the catalogue was found wanting there.

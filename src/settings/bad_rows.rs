@@ -9,6 +9,7 @@ use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
 use crate::relay::{Action, BadRows};
 use crate::route::Rule;
+use crate::sink::destination::Kind;
 
 const ACTIONS: [(&str, Action); 3] =
     [("stop", Action::Stop), ("dead-letter", Action::DeadLetter), ("skip", Action::Skip)];
@@ -17,13 +18,14 @@ const ACTIONS: [(&str, Action); 3] =
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
 
 impl Reader<'_> {
-    /// Reads them; `slot` names the default dead-letter topic, `addresses` is the rule for another.
-    pub(super) fn bad_rows(&self, slot: &str, addresses: &Rule) -> Result<BadRows, ConfigError> {
+    /// Reads them; `slot` names the default dead-letter topic, `kind` has the rule for another.
+    pub(super) fn bad_rows(&self, slot: &str, kind: &Kind) -> Result<BadRows, ConfigError> {
         let at = self.layers.many("bad-row-at").iter().map(row_at).collect::<Result<_, _>>()?;
         Ok(BadRows {
             action: self.one_of("on-bad-row", &ACTIONS)?.unwrap_or_default(),
             at,
-            dead_letter_topic: self.dead_letter_topic(slot, addresses)?,
+            dead_letter_topic: self.dead_letter_topic(slot, kind.topics)?,
+            readable: kind.can.dead_letters,
         })
     }
 

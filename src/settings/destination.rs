@@ -49,8 +49,9 @@ impl Reader<'_> {
         if let Some(brokers) = here {
             return Err(url.excludes(&brokers).into());
         }
-        self.warnings.extend(visible_password(&url));
-        Ok(split(&url)?)
+        let to = split(&url)?;
+        self.warnings.extend(visible_password(to.kind, &url));
+        Ok(to)
     }
 
     /// The kind's properties, as it names them.
@@ -182,11 +183,14 @@ fn visible_secret(kind: &Kind, flag: &str, (property, value): &(String, Given)) 
     })
 }
 
-fn visible_password(url: &Given) -> Option<String> {
+fn visible_password(kind: &Kind, url: &Given) -> Option<String> {
     let authority = url.text.split_once(BEHIND_SCHEME)?.1.split(['/', '?']).next()?;
     let has_password = authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
-    (has_password && matches!(url.origin, Origin::Flag(_)))
-        .then(|| "--to: its password shows in ps: use the variable WALRELAY_TO, or -X password=@FILE".to_owned())
+    (has_password && matches!(url.origin, Origin::Flag(_))).then(|| {
+        let property = kind.properties.iter().find(|name| ["password", "secret-access-key"].contains(name));
+        let property = property.map_or_else(String::new, |name| format!(", or -X {name}=@FILE"));
+        format!("--to: its password shows in ps: use the variable WALRELAY_TO{property}")
+    })
 }
 
 // Most of them are of the default destination.

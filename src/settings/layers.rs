@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::cli::{self, FlagValues};
 use super::error::ConfigError;
 use super::file::{Entry, File};
-use crate::debezium::{self, Setting, Translation};
+use crate::debezium::{self, Translation};
 use crate::given::{Given, Origin, nearest};
 use crate::pg::source::Environment;
 use crate::sink::destination::Kind;
@@ -59,8 +59,9 @@ impl<'a> Layers<'a> {
         self.translation.as_ref()
     }
 
-    fn translated(&self, name: &str) -> Option<&Setting> {
-        self.translation.as_ref()?.settings.get(name)
+    /// All values of a setting in those files, and where it stands.
+    fn translated(&self, name: &str) -> Option<(&Vec<String>, &Origin)> {
+        self.translation.as_ref()?.setting(name)
     }
 
     /// The one value of a setting, or of a flag that stands on the command line alone.
@@ -70,7 +71,7 @@ impl<'a> Layers<'a> {
             return Ok(Some(given));
         }
         match self.file.settings.get(name) {
-            None => Ok(self.translated(name).and_then(first)),
+            None => Ok(self.translated(name).and_then(|(values, origin)| first(values, origin))),
             Some(Entry { values, is_list: false, origin }) => {
                 Ok(values.first().map(|text| Given { text: text.clone(), origin: origin.clone() }))
             }
@@ -89,7 +90,7 @@ impl<'a> Layers<'a> {
             return items.map(|text| Given { text: text.to_owned(), origin: origin.clone() }).collect();
         }
         let found = self.file.settings.get(name).map(|entry| (&entry.values, &entry.origin));
-        let found = found.or_else(|| self.translated(name).map(|setting| (&setting.values, &setting.origin)));
+        let found = found.or_else(|| self.translated(name));
         let all = |(values, origin): (&Vec<String>, &Origin)| {
             values.iter().map(|text| Given { text: text.clone(), origin: origin.clone() }).collect()
         };
@@ -114,8 +115,8 @@ impl<'a> Layers<'a> {
     /// Properties of a destination from a Debezium configuration, from the file, then from variables: later ones count.
     pub(super) fn properties(&self, kind: &Kind) -> Vec<(String, Given)> {
         let translation = self.translation.iter().filter(|_| kind.can.debezium);
-        let properties = translation.flat_map(|translation| &translation.properties);
-        let old = properties.filter_map(|(name, setting)| Some((name.clone(), first(setting)?)));
+        let properties = translation.flat_map(Translation::properties);
+        let old = properties.filter_map(|(name, values, origin)| Some((name.clone(), first(values, origin)?)));
         let file =
             self.file.properties.get(kind.name).into_iter().flatten().map(|(name, entry)| {
                 (name.clone(), Given { text: entry.values.join(","), origin: entry.origin.clone() })
@@ -142,8 +143,8 @@ impl<'a> Layers<'a> {
     }
 }
 
-fn first(setting: &Setting) -> Option<Given> {
-    setting.values.first().map(|text| Given { text: text.clone(), origin: setting.origin.clone() })
+fn first(values: &[String], origin: &Origin) -> Option<Given> {
+    values.first().map(|text| Given { text: text.clone(), origin: origin.clone() })
 }
 
 fn given_flag(name: &str, text: &str) -> Given {

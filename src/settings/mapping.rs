@@ -50,10 +50,7 @@ impl Reader<'_> {
 
     fn connect(&self) -> Result<Option<Box<Connect>>, ConfigError> {
         let accept = self.layers.is_on("accept-differences")?;
-        Ok(self.layers.translation().map(|translation| {
-            let connect = translation.connect.clone();
-            Box::new(Connect { alike_envelopes: connect.alike_envelopes && !accept, ..connect })
-        }))
+        Ok(self.layers.translation().map(|translation| Box::new(translation.connect(accept))))
     }
 
     /// A column's name, or an empty text: there is to be no such column, whatever the table has.

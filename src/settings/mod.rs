@@ -23,6 +23,7 @@ mod measure;
 mod names;
 mod read;
 mod registry;
+mod review;
 mod shards;
 
 use std::ffi::OsString;
@@ -33,12 +34,12 @@ pub use error::{ConfigError, Exit};
 use layers::Layers;
 pub use layers::variable_of;
 use read::Reader;
+pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
 use crate::commands::{
     TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown,
 };
-use crate::debezium::Review;
 use crate::pg::source::Environment;
 
 /// What the process is to do.

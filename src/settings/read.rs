@@ -12,10 +12,10 @@ use super::cli::{BackfillArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, 
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
+use super::review::Review;
 use super::{LogConfig, LogFormat, Task};
 use crate::commands::run::{Limits, OnStop};
 use crate::commands::{OutboxPlace, backfill, check, prune, republish, run, setup, shown_source, status, teardown};
-use crate::debezium::Review;
 use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
@@ -68,8 +68,7 @@ impl Reader<'_> {
         let limits = self.limits()?;
         let tables = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
-        let addresses = destination.kind().topics;
-        let bad_rows = self.bad_rows(&slot, addresses)?;
+        let bad_rows = self.bad_rows(&slot, destination.kind())?;
         let delivery = self.one_of("delivery", &DELIVERIES)?.unwrap_or_default();
         self.asks_what_it_can(destination.kind(), delivery)?;
         let registry = self.registry()?;
@@ -121,7 +120,7 @@ impl Reader<'_> {
 
     /// Tables that are named one by one count instead.
     fn table_patterns(&self, tables: &[TableName]) -> TablePatterns {
-        let patterns = self.layers.translation().filter(|_| tables.is_empty()).map(|old| old.tables.clone());
+        let patterns = self.layers.translation().filter(|_| tables.is_empty()).map(|old| old.tables().clone());
         patterns.unwrap_or_default()
     }
 

@@ -83,6 +83,8 @@ pub struct Can {
     pub null_values: bool,
     /// Records as Debezium writes them: `--from-debezium`.
     pub debezium: bool,
+    /// `walrelay dead-letters` reads its dead-letter records, and publishes them again.
+    pub dead_letters: bool,
 }
 
 /// What the settings say of a destination.

@@ -73,13 +73,7 @@ impl<'a> Url<'a> {
 }
 
 impl Request<'_> {
-    /// Sends it, and waits for the answer; over TLS the system's authorities are trusted.
-    #[cfg(any(feature = "kafka", feature = "sqs"))]
-    pub(crate) fn send(&self) -> io::Result<Answer> {
-        self.send_trusting(None)
-    }
-
-    /// The same; `ca`: a PEM file with the authorities that are trusted instead of the system's.
+    /// Sends it, and waits for the answer. `ca`: a PEM file with the authorities that are trusted instead of the system's.
     pub(crate) fn send_trusting(&self, ca: Option<&Path>) -> io::Result<Answer> {
         let Answer { status, body } = self.exchange(ca)?;
         let body = String::from_utf8(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

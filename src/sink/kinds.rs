@@ -15,12 +15,15 @@ pub const KINDS: &[&Kind] = &[
     &super::rabbitmq::KIND,
     #[cfg(feature = "redis")]
     &super::redis::KIND,
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "aws")]
     &super::sqs::KIND,
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "aws")]
     &super::sqs::TOPICS_KIND,
     &stdout::KIND,
 ];
+
+/// Directives for the log: walrelay reports the errors of destinations' libraries itself, and `async_nats::connection` logs passwords.
+pub const SILENT: &str = "async_nats=off,async_nats::connection=off";
 
 /// The kind with this scheme.
 pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {

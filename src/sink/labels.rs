@@ -66,7 +66,7 @@ pub const LABELS: &[Label] = &[
     label(
         "invalid_timestamp",
         "the record's time is outside of what the topic allows",
-        "another --timestamp, or message.timestamp.before.max.ms",
+        "another --timestamp, or the topic's message.timestamp.after.max.ms (an hour by default) and message.timestamp.before.max.ms",
     ),
     label("invalid_topic", "Kafka refuses the topic's name", "another --topic"),
     label(
@@ -139,7 +139,7 @@ pub const LABELS: &[Label] = &[
 ];
 
 #[cfg(test)]
-#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "aws"))]
 mod tests {
     use super::super::kinds::KINDS;
     use super::super::registry;

@@ -5,7 +5,7 @@
 //! Nothing above this folder names a destination: settings choose one of the [`kinds`]. A sink is driven by one thread; it may
 //! keep threads of its own.
 
-#[cfg(any(feature = "kafka", feature = "sqs"))]
+#[cfg(feature = "aws")]
 mod aws;
 pub mod dead_letter;
 pub mod destination;
@@ -26,12 +26,12 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
-#[cfg(feature = "sqs")]
+#[cfg(feature = "aws")]
 pub mod sqs;
 pub mod stdout;
 #[cfg(all(test, feature = "lanes"))]
 mod tests;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "sqs"))]
+#[cfg(feature = "nats")]
 mod time;
 
 pub(crate) use owned::emptied;

@@ -68,6 +68,11 @@ impl OwnedRecord {
         &self.topic
     }
 
+    /// Sets the time and the partition that the row has asked for.
+    pub fn restore(&mut self, timestamp_millis: i64, partition: Option<i32>) {
+        (self.timestamp_millis, self.partition) = (timestamp_millis, partition);
+    }
+
     /// Room that a copy of `record` needs, in bytes.
     pub fn needed_bytes(record: &Record<'_>) -> usize {
         let header = |header: &Header<'_>| LENGTHS + header.name.len() + header.value.map_or(0, <[u8]>::len);

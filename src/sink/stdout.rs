@@ -21,7 +21,7 @@ pub const KIND: Kind = Kind {
     schemes: &["stdout"],
     example: "stdout://",
     topics: &TOPICS,
-    can: Can { exactly_once: false, partitions: true, null_values: true, debezium: false },
+    can: Can { exactly_once: false, partitions: true, null_values: true, debezium: false, dead_letters: false },
     properties: &[],
     passes_others: false,
     record_overhead_bytes: 0,

@@ -12,7 +12,7 @@ use super::lineage::Lineage;
 use super::server::{Acquired, NotAcquired};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, Reading, TypeDetail};
+use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, Reading, TableName, TypeDetail};
 use crate::pg::catalog;
 use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
@@ -52,6 +52,8 @@ pub(super) struct Known {
     lineage: Lineage,
     /// How its tables are read, as last reported.
     readings: Vec<Reading>,
+    /// The publication's tables, as the last look found them. It stands in while a lock keeps the server from listing them again.
+    listed: Option<Vec<PublishedTable>>,
 }
 
 impl Known {
@@ -113,7 +115,7 @@ pub(super) fn acquire(
 /// not its own yet, or cannot decode at all. `was_standby`: it was one when it refused, and may have been promoted since. Then the next
 /// attempt tells.
 fn is_failing_over(target: &Target, was_standby: bool, error: &RunError) -> bool {
-    let refused = matches!(error, RunError::Postgres(error @ Error::Server { .. }) if error.recovery() == Recovery::Stop && !error.is_of_credentials());
+    let refused = matches!(error, RunError::Postgres(error) if error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials());
     let by_standby = refused || matches!(error, RunError::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
     by_standby && (was_standby || in_recovery().unwrap_or(false))
@@ -140,8 +142,7 @@ fn take(
     if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
         return Ok(None);
     }
-    relay.outbox_mut().looks_at(flushed);
-    let (binary, unmappable) = look_at_publication(&mut control, target, relay.outbox_mut())?;
+    let (binary, unmappable) = look_again(&mut control, target, (flushed, &mut *known), relay.outbox_mut())?;
     known.tell_readings(relay.outbox_mut().readings());
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
@@ -273,10 +274,56 @@ fn follow_timeline(
 }
 
 fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
-    match server::setting(connection, "wal_level")? {
-        Some(found) if found != "logical" => Err(RunError::WalLevel { found }),
-        Some(_) | None => Ok(()),
+    let server = catalog::server(connection)?;
+    if server.decodes() { Ok(()) } else { Err(RunError::WalLevel { found: server.wal_level }) }
+}
+
+/// As [`look_at_publication`], at `flushed`. Where a lock prevents that, what the last look found counts, as of its own position. It
+/// does not if the stream has announced a table that it lacks: then the lock is waited for.
+fn look_again(
+    control: &mut Connection,
+    target: &Target,
+    (flushed, known): (Lsn, &mut Known),
+    outbox: &mut Outbox,
+) -> Result<(bool, Option<PlanError>), RunError> {
+    let looked = look_at_publication(control, target, Some(flushed), outbox);
+    match (looked, &known.listed) {
+        (Ok((tables, binary, unmappable)), _) => {
+            known.listed = Some(tables);
+            Ok((binary, unmappable))
+        }
+        (Err(RunError::Postgres(error @ Error::Locked { .. })), Some(tables)) if !outbox.asks() => {
+            tracing::warn!(%error, "the publication's tables cannot be listed; reading those of the last connection");
+            Ok(take_tables(tables, outbox))
+        }
+        (Err(RunError::TableNotPublished { table, publication, published }), Some(before)) => {
+            let now = server::published_tables(control, &publication)?;
+            let Some(name) = renamed(&table, before, &now) else {
+                return Err(RunError::TableNotPublished { table, publication, published });
+            };
+            let with_name = |named: &TableName| if *named == table { name.clone() } else { named.clone() };
+            let tables = target.tables.iter().map(with_name).collect();
+            Err(RunError::TableRenamed { table, now: Box::new(name), tables })
+        }
+        (Err(error), _) => Err(error),
     }
+}
+
+/// What `table` is called now, by the ids of its rows' tables `before` and `now`: it may be a table that has rows, or one that such a
+/// table is a partition of. `None`: it was not renamed.
+fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable]) -> Option<TableName> {
+    let names = |table: &PublishedTable| -> Vec<(String, String)> {
+        std::iter::once(table.relation.full_name()).chain(table.ancestors.iter().cloned()).collect()
+    };
+    let wanted = (table.schema.clone(), table.name.clone());
+    let known = before.iter().filter(|known| table.covers(known));
+    let mut found = known.filter_map(|known| {
+        let place = names(known).iter().position(|name| *name == wanted)?;
+        let same = now.iter().find(|table| table.relation.id == known.relation.id)?;
+        let (schema, name) = names(same).get(place)?.clone();
+        Some(TableName { schema, name }).filter(|name| name != table)
+    });
+    found.next()
 }
 
 /// As [`look_at_publication`], where a table that cannot be mapped now ends it.
@@ -285,7 +332,7 @@ pub(crate) fn look_at_tables(
     target: &Target,
     outbox: &mut Outbox,
 ) -> Result<(), RunError> {
-    let (_, unmappable) = look_at_publication(connection, target, outbox)?;
+    let (_, _, unmappable) = look_at_publication(connection, target, None, outbox)?;
     unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
 }
 
@@ -327,22 +374,23 @@ fn published(connection: &mut Connection, target: &Target) -> Result<Vec<Publish
     Ok(tables)
 }
 
-/// Sees that the publication carries what is asked for, and tells the outbox of its tables. Whether values should come in
-/// binary form; and what is wrong with a table as it is now.
+/// Sees that the publication carries what is asked for, and tells the outbox of its tables, as they are at position `at`. The tables;
+/// whether values should come in binary form; and what is wrong with a table as it is now.
 fn look_at_publication(
     connection: &mut Connection,
     target: &Target,
+    at: Option<Lsn>,
     outbox: &mut Outbox,
-) -> Result<(bool, Option<PlanError>), RunError> {
+) -> Result<(Vec<PublishedTable>, bool, Option<PlanError>), RunError> {
     let publication = target.publication.clone();
     let tables = published(connection, target)?;
     if outbox.wants_details() {
         outbox.details(details(connection, &publication)?);
     }
-    let (binary, unmappable) = match outbox.published(&tables) {
-        Ok(binary) => (binary, None),
-        Err(error) => (false, Some(error)),
-    };
+    if let Some(position) = at {
+        outbox.looks_at(position);
+    }
+    let (binary, unmappable) = take_tables(&tables, outbox);
     for table in outbox.take_gone() {
         tracing::warn!(table, "table skipped: it is no longer in the publication, and --table does not name it");
     }
@@ -350,7 +398,22 @@ fn look_at_publication(
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
         return Err(RunError::NothingCaptured { patterns: target.patterns.to_string(), publication, published });
     }
-    Ok((binary, unmappable))
+    Ok((tables, binary, unmappable))
+}
+
+/// Tells the outbox of the publication's tables. Whether values should come in binary form; and what is wrong with a table.
+fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<PlanError>) {
+    match outbox.published(tables) {
+        Ok(binary) => (binary, None),
+        Err(error) => (false, Some(error)),
+    }
+}
+
+/// What the catalogue says of types and columns, and where the log ended before it was asked.
+pub(crate) fn details_now(target: &Target) -> Result<(Details, Lsn), Error> {
+    let connection = &mut Connection::open(&target.source, Purpose::Control)?;
+    let as_of = server::wal_end(connection)?;
+    Ok((details(connection, &target.publication)?, as_of))
 }
 
 /// What the catalogue says of types and columns.

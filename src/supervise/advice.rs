@@ -26,8 +26,12 @@ pub(crate) struct Surroundings {
     pub(crate) absent: Vec<TableName>,
     /// The publications of the database.
     pub(crate) publications: Vec<String>,
-    /// The slots that could be read from it.
+    /// The slots that could be read from it, without those that another publication is marked for: rows of that one are in them.
     pub(crate) slots: Vec<String>,
+    /// The tables that the publication leaves out, if it is one of all tables: none is added to it.
+    pub(crate) left_out: Option<Vec<(String, String)>>,
+    /// The tables of the publication that look like an outbox.
+    pub(crate) published: Vec<TableName>,
     /// The slot that was asked for, and its database, where that is another one.
     pub(crate) slot_elsewhere: Option<(String, String)>,
     /// The tables that could be an outbox.
@@ -42,7 +46,7 @@ impl Surroundings {
     pub(crate) fn gather(
         connection: &mut Connection,
         user: &str,
-        (slot, tables): (&str, &[TableName]),
+        (publication, slot, tables): (&str, &str, &[TableName]),
         outbox: &Outbox,
     ) -> Result<Self, pg::Error> {
         let mut absent = Vec::new();
@@ -53,13 +57,30 @@ impl Surroundings {
         }
         let found = names::tables_with(connection, &outbox.payload_names())?;
         let outboxes = found.iter().map(|table| &table.relation).filter(|relation| outbox.could_read(relation).is_ok());
+        let mut slots = names::slots(connection)?;
+        let others = names::slots_of_others(connection, publication)?;
+        slots.retain(|slot| !others.contains(slot));
+        let found = server::publication(connection, publication)?;
+        let listed = match &found {
+            Some(_) => server::published_tables(connection, publication)?,
+            None => Vec::new(),
+        };
+        let left_out = match found.filter(|found| found.puballtables) {
+            Some(_) => Some(catalog::left_out(connection, publication)?),
+            None => None,
+        };
+        let readable = listed.iter().filter(|table| outbox.could_read(&table.relation).is_ok());
+        let mut published: Vec<TableName> = readable.map(TableName::of_whole).collect();
+        published.dedup();
         Ok(Self {
             user: user.to_owned(),
             grants_by_role: catalog::grants_replication_by_role(connection)?,
             tables: tables.to_vec(),
             absent,
             publications: names::publications(connection)?,
-            slots: names::slots(connection)?,
+            slots,
+            left_out,
+            published,
             slot_elsewhere: names::other_database_of(connection, slot)?.map(|database| (slot.to_owned(), database)),
             outboxes: outboxes.map(TableName::of).collect(),
         })
@@ -71,22 +92,25 @@ impl Surroundings {
             return Some(self.no_publication(publication));
         }
         if let RunError::NoTables { publication } = error {
-            let add = |table: &TableName| {
-                let (name, published) = (table.sql(), identifier(publication));
-                format!(
-                    "ALTER PUBLICATION {published} ADD TABLE {name}; {}",
-                    not_sent(&shell_quoted(&table.as_typed()))
-                )
-            };
-            return self.outbox().map(add);
+            return self.outbox().map(|table| self.add(table, publication));
         }
         if let RunError::NoSlot { slot, was_there: false } = error {
             return self.other_slot(slot);
         }
-        if let RunError::TableNotPublished { table, published, .. } = error {
-            return self.table_meant(table, published);
+        if let RunError::TableNotPublished { table, published, publication } = error {
+            let is_of_all = self.left_out.is_some();
+            return self.instead_of(table, published).or_else(|| is_of_all.then(|| self.add(table, publication)));
         }
         may_not(error).then(|| self.replication())
+    }
+
+    /// What publishes a table.
+    fn add(&self, table: &TableName, publication: &str) -> String {
+        let sql = match &self.left_out {
+            Some(left_out) => catalog::no_longer_left_out(publication, left_out, (&table.schema, &table.name)),
+            None => format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(publication), table.sql()),
+        };
+        format!("{sql}; {}", not_sent(&shell_quoted(&table.as_typed())))
     }
 
     fn replication(&self) -> String {
@@ -111,7 +135,7 @@ impl Surroundings {
         let others = self.publications.iter().map(String::as_str);
         if let Some(meant) = nearest(publication, others) {
             return format!(
-                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}",
+                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}; a slot passes rows that its relay's publication lacks: walrelay republish --table SCHEMA.TABLE --where SQL publishes them",
                 shell_quoted(meant),
                 self.setup(publication)
             );
@@ -145,42 +169,44 @@ impl Surroundings {
     fn other_slot(&self, slot: &str) -> Option<String> {
         let meant = nearest(slot, self.slots.iter().map(String::as_str))?;
         Some(format!(
-            "did you mean \"{meant}\"? walrelay run --slot {meant}; if \"{slot}\" is to be another one: walrelay setup --apply --slot {slot}"
+            "did you mean \"{meant}\"? walrelay run --slot {meant}; if \"{slot}\" is to be another one, or if relays of another publication read \"{meant}\", whose rows would be passed: walrelay setup --apply --slot {slot}"
         ))
     }
 
-    /// A table that is not there is not one to be added.
-    fn table_meant(&self, table: &TableName, published: &[String]) -> Option<String> {
+    /// What `--table` could be in the place of a table that is not there: that is not one to be added. Each table of the publication
+    /// that looks like an outbox, since the slot passes the rows of one that is left out, and it may be the one that was meant.
+    fn instead_of(&self, table: &TableName, published: &[String]) -> Option<String> {
         if !self.absent.contains(table) {
             return None;
         }
-        let known = published.iter().cloned().chain(self.outboxes.iter().map(ToString::to_string));
-        let known: Vec<String> = known.collect();
-        let text = table.to_string();
-        let Some(meant) = nearest(&text, known.iter().map(String::as_str)) else {
+        let candidates: Vec<&TableName> = self.published.iter().filter(|name| !self.tables.contains(name)).collect();
+        if candidates.is_empty() {
             return Some(format!(
                 "there is no table {table}; without --table every table of the publication is read: {}",
                 published.join(", ")
             ));
-        };
+        }
         let mut command = format!("there is no table {table}: walrelay run");
         for asked in &self.tables {
-            let name = if asked == table { of_text(meant) } else { Some(asked.clone()) };
-            let name = name.map_or_else(|| meant.to_owned(), |name| name.as_typed());
-            let _infallible = write!(command, " --table {}", shell_quoted(&name));
+            let names = if asked == table { candidates.clone() } else { vec![asked] };
+            for name in names.into_iter().filter(|name| !self.absent.contains(name)) {
+                let _infallible = write!(command, " --table {}", shell_quoted(&name.as_typed()));
+            }
+        }
+        if candidates.len() > 1 {
+            command.push_str("; leave out a table only if its rows are not to be published: the slot passes them");
         }
         Some(command)
     }
 }
 
-/// `schema.table`, as messages have it.
-fn of_text(text: &str) -> Option<TableName> {
-    let (schema, name) = text.split_once('.')?;
-    Some(TableName { schema: schema.to_owned(), name: name.to_owned() })
-}
-
 /// The same error, with what the database shows to fix it.
 pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunError {
+    if let RunError::Postgres(pg::Error::LoginRefused { error: refusal, .. }) = &error
+        && let Some(hint) = login_hint(refusal, target)
+    {
+        return RunError::Advised { error: Box::new(error), hint };
+    }
     if !needs_a_look(&error) {
         return error;
     }
@@ -189,6 +215,17 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
         Ok(Some(Found::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
         Ok(Some(Found::Error(error))) => RunError::Unmappable(error),
         Ok(Some(Found::Instead(error))) => error,
+        // An ordinary session is refused as well: it is not the right to replicate.
+        Err(pg::Error::LoginRefused { error: refusal, .. })
+            if may_not(&error) && refusal.code == sqlstate::INSUFFICIENT_PRIVILEGE =>
+        {
+            let Target { source, .. } = target;
+            let (database, user) = (identifier(&source.dbname), identifier(&source.user));
+            let hint = format!(
+                "GRANT CONNECT ON DATABASE {database} TO {user}; (or a login trigger refuses the role: SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login';)"
+            );
+            RunError::Advised { error: Box::new(error), hint }
+        }
         // No other connection either, as where the database's name is wrong too: whose right is missing is known all the same.
         Err(_) if may_not(&error) => {
             let user = identifier(&target.source.user);
@@ -199,6 +236,12 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
         }
         Ok(None) | Err(_) => error,
     }
+}
+
+/// What lets the relay in again, where the code of the refusal says it.
+fn login_hint(refusal: &pg::ServerError, target: &Target) -> Option<String> {
+    let is_closed = refusal.code == sqlstate::NOT_IN_PREREQUISITE_STATE && refusal.hint.is_empty();
+    is_closed.then(|| format!("ALTER DATABASE {} ALLOW_CONNECTIONS true;", identifier(&target.source.dbname)))
 }
 
 enum Found {
@@ -237,7 +280,12 @@ fn hint(
     if let Some(found) = of_shards(connection, target, error)? {
         return Ok(Some(found));
     }
-    let around = Surroundings::gather(connection, &target.source.user, (&target.slot, &target.tables), outbox)?;
+    let around = Surroundings::gather(
+        connection,
+        &target.source.user,
+        (&target.publication, &target.slot, &target.tables),
+        outbox,
+    )?;
     Ok(around.hint(error).map(Found::Hint))
 }
 
@@ -327,6 +375,8 @@ mod tests {
             absent: all(absent),
             publications: vec!["outbox_events".to_owned()],
             slots: vec!["orders".to_owned()],
+            left_out: None,
+            published: all(&["outbox", "other"]),
             outboxes: all(outboxes),
             grants_by_role: false,
             slot_elsewhere: None,
@@ -382,6 +432,22 @@ mod tests {
             "there is no table public.outbx: walrelay run --table public.outbox --table public.other"
         );
         assert_eq!(around.hint(&missing("other")), None);
+        // With two that it could be, no hint leads past the rows of one.
+        let around = self::around(&["outbx"], &["outbx"], &[]);
+        let hint = around.hint(&missing("outbx")).unwrap();
+        assert!(hint.contains("walrelay run --table public.outbox --table public.other; leave out"), "{hint}");
+    }
+
+    #[test]
+    fn a_table_that_a_publication_of_all_tables_leaves_out_is_no_longer_left_out() {
+        let mut around = around(&["outbox"], &[], &["outbox"]);
+        around.left_out = Some(vec![("public".to_owned(), "outbox".to_owned())]);
+        let missing =
+            RunError::TableNotPublished { table: table("outbox"), publication: "p".to_owned(), published: Vec::new() };
+        for error in [missing, RunError::NoTables { publication: "p".to_owned() }] {
+            let hint = around.hint(&error).unwrap();
+            assert!(hint.starts_with("ALTER PUBLICATION \"p\" SET ALL TABLES; -- rows committed before"), "{hint}");
+        }
     }
 
     #[test]

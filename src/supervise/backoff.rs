@@ -53,6 +53,12 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    /// They have been wrong since then.
+    #[cfg(test)]
+    pub(super) fn since(since: Instant) -> Self {
+        Self { since: Some(since) }
+    }
+
     /// They are wrong (still): whether that is to be waited out.
     pub(super) fn is_left(&mut self, now: Instant) -> bool {
         now.saturating_duration_since(*self.since.get_or_insert(now)) < CREDENTIALS_WITHIN

@@ -21,6 +21,9 @@ pub const EXIT_OPERATOR: u8 = 2;
 const NONE_BEFORE: &str =
     "rows committed before that are in no slot: walrelay republish --table SCHEMA.TABLE --where SQL publishes them";
 
+/// A log-in that the server refuses for a reason of its own.
+pub(crate) const LOGIN_RULE: &str = "the server is up and a rule of its own refuses this log-in, such as a login trigger: SELECT evtname, evtfoid::regproc FROM pg_event_trigger WHERE evtevent = 'login'; let it pass this role, or ALTER EVENT TRIGGER … DISABLE;";
+
 /// Characters of a slot's name.
 const MOST_OF_SLOT: usize = 63;
 
@@ -76,6 +79,16 @@ pub enum RunError {
         publication: String,
         /// Its tables.
         published: Vec<String>,
+    },
+    /// A table that was asked for has another name now. Its id is the same.
+    #[error("table {table} was renamed to {now}")]
+    TableRenamed {
+        /// As it was asked for.
+        table: TableName,
+        /// Its name now.
+        now: Box<TableName>,
+        /// `--table`, with that name.
+        tables: Vec<TableName>,
     },
     /// `table.include.list` fits no table of the publication.
     #[error("no table of publication \"{publication}\" is captured by {patterns}: it has {}", published.join(", "))]
@@ -299,6 +312,7 @@ impl RunError {
             | Self::NoInserts { .. }
             | Self::NoTables { .. }
             | Self::TableNotPublished { .. }
+            | Self::TableRenamed { .. }
             | Self::NothingCaptured { .. }
             | Self::Unmappable(_)
             | Self::NoSlot { .. }
@@ -347,9 +361,15 @@ impl RunError {
                 let publication = pg::identifier(publication);
                 format!("ALTER PUBLICATION {publication} ADD TABLE {schema}.{name}; {}", not_sent(&shell_quoted(&table.as_typed())))
             }
-            Self::NothingCaptured { publication, .. } => {
-                format!("ALTER PUBLICATION {} ADD TABLE …, or name its tables with --table", pg::identifier(publication))
+            Self::TableRenamed { tables, .. } => {
+                let flags = tables.iter().map(|table| format!(" --table {}", shell_quoted(&table.as_typed())));
+                format!("walrelay run{}; rows that it got under its earlier name are published, too", flags.collect::<String>())
             }
+            Self::NothingCaptured { publication, .. } => format!(
+                "name the publication's tables with --table; or ALTER PUBLICATION {} ADD TABLE …; {}",
+                pg::identifier(publication),
+                not_sent("SCHEMA.TABLE")
+            ),
             Self::PublicationTooNew { slot, .. } => format!(
                 "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
             ),
@@ -368,8 +388,8 @@ impl RunError {
                 format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}")
             }
             Self::SlotLost { slot, reason, .. } => format!(
-                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; {}",
-                invalidated_by(reason)
+                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; so that it does not happen again: {}",
+                prevention(reason)
             ),
             Self::SlotUnproven { slot, read, confirmed } => format!(
                 "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and walrelay republish for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
@@ -377,12 +397,12 @@ impl RunError {
             Self::SlotNotMarked { slot, confirmed, .. } => format!(
                 "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and walrelay republish for rows that are missing"
             ),
-            Self::OtherCluster { .. } | Self::OlderCopy { .. } => {
-                "if you want to read that server (such as a restored copy), restart walrelay: it begins at the position of its slot there. Exactly once remembers the old cluster: then use another --slot".to_owned()
-            }
-            Self::EarlierTimeline { .. } => {
-                "two servers of the cluster may be taking writes: keep clients away from the old primary; if you want to read it, restart walrelay. Exactly once remembers the newer timeline: then use another --slot".to_owned()
-            }
+            Self::OtherCluster { .. } | Self::OlderCopy { .. } => format!(
+                "if you want to read that server (such as a restored copy), restart walrelay: it begins at the position of its slot there. Exactly once remembers the old cluster: then use another --slot, which walrelay setup creates; {NONE_BEFORE}"
+            ),
+            Self::EarlierTimeline { .. } => format!(
+                "two servers of the cluster may be taking writes: keep clients away from the old primary; if you want to read it, restart walrelay. Exactly once remembers the newer timeline: then use another --slot, which walrelay setup creates; {NONE_BEFORE}"
+            ),
             Self::OnStandby => {
                 "set --source to the primary's address, or to all hosts with target_session_attrs=read-write; or use --delivery at-least-once".to_owned()
             }
@@ -395,12 +415,28 @@ impl RunError {
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
                 "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
             }
-            Self::StrangeProgress { .. } => "use another --slot, or another Kafka cluster".to_owned(),
+            Self::StrangeProgress { .. } => {
+                format!("use another Kafka cluster; or another --slot, which walrelay setup creates: {NONE_BEFORE}")
+            }
             Self::TransactionTooLong { .. } => {
                 "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, then return to exactly-once".to_owned()
             }
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
+    }
+}
+
+/// What keeps a slot from being invalidated for this reason, which is `invalidation_reason` where the version has that.
+fn prevention(reason: &str) -> &'static str {
+    match reason {
+        "idle_timeout" => "idle_replication_slot_timeout = 0, or longer than a relay may be down",
+        "rows_removed" => "hot_standby_feedback = on on the standby, with primary_slot_name",
+        "wal_level_insufficient" => "wal_level = logical, on the primary too",
+        // 16 does not say which of the two.
+        "conflicting with recovery" => {
+            "hot_standby_feedback = on on the standby, with primary_slot_name; and wal_level = logical on the primary"
+        }
+        _ => "a larger max_slot_wal_keep_size",
     }
 }
 
@@ -457,8 +493,13 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed; or skip it: walrelay run --bad-row-at {at}=skip",
-            row.row.reason.kind().fix
+            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter{}; or skip it: walrelay run --bad-row-at {at}=skip",
+            row.row.reason.kind().fix,
+            if row.readable {
+                "; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed"
+            } else {
+                ""
+            }
         ),
     }
 }
@@ -500,9 +541,17 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
             room_for(*length)
         ));
     }
+    if let pg::Error::Locked { holder, .. } = error {
+        return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}"));
+    }
     if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
         return Some(
             "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".to_owned(),
+        );
+    }
+    if let pg::Error::ClearText { .. } = error {
+        return Some(
+            "sslmode=require in --source (better: verify-full), once the server has TLS (ssl = on); or let pg_hba.conf ask for scram-sha-256 instead of password; or sslmode=disable, which sends the password as it is".to_owned(),
         );
     }
     if let pg::Error::Authentication { .. } = error {
@@ -521,16 +570,10 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
         (_, sqlstate::UNTRANSLATABLE_CHARACTER) => format!(
             "some row has a text with bytes that are no character of the database's encoding, so Postgres cannot send it: correct it with UPDATE (the message has the bytes); the slot has the row as it was, so a new slot leaves it out: walrelay teardown --yes && walrelay setup --apply; {NONE_BEFORE}"
         ),
-        (pg::Error::Server { error, .. }, _) if !error.hint.is_empty() => error.hint.clone(),
+        (pg::Error::Server { error, .. } | pg::Error::LoginRefused { error, .. }, _) if !error.hint.is_empty() => {
+            error.hint.clone()
+        }
+        (pg::Error::LoginRefused { .. }, _) => LOGIN_RULE.to_owned(),
         (_, _) => return None,
     })
-}
-/// What keeps a slot from being invalidated for this reason next time, in the words of `pg_replication_slots.invalidation_reason`.
-fn invalidated_by(reason: &str) -> &'static str {
-    match reason {
-        "idle_timeout" => "more time next time: idle_replication_slot_timeout",
-        "wal_level_insufficient" => "next time leave wal_level = logical on the primary while standbys have slots",
-        "rows_removed" => "next time, on the standby: hot_standby_feedback = on, with a physical slot on the primary",
-        _ => "more room next time: max_slot_wal_keep_size",
-    }
 }

@@ -11,8 +11,9 @@ mod holder;
 mod lineage;
 mod server;
 
-pub(crate) use acquire::{check_owner, check_slot, look_at_tables, unpublished};
+pub(crate) use acquire::{check_owner, check_slot, details_now, look_at_tables, unpublished};
 pub(crate) use advice::Surroundings;
+pub(crate) use error::LOGIN_RULE;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
 pub(crate) use lineage::agrees;
 pub use server::{Acquired, NotAcquired, PgServer, Server};
@@ -24,7 +25,8 @@ use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery};
-use crate::relay::{Clock, Ended, Misplaced, Relay, Why};
+use crate::positions::Position;
+use crate::relay::{Clock, Ended, Misplaced, ProtocolError, Relay, Why};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
 use backoff::{Backoff, Patience, Silence};
@@ -39,6 +41,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often the slot is asked for that word.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
+
+/// So many looks at the publication settle a row's table: one tells whether it is published, one in which form its values come.
+const LOOKS_FOR_ONE_ROW: u32 = 5;
 
 /// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
@@ -84,10 +89,12 @@ pub struct Supervisor<V, S, C> {
     metrics: Arc<Metrics>,
     backoff: Backoff,
     silence: Silence,
-    /// Of a relay that has streamed: how long credentials may be wrong. `None`: it has not.
+    /// Of a relay that has streamed: how long credentials may be wrong, or the server may refuse it. `None`: it has not.
     patience: Option<Patience>,
     /// Gives any number: pauses differ by it.
     dice: Dice,
+    /// The row for whose sake the publication was looked at again last, and how often.
+    looked_for: Option<(Position, u32)>,
 }
 
 /// Gives any number.
@@ -104,6 +111,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             silence: Silence::default(),
             patience: None,
             dice: Box::new(any_number),
+            looked_for: None,
         }
     }
 
@@ -155,12 +163,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     }
 
     /// Whether what came in the way of a stream is to be waited out. What does not speak as a server does is, once one did: a
-    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced.
+    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced; and whatever else
+    /// a server refuses that let the relay stream before may be about to be allowed again.
     fn passes(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
             Recovery::Restart => self.server.system().is_some(),
-            Recovery::Stop if error.is_of_credentials() => {
+            Recovery::Stop if error.is_of_credentials() || error.code().is_some() => {
                 let now = self.relay.clock().now();
                 self.patience.as_mut().is_some_and(|patience| patience.is_left(now))
             }
@@ -240,9 +249,9 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.finish_anyway(stream);
                 Some(Err(RunError::Unmappable(error)))
             }
-            Ended::PublicationChanged => {
+            Ended::PublicationChanged { position, reason } => {
                 self.let_go(stream);
-                None
+                self.look_again(position, &reason).err().map(Err)
             }
             Ended::Protocol(error) => {
                 self.close(stream);
@@ -257,6 +266,17 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 Some(Err(RunError::TransactionTooLong { records, timeout }))
             }
         }
+    }
+
+    /// The next connection looks at the publication, unless as many as are enough have done so for the sake of the same row.
+    fn look_again(&mut self, position: Position, reason: &str) -> Result<(), RunError> {
+        let before = self.looked_for.filter(|(row, _)| *row == position).map_or(0, |(_, looks)| looks);
+        self.looked_for = Some((position, before + 1));
+        if before < LOOKS_FOR_ONE_ROW {
+            return Ok(());
+        }
+        let reason = format!("{reason}, and the publication, which was looked at {before} times, does not settle it");
+        Err(RunError::Protocol(ProtocolError::Row { position, reason }))
     }
 
     fn misplaced(&self, found: Misplaced) -> RunError {
@@ -353,6 +373,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 retry_in = ?pause,
                 gives_up_after = ?CREDENTIALS_WITHIN,
                 "Postgres authentication failed; retrying with credentials that are read again at each attempt"
+            );
+        } else if error.recovery() == Recovery::Stop {
+            tracing::error!(
+                error = text,
+                retry_in = ?pause,
+                gives_up_after = ?CREDENTIALS_WITHIN,
+                "Postgres refuses the relay, which it let in before; retrying"
             );
         } else {
             let hint = self.server.remedy(error);
@@ -457,7 +484,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         | Ended::Stalled
         | Ended::ServerStops
         | Ended::Unmappable(_)
-        | Ended::PublicationChanged
+        | Ended::PublicationChanged { .. }
         | Ended::Protocol(_)
         | Ended::Misplaced(_)
         | Ended::TransactionTooLong { .. } => Ok(()),
@@ -541,6 +568,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes() {
+        let refusal = |code: &str| {
+            let error = Box::new(pg::ServerError { code: code.to_owned(), ..pg::ServerError::default() });
+            pg::Error::LoginRefused { host: "h".to_owned(), error }
+        };
+        for code in ["28000", "3D000", "42501", "0A000", "55000", "P0001", "22023", "23505", "54000"] {
+            let mut supervisor = supervisor();
+            assert!(!supervisor.passes(&refusal(code)), "{code} at the first start");
+            supervisor.patience = Some(Patience::default());
+            assert!(supervisor.passes(&refusal(code)), "{code}");
+            supervisor.patience = Some(Patience::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
+            assert!(!supervisor.passes(&refusal(code)), "{code} for long");
+            assert_eq!(RunError::from(refusal(code)).exit_code(), EXIT_OPERATOR);
+        }
+        for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
+            assert!(supervisor().passes(&refusal(code)), "{code}");
+        }
+    }
+
+    #[test]
     fn an_invalidated_slots_hint_names_the_setting_that_did_it() {
         for (reason, setting) in [
             ("wal_removed", "max_slot_wal_keep_size"),
@@ -552,6 +599,21 @@ mod tests {
             let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap();
             assert!(hint.contains(setting), "{hint}");
         }
+    }
+
+    #[test]
+    fn a_row_whose_table_no_look_settles_ends_the_run() {
+        let mut supervisor = supervisor();
+        let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
+        for ordinal in [0, 1] {
+            for _ in 0..LOOKS_FOR_ONE_ROW {
+                supervisor.look_again(at(ordinal), "table app.outbox is new").unwrap();
+            }
+        }
+        let error = supervisor.look_again(at(1), "table app.outbox is new").unwrap_err();
+        assert_eq!(error.exit_code(), EXIT_RESTART);
+        let text = chain(&error);
+        assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");
     }
 
     #[test]

@@ -38,6 +38,11 @@ macro_rules! contract {
         }
 
         #[test]
+        fn a_record_that_is_sent_again_is_stored_as_one_that_is_sent_once() {
+            crate::script::resent(&<$ground>::new());
+        }
+
+        #[test]
         fn a_restart_forgets() {
             crate::script::restart(&<$ground>::new());
         }

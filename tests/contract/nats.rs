@@ -76,6 +76,17 @@ impl Ground for Nats {
         here.map(|message| String::from_utf8(message.data).unwrap()).collect()
     }
 
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        let messages = self.client.lock().unwrap().messages(self.one.unwrap_or(address)).unwrap();
+        let here = messages.into_iter().filter(|message| message.subject == address);
+        // A batch's number and a message's place in it are the batch's.
+        here.map(|mut message| {
+            message.headers.retain(|(name, _)| !name.starts_with("Nats-Batch-"));
+            (String::from_utf8(message.data).unwrap(), format!("{:?}", message.headers))
+        })
+        .collect()
+    }
+
     /// No stream takes its subject any more.
     fn refuse(&self, address: &str) {
         self.refused.lock().unwrap().insert(address.to_owned());

@@ -25,7 +25,7 @@ struct Rabbit {
     exchange: String,
     client: Mutex<AmqpConnection>,
     /// What was taken out of each queue.
-    taken: Mutex<BTreeMap<String, Vec<String>>>,
+    taken: Mutex<BTreeMap<String, Vec<AmqpMessage>>>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -55,6 +55,15 @@ impl Rabbit {
     fn queue(&self, address: &str) -> String {
         format!("{}.{address}", self.exchange)
     }
+
+    /// Everything that was in an address' queue.
+    fn messages(&self, address: &str) -> Vec<AmqpMessage> {
+        let messages = self.client.lock().unwrap().drain(&self.queue(address)).unwrap();
+        let mut taken = self.taken.lock().unwrap();
+        let of_address = taken.entry(address.to_owned()).or_default();
+        of_address.extend(messages);
+        of_address.clone()
+    }
 }
 
 impl Ground for Rabbit {
@@ -64,11 +73,12 @@ impl Ground for Rabbit {
     }
 
     fn stored(&self, address: &str) -> Vec<String> {
-        let messages = self.client.lock().unwrap().drain(&self.queue(address)).unwrap();
-        let mut taken = self.taken.lock().unwrap();
-        let of_address = taken.entry(address.to_owned()).or_default();
-        of_address.extend(messages.iter().map(AmqpMessage::text));
-        of_address.clone()
+        self.messages(address).iter().map(AmqpMessage::text).collect()
+    }
+
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        let messages = self.messages(address).into_iter();
+        messages.map(|it| (it.text(), format!("{} {:?} {:?}", it.key, it.properties, it.headers))).collect()
     }
 
     /// No queue takes them.

@@ -53,6 +53,15 @@ pub(crate) fn payloads(entries: &Reply) -> Vec<String> {
     entries.items().iter().map(payload).collect()
 }
 
+/// Of the same entries: the payload, and all fields.
+pub(crate) fn wholes(entries: &Reply) -> Vec<(String, String)> {
+    let fields = |entry: &Reply| {
+        let fields = entry.items()[1].items().chunks(2).map(|pair| format!("{}={}", pair[0].text(), pair[1].text()));
+        fields.collect::<Vec<_>>().join(" ")
+    };
+    payloads(entries).into_iter().zip(entries.items().iter().map(fields)).collect()
+}
+
 impl Ground for Valkey {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink> {
         open(&format!("127.0.0.1:{}", self.broker.port()), self.properties, max_in_flight)
@@ -60,6 +69,10 @@ impl Ground for Valkey {
 
     fn stored(&self, address: &str) -> Vec<String> {
         payloads(&self.call(&["XRANGE", address, "-", "+"]))
+    }
+
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        wholes(&self.call(&["XRANGE", address, "-", "+"]))
     }
 
     fn refuse(&self, address: &str) {

@@ -3,7 +3,7 @@
 use walrelay::sink::Sink;
 use walrelay_dev::brokers::{Cluster, Reply};
 
-use crate::redis::{open, payloads};
+use crate::redis::{open, payloads, wholes};
 use crate::script::Ground;
 
 /// Three primaries.
@@ -35,6 +35,11 @@ impl Ground for Nodes {
     fn stored(&self, address: &str) -> Vec<String> {
         let address = self.address(address);
         payloads(&self.0.of_key(&address, &["XRANGE", &address, "-", "+"]).unwrap())
+    }
+
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        let address = self.address(address);
+        wholes(&self.0.of_key(&address, &["XRANGE", &address, "-", "+"]).unwrap())
     }
 
     fn refuse(&self, address: &str) {

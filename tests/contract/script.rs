@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use walrelay::given::{Given, Origin as GivenBy};
 use walrelay::sink::destination::{Asked, Delivery, Kind};
 use walrelay::sink::{
-    Content, Enqueue, FailureClass, Header, Origin, Record, RefusalId, Refused, Report, Resolution, Rows, Sink, Source,
-    Tag, Token,
+    Content, Enqueue, FailureClass, Header, Origin, OwnedRecord, Record, RefusalId, Refused, Report, Resolution, Rows,
+    Sink, Source, Tag, Token,
 };
 
 /// A deadline that only a failure reaches.
@@ -23,6 +23,8 @@ pub(crate) trait Ground {
     fn open(&self, max_in_flight: usize) -> Box<dyn Sink>;
     /// What is stored under an address, in its order: the records' values.
     fn stored(&self, address: &str) -> Vec<String>;
+    /// The same records: the value, and all other parts that the destination keeps of it as text.
+    fn whole(&self, address: &str) -> Vec<(String, String)>;
     /// From now on the server refuses records for the address, whatever they are.
     fn refuse(&self, address: &str);
     /// Ends that.
@@ -316,6 +318,64 @@ pub(crate) fn restart(ground: &impl Ground) {
     assert!(driven.refused.is_empty() && ground.stored("held").is_empty());
     let stored = numbers(&ground.stored("restart"));
     assert!(stored.is_sorted() && stored.ends_with(&(20..40).collect::<Vec<_>>()), "{stored:?}");
+}
+
+/// Every part of this record depends on its number.
+fn with_whole<T>(address: &str, number: u32, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    let text = number.to_string();
+    let value = format!("{{\"n\": {number}}}");
+    let headers = [
+        Header { name: "id", value: Some(text.as_bytes()) },
+        Header { name: "eventType", value: Some(b"placed") },
+        Header { name: "trace", value: Some(value.as_bytes()) },
+    ];
+    take(&Record {
+        topic: address,
+        key: Some(format!("k{}", number % 7).as_bytes()),
+        value: Some(value.as_bytes()),
+        headers: &headers,
+        timestamp_millis: 1_700_000_000_000 + i64::from(number) * 1000,
+        partition: None,
+        content: Content::Json,
+    })
+}
+
+/// A record that is refused, or whose connection is lost, and that is sent again, is stored as one that is sent once.
+pub(crate) fn resent(ground: &impl Ground) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    let take = |driven: &mut Driven<'_>, name: &str, number: u32| {
+        let address = ground.address(name);
+        driven.until("room", |it| {
+            with_whole(&address, number, |record| matches!(it.sink.try_enqueue(record, tag(number)), Enqueue::Taken))
+        });
+    };
+    (0..50).for_each(|number| take(&mut driven, "taken", number));
+    driven.until_idle();
+    ground.refuse("refused");
+    (0..50).for_each(|number| take(&mut driven, "refused", number));
+    driven.sink.on_idle(Rows::Live);
+    let first = driven.refusal();
+    let number = first.tag.token.transaction;
+    with_whole(&ground.address("refused"), number, |record| assert_eq!(first.record, OwnedRecord::of(record)));
+    ground.allow("refused");
+    driven.resolve(first.id, Resolution::Retry);
+    (50..100).for_each(|number| take(&mut driven, "refused", number));
+    ground.cut();
+    (50..100).for_each(|number| take(&mut driven, "taken", number));
+    driven.until("everything to be delivered", |it| {
+        for refused in std::mem::take(&mut it.refused) {
+            it.resolve(refused.id, Resolution::Retry);
+        }
+        it.sink.on_idle(Rows::Live);
+        it.sink.in_flight().records == 0
+    });
+    let parts = |name: &str| -> BTreeSet<(String, String)> {
+        let whole = ground.whole(name).into_iter();
+        whole.map(|(value, rest)| (value, rest.replace(&ground.address(name), "ADDRESS"))).collect()
+    };
+    let expected = parts("taken");
+    assert_eq!(expected.len(), 100);
+    assert_eq!(parts("refused"), expected);
 }
 
 /// Connections are lost and records refused all the time: nothing is lost, and no key's records change places where they appear

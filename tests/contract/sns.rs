@@ -37,6 +37,11 @@ impl Ground for Notified {
         self.0.published(&self.address(address)).into_iter().map(|message| message.body).collect()
     }
 
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        let messages = self.0.published(&self.address(address)).into_iter();
+        messages.map(|it| (it.body, format!("{} {} {:?}", it.group, it.deduplication_id, it.attributes))).collect()
+    }
+
     fn refuse(&self, address: &str) {
         self.0.refuse(&self.address(address), "AuthorizationError");
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use walrelay::sink::Sink;
 use walrelay::sink::sqs;
-use walrelay_dev::brokers::{Broker, Kind, shared};
+use walrelay_dev::brokers::{Broker, Kind, SqsMessage, shared};
 use walrelay_dev::gate::Gate;
 use walrelay_dev::postgres::unique_name;
 
@@ -21,7 +21,7 @@ struct Queued {
     gate: Gate,
     name: String,
     /// What was taken out of each queue.
-    taken: Mutex<BTreeMap<String, Vec<String>>>,
+    taken: Mutex<BTreeMap<String, Vec<SqsMessage>>>,
 }
 
 impl Queued {
@@ -38,6 +38,15 @@ impl Queued {
     fn queue(&self, address: &str) -> String {
         format!("{}-{address}.fifo", self.name)
     }
+
+    /// Everything that was in an address' queue.
+    fn messages(&self, address: &str) -> Vec<SqsMessage> {
+        let messages = self.broker.queues().drain(&self.queue(address)).unwrap();
+        let mut taken = self.taken.lock().unwrap();
+        let of_address = taken.entry(address.to_owned()).or_default();
+        of_address.extend(messages);
+        of_address.clone()
+    }
 }
 
 impl Ground for Queued {
@@ -51,11 +60,12 @@ impl Ground for Queued {
     }
 
     fn stored(&self, address: &str) -> Vec<String> {
-        let messages = self.broker.queues().drain(&self.queue(address)).unwrap();
-        let mut taken = self.taken.lock().unwrap();
-        let of_address = taken.entry(address.to_owned()).or_default();
-        of_address.extend(messages.into_iter().map(|message| message.body));
-        of_address.clone()
+        self.messages(address).into_iter().map(|message| message.body).collect()
+    }
+
+    fn whole(&self, address: &str) -> Vec<(String, String)> {
+        let messages = self.messages(address).into_iter();
+        messages.map(|it| (it.body, format!("{} {} {:?}", it.group, it.deduplication_id, it.attributes))).collect()
     }
 
     fn refuse(&self, address: &str) {

@@ -110,12 +110,13 @@ fn no_table_is_rewritten_while_it_is_read_under_the_snapshot() {
     let lane = Lane::empty();
     let other = OUTBOX.replace("TABLE outbox", "TABLE sent");
     lane.sql(&format!("{OUTBOX}; {other}; {}; {}", rows(1, 60), rows(61, 100).replace("INTO outbox", "INTO sent")));
-    let more = ["--setup", "--table", "outbox", "--table", "sent", "--rate", "100", "--chunk", "10"];
+    // For two seconds and a half: the lock is looked for all the time.
+    let more = ["--setup", "--table", "outbox", "--table", "sent", "--rate", "40", "--chunk", "10"];
+    let mut client = lane.connect();
     let mut filling = filling(&lane, &more);
-    wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
-    let begun =
-        lane.connect().query("SELECT FROM pg_locks WHERE relation = 'sent'::regclass AND granted", &[]).unwrap();
-    assert_eq!(begun.len(), 1, "it is locked before its turn");
+    let sql = "SELECT count(*) FROM pg_locks WHERE relation = 'sent'::regclass AND granted";
+    let is_locked = || Ok(client.query_one(sql, &[])?.get::<_, i64>(0) > 0);
+    wait_until(LONG, "the lock before the table's turn", is_locked).unwrap();
     lane.sql("ALTER TABLE sent ADD COLUMN seq bigserial");
     assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
     assert_once(&lane, &numbers(1, 100).into_iter().collect::<BTreeSet<_>>());

@@ -1,9 +1,12 @@
 //! Looking without touching.
 
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use walrelay_dev::process::wait_until;
 
-use crate::lane::{LONG, Lane};
+use crate::lane::{LONG, Lane, binary};
 
 #[test]
 fn a_dry_run_prints_records_as_json_lines_and_leaves_no_trace() {
@@ -43,4 +46,32 @@ fn a_dry_run_needs_no_slot_and_ends_on_request() {
     lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', '1' FROM generate_series(1, 500) AS n");
     wait_until(LONG, "500 lines", || Ok(relay.stdout().matches('\n').count() == 500)).unwrap();
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_dry_run_whose_output_nobody_reads_ends_on_request() {
+    let lane = Lane::debezium();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut relay = Command::new(binary())
+        .args(["run", "--dry-run", "--http", "off", "--source", &lane.source, "--publication", &lane.name])
+        .args(["--slot", &lane.name, "--shutdown-timeout", "1s"])
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The first rows may come before its slot.
+    wait_until(LONG, "a full pipe", || {
+        lane.sql(
+            "INSERT INTO outbox SELECT gen_random_uuid()::text, 'order', 'k', 't', to_jsonb(repeat('1', 1000))
+             FROM generate_series(1, 50)",
+        );
+        Ok(rustix::io::ioctl_fionread(&reader)? > 60_000)
+    })
+    .unwrap();
+    let pid = Pid::from_raw(i32::try_from(relay.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let ended = wait_until(LONG, "the dry run to end", || Ok(relay.try_wait()?.is_some()));
+    drop((relay.kill(), relay.wait()));
+    ended.unwrap();
 }

@@ -79,7 +79,9 @@ fn a_password_in_a_file_is_read_again_at_each_connection() {
     let users = |password: &str| format!("authorization {{ user: app, password: {password} }}");
     let mut it = Guarded::new(&users("secret1"), &json!({ "user": "app", "pass": "secret1" }));
     let file = format!("password=@{}", it.write("password", "secret1\n"));
-    it.rotate(&["-X", "username=app", "-X", &file], &users("secret2"), |it| drop(it.write("password", "secret2\n")));
+    // No library logs it, either.
+    let more = ["--log-level", "trace,async_nats=trace", "-X", "username=app", "-X", &file];
+    it.rotate(&more, &users("secret2"), |it| drop(it.write("password", "secret2\n")));
 }
 
 #[test]

@@ -62,6 +62,7 @@ impl Process {
             action: world.nature.bad_rows,
             at: world.decided.clone(),
             dead_letter_topic: DEAD_LETTERS.to_owned(),
+            readable: true,
         });
         let clock = SimClock(shared.clone());
         let relay = Relay::new(outbox, sink, clock, Arc::clone(&metrics), Arc::clone(&stop), bounds.limits)

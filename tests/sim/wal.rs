@@ -285,6 +285,7 @@ pub(crate) fn published() -> Vec<PublishedTable> {
             columns: columns.iter().map(column).collect(),
         },
         ancestors: Vec::new(),
+        domains: Vec::new(),
     };
     vec![table(OUTBOX, "outbox", SHAPES[0]), table(ORDERS, "orders", ORDERS_SHAPE)]
 }

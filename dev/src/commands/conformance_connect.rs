@@ -28,7 +28,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let wanted = |group: &Group| arguments.chosen.has(&group.name);
     let mut pairs = Vec::new();
     for group in data::load(&data::folder())?.into_iter().flat_map(|(_, file)| file.groups) {
-        if !group.debezium.is_empty() && group.exit.is_none() && wanted(&group) && beside.has(&group)? {
+        // Kafka Connect has one environment for all of its connectors.
+        let of_server = !group.variables.is_empty() || !group.files.is_empty();
+        if !group.debezium.is_empty() && group.exit.is_none() && !of_server && wanted(&group) && beside.has(&group)? {
             let connect = Some(of_connect(&group.debezium));
             let group = Group { debezium: Vec::new(), connect, ..group };
             pairs.push(Pair { label: group.name.clone(), group, topics: Topics::OfRecords });

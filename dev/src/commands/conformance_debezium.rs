@@ -132,11 +132,15 @@ fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<
     for kafka in [ground.kafka(), other] {
         ground::make_topics(kafka, &group.topics())?;
     }
-    let mut debezium = Debezium::start(ground.folder(), &properties(&site, ground, &theirs, other)?)?;
+    let properties = properties(&site, ground, &theirs, other)?;
+    let mut debezium = Debezium::start_with(ground.folder(), &properties, &group.files, &group.variables)?;
     let mut relay = site.start_relay(ground, binary)?;
     relay.wait_streaming(LONG)?;
     wait_active(&site, &theirs, &mut debezium)?;
-    site.write()?;
+    site.write(&mut || {
+        let (ours, theirs) = (new_records(ground.kafka(), &before)?, new_records(other, &before_other)?);
+        Ok(ours.len().min(theirs.len()))
+    })?;
     site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
     let walrelay = new_records(ground.kafka(), &before)?;
     let mut seen = Vec::new();
@@ -215,6 +219,7 @@ fn case_of(cases: &[Case], topic: &str) -> Option<usize> {
     let longest = |case: &Case| {
         let texts = case.statements.iter().flat_map(|statement| match statement {
             Statement::Own(sql) | Statement::Other { sql, .. } => sql.split('\''),
+            Statement::Await { .. } => "".split('\''),
         });
         texts.filter(|text| text.len() > 2 && topic.contains(text)).map(str::len).max()
     };

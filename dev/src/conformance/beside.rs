@@ -226,7 +226,12 @@ impl Beside {
 
     fn on_both(&self, pair: &Pair, site: &Site<'_>, theirs: &str, relay: &mut Relay) -> Result<Outcome> {
         self.wait_streaming(site, theirs)?;
-        site.write()?;
+        site.write(&mut || {
+            if relay.exited()?.is_some() || matches!(self.worker.state(theirs)?, State::Failed(_)) {
+                return Ok(usize::MAX);
+            }
+            Ok(read(self.ground.kafka(), pair)?.len().min(read(self.other.kafka(), pair)?.len()))
+        })?;
         let code = site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
         let ours = read(self.ground.kafka(), pair)?;
         let ended = code.map(|_| last_words(&relay.log()));

@@ -33,6 +33,12 @@ pub struct Group {
     /// Lines of Debezium Server's `application.properties`, without the addresses; the tool runs by them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub debezium: Vec<String>,
+    /// Environment variables of Debezium Server and of the tool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+    /// Further files in Debezium Server's working directory, by their paths there: `.env`, `config/application-prod.properties`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
     /// A Kafka Connect connector's `config` and its worker's properties, without the addresses; the tool runs by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect: Option<Connect>,
@@ -129,6 +135,11 @@ pub enum Statement {
         /// What runs there.
         sql: String,
     },
+    /// Waits until so many of the group's records have come, from the tool and from Debezium.
+    Await {
+        /// Their number.
+        records: usize,
+    },
 }
 
 /// Many records.
@@ -170,6 +181,11 @@ impl Group {
     /// Whether its records are still to be taken down from Debezium (`conformance-debezium --write`).
     pub fn is_unwritten(&self) -> bool {
         self.is_debezium() && self.exit.is_none() && self.cases.iter().all(|case| case.records.is_empty())
+    }
+
+    /// Environment variables.
+    pub fn variables(&self) -> Vec<(&String, &String)> {
+        self.variables.iter().collect()
     }
 
     /// The topics of all its records, with the partitions of each.

@@ -142,11 +142,11 @@ impl Ground {
         site.make_slot(&site.name)?;
         self.make_topics(group)?;
         let arguments = self.arguments(&site, group)?;
-        let mut relay = Relay::start(binary, &arguments, &[] as &[(&str, &str)])?;
+        let mut relay = Relay::start(binary, &arguments, &group.variables())?;
         let begun = site.now()?;
         if group.exit.is_none() || group.cases.iter().any(|case| !case.statements.is_empty()) {
             relay.wait_streaming(LONG)?;
-            site.write()?;
+            site.write(&mut || Ok(self.read(group)?.len()))?;
         }
         let code = match group.exit {
             Some(_) => relay.wait_exit(LONG).with_context(|| relay.log())?,
@@ -164,7 +164,7 @@ impl Ground {
     fn refused(&self, group: &Group, binary: &Path) -> Result<Run> {
         let site =
             Site { name: unique_name("nobody"), source: "postgres://postgres@127.0.0.1:1/nobody".to_owned(), group };
-        let mut relay = Relay::start(binary, &self.arguments(&site, group)?, &[] as &[(&str, &str)])?;
+        let mut relay = Relay::start(binary, &self.arguments(&site, group)?, &group.variables())?;
         let code = relay.wait_exit(LONG).with_context(|| relay.log())?;
         let ended = (code, relay.log());
         Ok(Run { records: Vec::new(), ended, committed: 0..=0, oracles: Vec::new() })
@@ -279,20 +279,24 @@ impl Site<'_> {
         self.connect()?.batch_execute(&sql).with_context(|| format!("cannot create the slot: {sql}"))
     }
 
-    /// Runs the statements of all cases.
+    /// Runs the statements of all cases. `come`: how many records have come.
     ///
     /// # Errors
-    /// One of them fails.
-    pub fn write(&self) -> Result<()> {
-        self.group.cases.iter().enumerate().try_for_each(|(number, case)| self.write_case(&schema(number), case))
+    /// One of them fails, or the records do not come that it waits for.
+    pub fn write(&self, come: &mut dyn FnMut() -> Result<usize>) -> Result<()> {
+        self.group.cases.iter().enumerate().try_for_each(|(number, case)| self.write_case(&schema(number), case, come))
     }
 
-    fn write_case(&self, schema: &str, case: &Case) -> Result<()> {
+    fn write_case(&self, schema: &str, case: &Case, come: &mut dyn FnMut() -> Result<usize>) -> Result<()> {
         let mut sessions = BTreeMap::new();
         for statement in &case.statements {
             let (name, sql) = match statement {
                 Statement::Own(sql) => ("", sql),
                 Statement::Other { session, sql } => (session.as_str(), sql),
+                Statement::Await { records } => {
+                    process::wait_until(LONG, &format!("{records} records"), || Ok(come()? >= *records))?;
+                    continue;
+                }
             };
             if !sessions.contains_key(name) {
                 sessions.insert(name, self.session(schema)?);
@@ -351,7 +355,7 @@ impl Site<'_> {
     /// # Errors
     /// It cannot be started.
     pub fn start_relay(&self, ground: &Ground, binary: &Path) -> Result<Relay> {
-        Relay::start(binary, &ground.arguments(self, self.group)?, &[] as &[(&str, &str)])
+        Relay::start(binary, &ground.arguments(self, self.group)?, &self.group.variables())
     }
 
     /// The configuration of the group's connector, with its addresses and this slot. Its worker's converters are among them,
@@ -407,7 +411,11 @@ impl Site<'_> {
                 place.iter().map(|(key, value)| format!("debezium.source.{key}={value}")).collect();
             lines.push(format!("debezium.sink.kafka.producer.bootstrap.servers={brokers}"));
             lines.extend(self.group.debezium.iter().cloned());
-            return Ok(vec![put(&folder.join(format!("{slot}.properties")), &lines.join("\n"))?]);
+            let root = folder.join(slot);
+            for (path, text) in &self.group.files {
+                put(&root.join(path), text)?;
+            }
+            return Ok(vec![put(&root.join("config/application.properties"), &lines.join("\n"))?]);
         };
         let mut config = connect.config.clone();
         config.extend(place);
@@ -421,6 +429,9 @@ impl Site<'_> {
 }
 
 fn put(path: &Path, text: &str) -> Result<PathBuf> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
     fs::write(path, format!("{text}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path.to_owned())
 }

@@ -6,6 +6,7 @@
 mod provision;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +53,7 @@ pub struct Debezium {
     java: PathBuf,
     home: PathBuf,
     folder: PathBuf,
+    variables: BTreeMap<String, String>,
     port: u16,
     process: Option<Guarded>,
 }
@@ -62,11 +64,27 @@ impl Debezium {
     /// # Errors
     /// It cannot be brought, or does not start; the message carries the end of its log.
     pub fn start(run: &Path, properties: &str) -> Result<Self> {
+        Self::start_with(run, properties, &BTreeMap::new(), &BTreeMap::new())
+    }
+
+    /// The same, with further files in its folder and environment variables.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        run: &Path,
+        properties: &str,
+        files: &BTreeMap<String, String>,
+        variables: &BTreeMap<String, String>,
+    ) -> Result<Self> {
         let tools = debezium()?;
         let folder = run_dir::make(run, "debezium")?;
         let port = run_dir::free_port()?;
         fs::create_dir_all(folder.join("config"))?;
         fs::create_dir_all(folder.join("data"))?;
+        for (path, text) in files {
+            fs::write(folder.join(path), text)?;
+        }
         let own = format!(
             "debezium.source.offset.storage=org.apache.kafka.connect.storage.FileOffsetBackingStore\n\
              debezium.source.offset.storage.file.filename={}\n\
@@ -75,7 +93,8 @@ impl Debezium {
             folder.join("data/offsets.dat").display()
         );
         fs::write(folder.join("config/application.properties"), format!("{properties}\n{own}"))?;
-        let mut server = Self { java: tools.java, home: tools.home, folder, port, process: None };
+        let (variables, process) = (variables.clone(), None);
+        let mut server = Self { java: tools.java, home: tools.home, folder, variables, port, process };
         server.start_again()?;
         Ok(server)
     }
@@ -96,6 +115,7 @@ impl Debezium {
             .arg("--add-opens=java.base/java.lang=ALL-UNNAMED")
             .args(["-cp", &classes, "io.debezium.server.Main"])
             .current_dir(&self.folder)
+            .envs(&self.variables)
             .stdout(log.try_clone()?)
             .stderr(log);
         let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };

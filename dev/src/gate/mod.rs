@@ -311,7 +311,10 @@ impl Shared {
                 (status, topics::xml(status, &serde_json::from_slice(&answer)?))
             }
             "GetTopicAttributes" => self.topics().attributes(of_form("TopicArn")),
-            "ListTopics" => (200, b"<ListTopicsResponse></ListTopicsResponse>".to_vec()),
+            "ListTopics" => {
+                let result = "<ListTopicsResult><Topics></Topics></ListTopicsResult>";
+                (200, format!("<ListTopicsResponse>{result}</ListTopicsResponse>").into_bytes())
+            }
             _ => (400, topics::refusal("InvalidAction")),
         })
     }

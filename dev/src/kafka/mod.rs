@@ -126,6 +126,14 @@ impl Kafka {
         Ok(format!("127.0.0.1:{}", self.own("put a tap in front of")?.tap_port))
     }
 
+    /// The same for [`Options::advertise_second`].
+    ///
+    /// # Errors
+    /// The cluster is the user's.
+    pub fn second_tap_target(&self) -> Result<String> {
+        Ok(format!("127.0.0.1:{}", self.own("put a tap in front of")?.second_tap_port))
+    }
+
     /// The broker's process id; `None` while it is down.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::run_dir;
 pub(super) const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Listener names, with the protocol of each.
-const PROTOCOLS: &str = "PLAINTEXT:PLAINTEXT,TAPPED:PLAINTEXT,CONTROLLER:PLAINTEXT,\
+const PROTOCOLS: &str = "PLAINTEXT:PLAINTEXT,TAPPED:PLAINTEXT,SECOND:PLAINTEXT,CONTROLLER:PLAINTEXT,\
                          SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL";
 
 /// Logs warnings only, to standard output; the broker's own file is not part of its jars.
@@ -39,6 +39,7 @@ pub(super) struct Node {
     pub(super) port: u16,
     pub(super) member: Member,
     pub(super) tap_port: u16,
+    pub(super) second_tap_port: u16,
     pub(super) client: Vec<(String, String)>,
     pub(super) for_benchmarks: bool,
     pub(super) java_arguments: Vec<String>,
@@ -55,6 +56,7 @@ impl Node {
             port: options.port.map_or_else(run_dir::free_port, Ok)?,
             member: options.member.clone().map_or_else(alone, Ok::<_, anyhow::Error>)?,
             tap_port: run_dir::free_port()?,
+            second_tap_port: run_dir::free_port()?,
             client: options.client.clone(),
             for_benchmarks: options.for_benchmarks,
             java_arguments: options.java_arguments.clone(),
@@ -100,9 +102,15 @@ impl Node {
         let mut listeners =
             vec![fixed("PLAINTEXT://127.0.0.1:{port}"), fixed("CONTROLLER://127.0.0.1:{controller_port}")];
         let mut advertised = vec![fixed("PLAINTEXT://127.0.0.1:{port}")];
-        if let Some(port) = options.advertise_through {
-            listeners.push(format!("TAPPED://127.0.0.1:{}", self.tap_port));
-            advertised.push(format!("TAPPED://127.0.0.1:{port}"));
+        let taps = [
+            ("TAPPED", self.tap_port, options.advertise_through),
+            ("SECOND", self.second_tap_port, options.advertise_second),
+        ];
+        for (name, own, advertised_port) in taps {
+            if let Some(port) = advertised_port {
+                listeners.push(format!("{name}://127.0.0.1:{own}"));
+                advertised.push(format!("{name}://127.0.0.1:{port}"));
+            }
         }
         let voters = (1..).zip(&self.member.controllers).map(|(id, port)| format!("{id}@127.0.0.1:{port}"));
         let replicas = self.member.controllers.len();
@@ -243,6 +251,7 @@ mod tests {
             port: 1,
             member: Member { id: 1, controllers: vec![2], cluster: cluster_id() },
             tap_port: 3,
+            second_tap_port: 4,
             client: Vec::new(),
             for_benchmarks: false,
             java_arguments: Vec::new(),

@@ -14,6 +14,8 @@ pub struct Options {
     /// A port that a [`crate::tap::Tap`] listens on: one more listener is opened ([`super::Kafka::tap_target`]) that tells
     /// its clients to come back through that port.
     pub advertise_through: Option<u16>,
+    /// The same for a second way to the broker ([`super::Kafka::second_tap_target`]).
+    pub advertise_second: Option<u16>,
     /// More arguments for formatting the storage, such as `--add-scram`.
     pub format_arguments: Vec<String>,
     /// What a client needs to get in, as librdkafka properties; none: plain text.
@@ -45,6 +47,7 @@ impl Default for Options {
             partitions: 3,
             port: None,
             advertise_through: None,
+            advertise_second: None,
             format_arguments: Vec::new(),
             client: Vec::new(),
             java_arguments: Vec::new(),

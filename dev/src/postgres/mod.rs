@@ -56,7 +56,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// What the server is to be.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Major version, 14 to 18.
+    /// Major version, 14 to 18, or 19 (a release candidate).
     pub major: u32,
     /// More lines of `postgresql.conf`; they win over ours.
     pub settings: Vec<(String, String)>,

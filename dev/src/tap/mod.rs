@@ -282,13 +282,14 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
         let filled = Arc::new(Queue::default());
         let emptied = Arc::clone(&filled);
         let (its, line, lost) = (Arc::clone(line), Arc::clone(line), Arc::clone(&lost));
+        let sender = from.try_clone()?;
         let (reading, writing) = (Arc::clone(&alive), Arc::clone(&alive));
         thread::spawn(move || {
             read(from, &filled, &its);
             drop(reading);
         });
         thread::spawn(move || {
-            write(to, &emptied, &line, direction, &lost);
+            write((&sender, to), &emptied, &line, direction, &lost);
             drop(writing);
         });
     }
@@ -311,7 +312,7 @@ fn read(mut from: TcpStream, queue: &Queue, line: &Line) {
     queue.end();
 }
 
-fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lost: &AtomicBool) {
+fn write((from, mut to): (&TcpStream, TcpStream), queue: &Queue, line: &Line, direction: Direction, lost: &AtomicBool) {
     // Where it is refused, distances are a little longer.
     let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
     let mut piece = Vec::with_capacity(PIECE);
@@ -320,7 +321,12 @@ fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lo
             queue.take(came, PIECE, &mut piece);
             continue;
         }
+        let was_stalled = line.state().weather_mut(direction).stalled;
         let Some(weather) = line.weather(direction) else { break };
+        if was_stalled && has_reset(from) {
+            drop(to.shutdown(Shutdown::Both));
+            break;
+        }
         thread::sleep((came + weather.delay).saturating_duration_since(Instant::now()));
         let limited = weather.bytes_per_second.is_some();
         let until = if limited { came } else { Instant::now().checked_sub(weather.delay).unwrap_or(came) };
@@ -346,9 +352,16 @@ fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lo
     }
 }
 
+/// Whether the sender has reset the connection. Its kernel then sends nothing more of what it had, so that what a stall holds back must
+/// not arrive either: without the tap, it would still be with the sender.
+fn has_reset(from: &TcpStream) -> bool {
+    from.take_error().is_ok_and(|error| error.is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
 
     /// A server that sends back what it gets.
     fn echo() -> String {
@@ -400,6 +413,40 @@ mod tests {
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"later");
+    }
+
+    /// A server that keeps what it gets.
+    fn keeper() -> (String, std::sync::mpsc::Receiver<Vec<u8>>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (told, kept) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut all = Vec::new();
+                drop(stream.read_to_end(&mut all));
+                drop(told.send(all));
+            }
+        });
+        (address, kept)
+    }
+
+    #[test]
+    fn what_a_stall_holds_back_arrives_after_a_close_and_not_after_a_reset() {
+        for (reset, arrives) in [(false, &b"held back"[..]), (true, b"")] {
+            let (address, kept) = keeper();
+            let tap = Tap::start(address).unwrap();
+            let mut stream = connect(&tap);
+            process::wait_until(Duration::from_secs(5), "the connection", || Ok(tap.accepted() == 1)).unwrap();
+            tap.stall_both();
+            stream.write_all(b"held back").unwrap();
+            if reset {
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            }
+            drop(stream);
+            thread::sleep(Duration::from_millis(50));
+            tap.flow();
+            assert_eq!(kept.recv_timeout(Duration::from_secs(10)).unwrap(), arrives);
+        }
     }
 
     #[test]

@@ -345,7 +345,7 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
             Ended::Unmappable(error) => break Err(RunError::Unmappable(error).into()),
             Ended::Protocol(error) => break Err(RunError::Protocol(error).into()),
             // What only a slot's stream comes to.
-            Ended::PublicationChanged
+            Ended::PublicationChanged { .. }
             | Ended::Misplaced(_)
             | Ended::TransactionTooLong { .. }
             | Ended::SlotTaken(_)

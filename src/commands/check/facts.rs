@@ -39,6 +39,8 @@ const ROWS_PATIENCE: &str = "SET statement_timeout = '10s'";
 pub(super) struct Facts {
     /// Host and port that answered.
     pub(super) host: String,
+    /// Others on the network can read along: TCP without TLS beyond loopback.
+    pub(super) exposed: bool,
     /// The server.
     pub(super) server: ServerFacts,
     /// Whether a replication connection can be had: then, the cluster's system identifier.
@@ -224,10 +226,15 @@ pub(super) fn gather(place: &Place<'_>, outbox: &Outbox) -> Result<Facts, pg::Er
         .collect::<Result<_, _>>()?;
     let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
     let prepared = or_none(catalog::prepared(&mut connection))?;
-    let around =
-        or_none(Surroundings::gather(&mut connection, &place.source.user, (place.slot, place.tables), outbox))?;
+    let around = or_none(Surroundings::gather(
+        &mut connection,
+        &place.source.user,
+        (place.publication, place.slot, place.tables),
+        outbox,
+    ))?;
     let host = connection.host().to_owned();
-    Ok(Facts { host, server, replication, publication, slot, tables, holders, prepared, around })
+    let exposed = connection.is_exposed();
+    Ok(Facts { host, exposed, server, replication, publication, slot, tables, holders, prepared, around })
 }
 
 /// A refusal by the server is no answer; anything else is the connection's end.

@@ -4,6 +4,7 @@
 //! A role's attributes are never taken for proof: services grant replication in ways of their own.
 
 use crate::pg::{self, identifier, sqlstate};
+use crate::supervise::LOGIN_RULE;
 
 /// Who runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -216,7 +217,8 @@ pub(super) fn replication_fix(service: Service, user: &str, database: &str, erro
         Some(sqlstate::INSUFFICIENT_PRIVILEGE) => service.replication_right(user),
         Some("28000") => service.admission(user, database),
         Some("53300") => service.parameter("max_wal_senders", "20", true),
-        _ => service.wal_level(),
+        None | Some(sqlstate::NOT_IN_PREREQUISITE_STATE) => service.wal_level(),
+        Some(_) => LOGIN_RULE.to_owned(),
     }
 }
 
@@ -338,5 +340,9 @@ mod tests {
         assert!(fix("42501").contains("REPLICATION"));
         assert!(fix("28000").contains("host \"shop\" \"app\""));
         assert!(fix("53300").contains("max_wal_senders"));
+        assert!(fix("55000").contains("wal_level"));
+        assert!(fix("P0001").contains("login trigger"));
+        assert!(fix("55000").contains("wal_level"));
+        assert!(fix("P0001").contains("login trigger"));
     }
 }

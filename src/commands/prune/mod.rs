@@ -30,7 +30,7 @@ use super::{TypedFlags, listed};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
 use crate::supervise::RunError;
 use age::Age;
 use carriers::Carriers;
@@ -128,7 +128,7 @@ pub fn prune(
 /// Whether a later round may succeed.
 fn may_pass(error: &CommandError) -> bool {
     if let CommandError::Run(RunError::Postgres(error)) = error {
-        return error.recovery() == pg::Recovery::Reconnect || error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE);
+        return error.recovery() == pg::Recovery::Reconnect;
     }
     matches!(
         error,

@@ -12,7 +12,7 @@ use super::age::Age;
 use crate::commands::error::CommandError;
 use crate::commands::target::{OutboxPlace, Target};
 use crate::pg::instance::Sighting;
-use crate::pg::{Connection, catalog, identifier, kept, literal, marker};
+use crate::pg::{Connection, catalog, identifier, kept, literal, marker, server};
 
 /// Since when everything has come through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,12 @@ impl Proof {
             marker::whole(mark.comment.as_deref(), &place.slot).ok_or_else(|| missing("it was not written down"))?;
         if catalog::membership(connection, &place.publication)?.as_ref() != Some(&whole.members) {
             return Err(missing("the publication was changed after it was written down"));
+        }
+        let is_of_all = server::publication(connection, &place.publication)?.is_some_and(|found| found.puballtables);
+        if is_of_all && catalog::server(connection)?.may_have_left_out() {
+            return Err(missing(
+                "a publication of all tables may have left a table out for a while (EXCEPT), and Postgres keeps no trace of that",
+            ));
         }
         let anchor = marker::anchor(mark.comment.as_deref(), &place.slot)
             .ok_or_else(|| missing("which slot of that name it was written for was not written down"))?;

@@ -383,6 +383,8 @@ impl Control {
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
         let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
+        let asked = target.clone();
+        let relay = relay.asking(Box::new(move || supervise::details_now(&asked)));
         Supervisor::new(PgServer::new(target), relay, metrics).run().map_err(|error| {
             if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
         })
@@ -397,8 +399,9 @@ impl Control {
                 return Ok(());
             }
             match setup::once(source, publication, slot, tables, &stop) {
-                Err(CommandError::Run(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
-                    tracing::warn!(%error, "Postgres unavailable; retrying the setup");
+                Err(error) if passes(&error) => {
+                    tracing::warn!(error = chain(&error), "the setup has to wait for Postgres; retrying");
+                    self.metrics.last_error(Some(chain(&error)));
                     thread::sleep(SETUP_RETRY);
                 }
                 Err(CommandError::Interrupted) => {}
@@ -406,6 +409,18 @@ impl Control {
             }
         }
     }
+}
+
+/// Whether the setup is to be tried again: the server was unavailable, or a table was locked.
+fn passes(error: &CommandError) -> bool {
+    let source = if let CommandError::Run(RunError::Postgres(source)) = error {
+        Some(source)
+    } else if let CommandError::Refused { source, .. } = error {
+        Some(source.as_ref())
+    } else {
+        None
+    };
+    source.is_some_and(|source| source.recovery() == Recovery::Reconnect)
 }
 
 /// Whether a wait is to end. To ask is a sign of life: making a slot waits for the oldest transaction, however long that is.

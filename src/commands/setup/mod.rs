@@ -313,13 +313,14 @@ fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option
     let Some(row) = server::publication(connection, name)? else { return Ok(None) };
     let mark = catalog::publication_mark(connection, name)?;
     let members = catalog::membership(connection, name)?;
-    Ok(Some(PublicationFacts { row, mark, members }))
+    let left_out = catalog::left_out(connection, name)?;
+    Ok(Some(PublicationFacts { row, mark, members, left_out }))
 }
 
 /// Does what is needed. The connection carries the lock and ends with it.
 fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -> Result<Option<Held>, CommandError> {
     let facts = look(&mut connection, request)?;
-    if facts.server.wal_level != "logical" {
+    if !facts.server.decodes() {
         return Err(RunError::WalLevel { found: facts.server.wal_level }.into());
     }
     let plan = plan(request, &facts)?;

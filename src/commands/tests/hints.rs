@@ -59,6 +59,7 @@ fn run_case(error: &RunError) -> usize {
         RunError::TransactionTooLong { .. } => 28,
         RunError::Protocol(_) => 29,
         RunError::ShardsMoved { .. } => 30,
+        RunError::TableRenamed { .. } => 31,
     }
 }
 
@@ -73,6 +74,7 @@ fn bad(reason: BadReason) -> Box<BadRowAt> {
         confirmed: AT,
         row,
         dead_letter_refused: None,
+        readable: true,
     })
 }
 
@@ -140,7 +142,13 @@ fn run_errors() -> Vec<RunError> {
     ];
     let codes = ["28P01", "28000", sqlstate::NO_DATABASE, sqlstate::INSUFFICIENT_PRIVILEGE, sqlstate::LIMIT_EXCEEDED];
     let moved = |shard, to| RunError::ShardsMoved { from: "shard 1/3".to_owned(), shard, to };
+    let lost = |reason: &str| RunError::SlotLost { slot: slot(), reason: reason.to_owned(), confirmed: AT };
     let mut errors: Vec<RunError> = codes.map(|code| RunError::Postgres(server(code))).into();
+    let error = ServerError { code: "P0001".to_owned(), message: "its words".to_owned(), ..ServerError::default() };
+    errors.push(RunError::Postgres(pg::Error::LoginRefused { host: "h".to_owned(), error: Box::new(error) }));
+    let holder = Box::new(pg::LockHolder { pid: Some(7), ..pg::LockHolder::default() });
+    errors.push(RunError::Postgres(pg::Error::Locked { table: "public.outbox".to_owned(), holder }));
+    errors.push(RunError::Postgres(pg::Error::ClearText { host: "h".to_owned() }));
     let authentication = pg::Error::Authentication { host: "h".to_owned(), reason: "no password".to_owned() };
     errors.push(RunError::Postgres(authentication));
     errors.push(RunError::Postgres(FrameError::TooLarge { tag: b'd', length: 5 << 20, limit: 1 << 20 }.into()));
@@ -152,6 +160,11 @@ fn run_errors() -> Vec<RunError> {
         RunError::NoInserts { publication: publication() },
         RunError::NoTables { publication: publication() },
         RunError::PublicationTooNew { publication: publication(), slot: slot() },
+        RunError::TableRenamed {
+            table: TableName::parse("outbox").unwrap(),
+            now: Box::new(TableName::parse("outbox_v2").unwrap()),
+            tables: vec![TableName::parse("outbox_v2").unwrap(), TableName::parse("other").unwrap()],
+        },
         RunError::TableNotPublished {
             table: TableName::parse("orders").unwrap(),
             publication: publication(),
@@ -172,7 +185,11 @@ fn run_errors() -> Vec<RunError> {
         RunError::SlotOfOtherPlugin { slot: slot(), found: "a slot of plugin wal2json".to_owned() },
         RunError::TemporarySlot { slot: slot() },
         RunError::TwoPhaseSlot { slot: slot() },
-        RunError::SlotLost { slot: slot(), reason: "wal_removed".to_owned(), confirmed: AT },
+        lost("wal_removed"),
+        lost("rows_removed"),
+        lost("wal_level_insufficient"),
+        lost("idle_timeout"),
+        lost("conflicting with recovery"),
         RunError::SlotUnproven { slot: slot(), read: AT, confirmed: AT },
         RunError::SlotNotMarked { slot: slot(), publication: publication(), marked: AT, confirmed: AT },
         RunError::OtherCluster { before: "1".to_owned(), found: "2".to_owned() },
@@ -381,7 +398,7 @@ fn every_hint_is_as_it_was_reviewed() {
     let errors = command_errors();
     let runs: BTreeSet<usize> = run_errors().iter().map(run_case).collect();
     let commands: BTreeSet<usize> = errors.iter().map(command_case).collect();
-    assert_eq!((runs, commands), ((0..31).collect(), (0..35).collect()), "one of each case");
+    assert_eq!((runs, commands), ((0..32).collect(), (0..35).collect()), "one of each case");
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
         let hint = error.hint().unwrap_or_else(|| "(no hint)".to_owned());

@@ -1,4 +1,4 @@
 //! What holds of all commands.
 
-#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "aws"))]
 mod hints;

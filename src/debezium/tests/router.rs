@@ -7,7 +7,6 @@ fn each_column_of_the_router_is_a_flag() {
     router("table.field.event.id", "uid", "id-column", "uid");
     router("table.field.event.key", "k", "key-column", "k");
     router("table.field.event.payload", "body", "payload-column", "body");
-    router("table.field.payload", "body", "payload-column", "body");
     router("route.by.field", "area", "route-column", "area");
     router("table.field.event.timestamp", "at", "timestamp", "at");
     let timestamp = connect(r#""transforms.outbox.table.field.event.timestamp": "at""#);
@@ -70,11 +69,14 @@ fn an_expression_that_is_none_is_refused_where_it_stands() {
 }
 
 #[test]
-fn dollars_may_be_doubled_or_not() {
-    for replacement in ["$${routedByValue}.x", "${routedByValue}.x"] {
-        let translation = server(&format!("debezium.transforms.outbox.route.topic.replacement={replacement}"));
+fn dollars_of_debezium_servers_files_are_doubled() {
+    let key = "debezium.transforms.outbox.route.topic.replacement";
+    for replacement in ["$${routedByValue}.x", r"\\${routedByValue}.x"] {
+        let translation = server(&format!("{key}={replacement}"));
         assert_eq!(setting(&translation, "topic").as_deref(), Some("{route}.x"), "{replacement}");
     }
+    // Debezium Server does not start.
+    noted(&server(&format!("{key}=${{routedByValue}}.x")), key, Severity::Refused, "routedByValue is neither");
 }
 
 #[test]
@@ -130,10 +132,34 @@ fn missing_columns_may_be_left_out() {
     let of = |option: &str| connect(&format!(r#""transforms.outbox.table.{option}""#)).connect.skip_missing;
     assert!(of(r#"field.additional.missing": "ignore"#));
     assert!(!of(r#"field.additional.missing": "error"#));
-    assert!(of(r#"fields.additional.error.on.missing": "false"#));
-    assert!(!of(r#"fields.additional.error.on.missing": "true"#));
-    let key = "transforms.outbox.table.fields.additional.error.on.missing";
-    noted(&connect(&format!(r#""{key}": "false""#)), key, Severity::Warning, "does not know it");
+}
+
+#[test]
+fn names_of_old_releases_are_told_and_not_obeyed() {
+    let old = [
+        "transforms.outbox.table.field.payload",
+        "transforms.outbox.table.field.payload.id",
+        "transforms.outbox.table.field.schema.version",
+        "transforms.outbox.table.fields.additional.error.on.missing",
+        "transforms.outbox.debezium.op.invalid.behavior",
+        "schema.whitelist",
+        "schema.blacklist",
+        "table.whitelist",
+        "table.blacklist",
+        "column.whitelist",
+        "column.blacklist",
+        "database.server.name",
+    ];
+    let plain = connect("");
+    for key in old {
+        let with = connect(&format!(r#""{key}": "true""#));
+        noted(&with, key, Severity::Warning, "no");
+        assert_eq!((&with.connect, with.tables.to_string()), (&plain.connect, plain.tables.to_string()), "{key}");
+        let settings = |translation: &Translation| {
+            translation.settings.iter().map(|(name, setting)| (*name, setting.values.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(settings(&with), settings(&plain), "{key}");
+    }
 }
 
 #[test]
@@ -143,7 +169,6 @@ fn tombstones_and_updates_are_settings() {
     router("table.op.invalid.behavior", "warn", "on-update", "warn");
     router("table.op.invalid.behavior", "error", "on-update", "warn");
     router("table.op.invalid.behavior", "FATAL", "on-update", "stop");
-    router("debezium.op.invalid.behavior", "fatal", "on-update", "stop");
 }
 
 #[test]
@@ -197,19 +222,15 @@ fn an_option_that_the_router_does_not_know_names_the_nearest() {
 }
 
 #[test]
-fn tables_must_have_the_same_of_an_envelopes_columns_unless_there_is_one_table() {
-    let lines = "debezium.transforms.outbox.table.fields.additional.placement=ver:envelope\n\
-                 debezium.transforms.outbox.table.field.additional.missing=ignore";
-    let several = server(lines);
-    several.verdict(false).unwrap();
-    assert!(several.connect.alike_envelopes);
-    noted(
-        &several,
-        "debezium.transforms.outbox.table.fields.additional.placement",
-        Severity::Warning,
-        "first row's table",
-    );
-    let one = server(&format!("{lines}\ndebezium.source.table.include.list=public.outbox"));
-    one.verdict(false).unwrap();
-    assert!(!one.connect.alike_envelopes);
+fn tables_must_have_the_same_of_an_envelopes_columns_since_any_pattern_may_match_several() {
+    let of = |tables: &str, option: &str| {
+        let envelope = r#""transforms.outbox.table.fields.additional.placement": "v:envelope""#;
+        connect(&format!(
+            r#"{envelope}, "transforms.outbox.table.field.additional.missing": "{option}", "table.include.list": "{tables}""#
+        ))
+    };
+    for tables in ["s.outbox", r"s\\.outbox", "s.outbox,s.events", ".*"] {
+        assert!(of(tables, "ignore").connect.alike_envelopes, "{tables}");
+        assert!(!of(tables, "error").connect.alike_envelopes, "{tables}");
+    }
 }

@@ -133,14 +133,8 @@ impl Translator {
             ("schema.exclude.list", List::ExcludeSchemas),
             ("table.include.list", List::IncludeTables),
             ("table.exclude.list", List::ExcludeTables),
-            ("schema.whitelist", List::IncludeSchemas),
-            ("schema.blacklist", List::ExcludeSchemas),
-            ("table.whitelist", List::IncludeTables),
-            ("table.blacklist", List::ExcludeTables),
             ("column.include.list", List::IncludeColumns),
             ("column.exclude.list", List::ExcludeColumns),
-            ("column.whitelist", List::IncludeColumns),
-            ("column.blacklist", List::ExcludeColumns),
         ];
         for (key, list) in lists {
             let Some(value) = self.job.connector.take_filled(key) else { continue };
@@ -159,7 +153,6 @@ impl Translator {
                 );
             }
             if let Some(tables) = plain_names(&value.text).filter(|_| list == List::IncludeTables) {
-                self.one_table = tables.len() == 1;
                 let text = format!(
                     "as expressions over the publication's tables; close to --table {}",
                     tables.join(" --table ")

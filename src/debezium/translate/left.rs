@@ -31,6 +31,8 @@ pub(super) const CONNECT: &str = "Kafka Connect's own affair";
 const OF_SERVER: &str = "Debezium Server's own affair";
 const SCHEMA_NAMES: &str =
     "it changes the names of schemas that a JsonConverter writes: set schemas.enable=false, or leave it out";
+const JAVA_PROPERTIES: &str =
+    "it holds system properties of Debezium Server's, which count more than files and variables, and are not read here";
 const NAMES: &str = "the router names topics without it";
 const SCHEMA: &str = "it changes the schemas that a JsonConverter writes, with keys their partitions: set schemas.enable=false, or leave it out";
 
@@ -180,24 +182,26 @@ pub(super) const SERVER: Left = Left {
         (PACE, &["debezium.sink.kafka."]),
         (OF_SERVER, &["debezium.api.", "debezium.engine.factory"]),
         ("--shutdown-timeout bounds a graceful shutdown", &["debezium.termination.wait"]),
-        ("honoured: keys of other profiles are left out", &["quarkus.profile", "smallrye.config.profile"]),
+        (
+            "honoured: keys of other profiles are left out",
+            &["quarkus.profile", "smallrye.config.profile", "mp.config.profile"],
+        ),
         ("Quarkus' own affair: --log-level, --log-format and --http do the like", &["quarkus."]),
         ("Quarkus' own affair", &["mp."]),
     ],
     others: &[
         ("debezium.sink.", Always, Warning, "another sink's setting, or one that is not known here"),
-        (
-            "quarkus.config.",
-            Always,
-            Differs,
-            "it changes which files and profiles Quarkus reads, and is not followed here",
-        ),
+        ("quarkus.config.", On, Differs, "it changes which files and profiles Quarkus reads, and is not followed here"),
         (
             "smallrye.config.",
-            Always,
+            On,
             Differs,
             "it changes which files and profiles Quarkus reads, and is not followed here",
         ),
+        ("JAVA_TOOL_OPTIONS", Always, Differs, JAVA_PROPERTIES),
+        ("JDK_JAVA_OPTIONS", Always, Differs, JAVA_PROPERTIES),
+        ("JAVA_OPTS", Always, Differs, JAVA_PROPERTIES),
+        ("DEBEZIUM_OPTS", Always, Differs, JAVA_PROPERTIES),
         ("debezium.", Always, Warning, "no setting that is known here"),
     ],
 };

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::document::{Job, Platform};
 use super::expressions::Surroundings;
-use super::keys::{Keys, Value};
+use super::keys::Value;
 use super::{Note, Setting, Severity, Translation};
 use crate::given::Origin;
 use crate::given::is_secret;
@@ -36,7 +36,6 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
             platform: job.platform,
         },
         job,
-        one_table: false,
     };
     translator.resolve(environment);
     translator.database();
@@ -55,22 +54,19 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
 struct Translator {
     job: Job,
     out: Translation,
-    /// The files name one table, and no other.
-    one_table: bool,
 }
 
 impl Translator {
     /// Replaces every `${…}`. A key whose value cannot be had is taken out and noted.
     fn resolve(&mut self, environment: &Environment) {
-        let all = self.all_keys();
         let asks = self.job.connector.get("config.providers").is_some();
-        let surroundings = Surroundings::new(self.job.platform, environment, &all, asks);
+        let Job { platform, connector, producer, worker, server, places, .. } = &mut self.job;
+        let surroundings = Surroundings::new(*platform, environment, places, &[&*worker, &*connector], asks);
         let mut notes = Vec::new();
-        let Job { connector, producer, worker, server, .. } = &mut self.job;
         for keys in [connector, producer, worker, server] {
             let mut failed = Vec::new();
             for (key, value) in keys.values_mut() {
-                match surroundings.resolve(&value.text, key.ends_with("route.topic.replacement")) {
+                match surroundings.resolve(&value.text) {
                     Ok(text) => value.text = text,
                     Err(error) => failed.push((key.to_owned(), value.origin.to_string(), error.to_string())),
                 }
@@ -81,22 +77,6 @@ impl Translator {
             }
         }
         self.out.notes.extend(notes);
-    }
-
-    /// By the names that the files have, so that one may refer to another.
-    fn all_keys(&self) -> Keys {
-        let mut all = Keys::default();
-        for keys in [&self.job.worker, &self.job.connector, &self.job.producer, &self.job.server] {
-            for (key, value) in keys.iter() {
-                let written = match &value.origin {
-                    Origin::Translated(place) | Origin::Key(place) => place.name.clone(),
-                    Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) => key.to_owned(),
-                };
-                all.insert(written, value.clone());
-                all.insert(key.to_owned(), value.clone());
-            }
-        }
-        all
     }
 
     fn note(&mut self, severity: Severity, origin: &Origin, text: impl Into<String>) {

@@ -14,11 +14,7 @@ impl Translator {
             this.out.connect.fail_on_conversion = fails;
         });
         self.money_digits();
-        let prefix = self.job.connector.take_filled("topic.prefix");
-        let old = self.job.connector.take_filled("database.server.name");
-        let (prefix, old) = if prefix.is_some() { (prefix, old) } else { (old, None) };
-        self.overruled(old, "topic.prefix");
-        if let Some(prefix) = prefix {
+        if let Some(prefix) = self.job.connector.take_filled("topic.prefix") {
             prefix.text.trim().clone_into(&mut self.out.connect.schemas.prefix);
             self.not_needed(&prefix, "the router names topics without it; it shows only in the names of schemas");
         }
@@ -44,15 +40,13 @@ impl Translator {
     }
 }
 
-const TIMES: [(&str, TimePrecision); 8] = [
+const TIMES: [(&str, TimePrecision); 6] = [
     ("adaptive", TimePrecision::Adaptive),
     ("adaptive_time_microseconds", TimePrecision::AdaptiveTimeMicroseconds),
     ("connect", TimePrecision::Connect),
     ("microseconds", TimePrecision::Microseconds),
     ("nanoseconds", TimePrecision::Nanoseconds),
-    ("isostring", TimePrecision::Other),
-    ("structured", TimePrecision::Other),
-    ("iso_string", TimePrecision::Other),
+    ("isostring", TimePrecision::IsoString),
 ];
 
 const DECIMALS: [(&str, DecimalMode); 3] =

@@ -17,16 +17,16 @@ const SHORT: &str = "EventRouter";
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
 const DEFAULT_REPLACEMENT: &str = "outbox.event.${routedByValue}";
 
-/// Columns by the router's options, old names behind new ones, with their defaults and settings.
-const COLUMNS: [(&str, &str, &str, &str); 4] = [
-    ("table.field.event.id", "", "id", "id-column"),
-    ("table.field.event.key", "", "aggregateid", "key-column"),
-    ("table.field.event.payload", "table.field.payload", "payload", "payload-column"),
-    ("route.by.field", "", "aggregatetype", "route-column"),
+/// Columns by the router's options, with their defaults and settings.
+const COLUMNS: [(&str, &str, &str); 4] = [
+    ("table.field.event.id", "id", "id-column"),
+    ("table.field.event.key", "aggregateid", "key-column"),
+    ("table.field.event.payload", "payload", "payload-column"),
+    ("route.by.field", "aggregatetype", "route-column"),
 ];
 
 /// Every option that is known, to find the one that a misspelt one was meant as.
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 15] = [
     "table.field.event.id",
     "table.field.event.key",
     "table.field.event.type",
@@ -35,7 +35,6 @@ const OPTIONS: [&str; 16] = [
     "table.field.event.schema.version",
     "table.fields.additional.placement",
     "table.field.additional.missing",
-    "table.fields.additional.error.on.missing",
     "table.expand.json.payload",
     "table.json.payload.null.behavior",
     "table.op.invalid.behavior",
@@ -127,7 +126,7 @@ impl Translator {
                 self.warn(
                     option,
                     format!(
-                        "the router of today knows no such option{meant}: Debezium ignores it, and so does walrelay"
+                        "Debezium's router of 3.6 knows no such option{meant}: Debezium ignores it, and so does walrelay"
                     ),
                 );
             }
@@ -137,15 +136,10 @@ impl Translator {
     /// Named one by one: by the names that are found else, a table might have others.
     fn columns(&mut self, options: &mut Keys) {
         let default = Origin::Flag("the router's default".to_owned());
-        for (key, old, column, setting) in COLUMNS {
-            let old = if old.is_empty() { None } else { options.take_filled(old) };
-            match (options.take_filled(key), old) {
-                (Some(value), old) => {
-                    self.set(setting, value.text.trim().to_owned(), &value.origin);
-                    self.overruled(old, key);
-                }
-                (None, Some(value)) => self.set(setting, value.text.trim().to_owned(), &value.origin),
-                (None, None) => self.set(setting, column, &default),
+        for (key, column, setting) in COLUMNS {
+            match options.take_filled(key) {
+                Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
+                None => self.set(setting, column, &default),
             }
         }
         self.set("type-column", "", &default);
@@ -155,18 +149,7 @@ impl Translator {
                 "the router makes nothing of it: a header eventType comes from table.fields.additional.placement";
             self.not_needed(&event_type, text);
         }
-        if let Some(payload_id) =
-            options.take("table.field.payload.id").or_else(|| options.take("table.field.event.payload.id"))
-        {
-            self.warn(
-                &payload_id,
-                "an option of old releases, the key where the key's column is missing; today's router does not know it",
-            );
-        }
-        if let Some(version) = options
-            .take_filled("table.field.event.schema.version")
-            .or_else(|| options.take_filled("table.field.schema.version"))
-        {
+        if let Some(version) = options.take_filled("table.field.event.schema.version") {
             self.out.connect.schemas.version_column = Some(version.text.trim().to_owned());
             self.not_needed(
                 &version,
@@ -233,7 +216,7 @@ impl Translator {
                 Placement::Partition => self.partition(&list, column),
             }
         }
-        if !envelope.is_empty() && self.out.connect.skip_missing && !self.one_table {
+        if !envelope.is_empty() && self.out.connect.skip_missing {
             self.out.connect.alike_envelopes = true;
             let text = "of tables of which some lack an envelope's column the router writes what the first row's table has, in all of them: \
                         where there are such tables, walrelay ends before the first record (--accept-differences: each table has its own)";
@@ -275,16 +258,8 @@ impl Translator {
     }
 
     fn missing_columns(&mut self, options: &mut Keys) {
-        let new = options.take("table.field.additional.missing");
-        let old = options.take("table.fields.additional.error.on.missing");
-        let words = [("error", false), ("ignore", true), ("true", false), ("false", true)];
-        if let (None, Some(old)) = (&new, &old) {
-            self.warn(old, "an option of old releases: today's router does not know it, and ends at the first row that lacks a column; it is obeyed here");
-        }
-        let (value, old) = if new.is_some() { (new, old) } else { (old, None) };
-        self.overruled(old, "table.field.additional.missing");
-        if let Some(value) = value {
-            let skips = self.one_of(&value, &words);
+        if let Some(value) = options.take("table.field.additional.missing") {
+            let skips = self.one_of(&value, &[("error", false), ("ignore", true)]);
             self.out.connect.skip_missing = skips.unwrap_or(false);
             self.asks_nothing(Some(value).filter(|_| skips == Some(false)));
         }
@@ -316,8 +291,7 @@ impl Translator {
     }
 
     fn updates(&mut self, options: &mut Keys) {
-        let value = options.take("table.op.invalid.behavior").or_else(|| options.take("debezium.op.invalid.behavior"));
-        let Some(value) = value else { return };
+        let Some(value) = options.take("table.op.invalid.behavior") else { return };
         let Some(what) = self.one_of(&value, &[("warn", "warn"), ("error", "warn"), ("fatal", "stop")]) else { return };
         if self.skips("u") {
             self.not_needed(&value, "skipped.operations keeps updates from the router");

@@ -1,8 +1,9 @@
 //! The schemas of envelopes, whose names hold the route of the first row that had them.
 //!
-//! In: a table's schema, a row's version and route. Out: `{"schema":…,"payload":`. Debezium's router makes an envelope's
-//! schema from the first row that it sees after its start, keeps it by the version (without one, by the payload's schema),
-//! and writes it with all rows that follow, whatever their route and whether their table's columns may be null. So it is here.
+//! In: a table's schema, a row's version and route. Out: `{"schema":…,"payload":`, and the members to write. Debezium's router makes
+//! an envelope's schema from the first row that it sees after its start, keeps it by the version (without one, by the payload's
+//! schema), and writes it with all rows that follow, whatever their route, whether their table's columns may be null, and also where
+//! their table has lost a column. So it is here.
 //! Specification: Debezium's `EventRouterDelegate.getValueSchema`.
 
 use super::schema;
@@ -10,16 +11,27 @@ use super::schema;
 /// A table's envelope's schema but for its name, which holds the route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnvelopeSchema {
-    /// Up to and with the quote before the name, and the name up to the route.
-    pub(super) before_route: String,
+    /// Up to and with the quote before the name, and the name up to the route; `None`: schemas are not written.
+    pub(super) before_route: Option<String>,
     /// The payload's own.
     pub(super) payload: String,
-    /// The fields as if each could be null: with others a row does not fit the schema.
-    pub(super) fields: String,
+    /// The payload first.
+    pub(super) fields: Vec<EnvelopeField>,
     /// The column of the route.
     pub(super) route: usize,
     /// The column of the version.
     pub(super) version: Option<usize>,
+}
+
+/// A member of an envelope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EnvelopeField {
+    /// The name as JSON, with a colon.
+    pub(super) name: String,
+    /// What is written where there is no value.
+    pub(super) null: String,
+    /// Its schema as if it could be null: a row with another one does not fit.
+    pub(super) nullable: String,
 }
 
 /// Schemas that rows have had.
@@ -33,7 +45,7 @@ struct Known {
     /// The version, or the payload's schema.
     by: Vec<u8>,
     is_version: bool,
-    fields: String,
+    fields: Vec<EnvelopeField>,
     text: Vec<u8>,
 }
 
@@ -41,37 +53,46 @@ impl EnvelopeSchemas {
     /// More are not kept: rows of further versions have schemas of their own.
     const MANY: usize = 1000;
 
-    /// Sees to it that the schema of such a row is known.
-    pub(super) fn note(&mut self, schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str) {
-        if self.known.len() < Self::MANY && self.find(schema, version).is_none() {
-            let is_version = schema.version.is_some();
-            let by = if is_version { version.unwrap_or_default() } else { schema.payload.as_bytes() }.to_vec();
-            let mut text = Vec::new();
-            push(schema, version, route, &mut text);
-            self.known.push(Known { by, is_version, fields: schema.fields.clone(), text });
-        }
-    }
-
-    /// The schema of such a row: the one that is known by its version, else its own.
-    pub(super) fn push(&self, schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str, out: &mut Vec<u8>) {
-        // Debezium ends at a row that does not fit the schema that it knows.
-        match self.find(schema, version).filter(|known| known.fields == schema.fields) {
-            Some(known) => out.extend(&known.text),
-            None => push(schema, version, route, out),
-        }
-    }
-
-    fn find(&self, schema: &EnvelopeSchema, version: Option<&[u8]>) -> Option<&Known> {
+    /// Writes the schema of such a row, the one that is known by its version, else its own, and gives its members.
+    pub(super) fn push<'a>(
+        &'a mut self,
+        schema: &'a EnvelopeSchema,
+        version: Option<&[u8]>,
+        route: &str,
+        out: &mut Vec<u8>,
+    ) -> &'a [EnvelopeField] {
         let is_version = schema.version.is_some();
         let by = if is_version { version.unwrap_or_default() } else { schema.payload.as_bytes() };
-        self.known.iter().find(|known| known.is_version == is_version && known.by == by)
+        let found = self.known.iter().position(|known| known.is_version == is_version && known.by == by);
+        if found.is_none() && self.known.len() < Self::MANY {
+            let mut text = Vec::new();
+            push(schema, version, route, &mut text);
+            self.known.push(Known { by: by.to_vec(), is_version, fields: schema.fields.clone(), text });
+        }
+        let last = self.known.len().saturating_sub(1);
+        let known = self.known.get(found.unwrap_or(last)).filter(|known| known.by == by);
+        // Debezium ends at a row that does not fit the schema that it knows.
+        let fits = |known: &&Known| schema.fields.iter().all(|own| known.fields.iter().any(|field| field.is_of(own)));
+        if let Some(known) = known.filter(fits) {
+            out.extend(&known.text);
+            return &known.fields;
+        }
+        push(schema, version, route, out);
+        &schema.fields
+    }
+}
+
+impl EnvelopeField {
+    fn is_of(&self, own: &Self) -> bool {
+        self.name == own.name && self.nullable == own.nullable
     }
 }
 
 /// From `{"schema":` up to and with `"payload":`.
 fn push(schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str, out: &mut Vec<u8>) {
+    let Some(before_route) = &schema.before_route else { return };
     let route = schema::quoted(route);
-    out.extend(schema.before_route.as_bytes());
+    out.extend(before_route.as_bytes());
     out.extend(route.get(1..route.len() - 1).unwrap_or_default().as_bytes());
     out.extend(b".Value\"");
     if let Some(version) = version {
@@ -85,18 +106,21 @@ fn push(schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str, out: &mut 
 mod tests {
     use super::*;
 
+    fn field(name: &str) -> EnvelopeField {
+        EnvelopeField { name: format!("\"{name}\":"), null: "null".to_owned(), nullable: "{}".to_owned() }
+    }
+
     fn table(name: &str, payload: &str, versioned: bool) -> EnvelopeSchema {
         EnvelopeSchema {
-            before_route: format!("{{\"schema\":{{\"name\":\"app.{name}."),
+            before_route: Some(format!("{{\"schema\":{{\"name\":\"app.{name}.")),
             payload: payload.to_owned(),
-            fields: "a,b".to_owned(),
+            fields: vec![field("a"), field("b")],
             route: 0,
             version: versioned.then_some(1),
         }
     }
 
     fn written(schemas: &mut EnvelopeSchemas, schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str) -> String {
-        schemas.note(schema, version, route);
         let mut out = Vec::new();
         schemas.push(schema, version, route, &mut out);
         String::from_utf8(out).unwrap()
@@ -125,10 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_does_not_fit_has_its_own_schema() {
+    fn a_row_that_has_lost_a_column_keeps_it_and_one_that_does_not_fit_has_its_own_schema() {
         let mut schemas = EnvelopeSchemas::default();
-        written(&mut schemas, &table("a", "string", false), None, "order");
-        let other = EnvelopeSchema { fields: "a,c".to_owned(), ..table("b", "string", false) };
+        let first = written(&mut schemas, &table("a", "string", false), None, "order");
+        let lost = EnvelopeSchema { fields: vec![field("a")], ..table("a", "string", false) };
+        assert_eq!(written(&mut schemas, &lost, None, "user"), first);
+        assert_eq!(schemas.push(&lost, None, "user", &mut Vec::new()), [field("a"), field("b")]);
+        let other = EnvelopeSchema { fields: vec![field("a"), field("c")], ..table("b", "string", false) };
         assert!(written(&mut schemas, &other, None, "user").contains("app.b.user.Value"));
     }
 
@@ -136,7 +163,9 @@ mod tests {
     fn no_more_are_kept_than_fit() {
         let mut schemas = EnvelopeSchemas::default();
         for version in 0..=EnvelopeSchemas::MANY {
-            schemas.note(&table("a", "string", true), Some(version.to_string().as_bytes()), "order");
+            let text =
+                written(&mut schemas, &table("a", "string", true), Some(version.to_string().as_bytes()), "order");
+            assert!(text.contains(&format!("\"version\":{version}}}")));
         }
         assert_eq!(schemas.known.len(), EnvelopeSchemas::MANY);
     }

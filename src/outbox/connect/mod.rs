@@ -27,43 +27,23 @@ mod value;
 pub use settings::{
     BinaryMode, Connect, Converter, DecimalMode, Expand, HstoreMode, IntervalMode, Json, Modes, Schemas, TimePrecision,
 };
-pub use types::TypeDetail;
 
+use super::details::{ColumnDetail, Details};
 use super::mapping::Mapping;
 use super::plan::Plan;
 use crate::pgoutput::Relation;
-use envelope::EnvelopeSchema;
 pub(super) use envelope::EnvelopeSchemas;
+use envelope::{EnvelopeField, EnvelopeSchema};
 use reader::Reader;
 use row::Written;
-use std::collections::HashMap;
 use types::{NoType, Schema, Type};
+use value::Value;
 
-/// What the catalogue says of a column, beyond what a Relation message does.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ColumnDetail {
-    /// `NOT NULL`.
-    pub not_null: bool,
-    /// Its `DEFAULT`, as `pg_get_expr` writes it.
-    pub default: Option<String>,
-}
-
-/// What the catalogue says of published tables.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Details {
-    /// Types that are not built in, by oid.
-    pub types: HashMap<u32, TypeDetail>,
-    /// Columns by schema, table and name.
-    pub columns: HashMap<(String, String, String), ColumnDetail>,
-}
-
-/// Why a table's rows cannot be written as Debezium does.
+/// Why a table's rows cannot be written as Debezium does: a column, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NoPlan {
-    /// A column of a type that the catalogue was not asked for yet.
-    Stale { index: usize },
-    /// A column, and why not.
-    Column { index: usize, why: &'static str },
+pub(super) struct NoPlan {
+    pub(super) index: usize,
+    pub(super) why: &'static str,
 }
 
 /// How one table's columns become bytes.
@@ -90,7 +70,7 @@ enum ValuePlan {
     /// The payload alone.
     Payload { encoder: Encoder, expand: Option<Expand> },
     /// `{"payload":…,"name":…}`.
-    Json { members: Vec<(String, Encoder)>, expand: Option<Expand>, schema: Option<EnvelopeSchema> },
+    Json { members: Vec<(String, Encoder)>, expand: Option<Expand>, schema: EnvelopeSchema },
     /// `Struct{payload=…,name=…}`.
     Java { members: Vec<(String, Encoder)> },
 }
@@ -135,6 +115,7 @@ enum Null {
 
 const ANOTHER_TIME: &str =
     "of a type with infinity or 24:00, and that is its default, of which Debezium makes another time";
+const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more)";
 const LEFT_OUT: &str = "of a type that Debezium leaves out of its records, and so its task ends where the router looks for the column (additional columns: table.field.additional.missing=ignore skips it)";
 const NO_BYTES: &str = "bytes, of which this converter writes no text that can be had here: set binary.handling.mode, or a converter for bytes";
 const BYTES_ALONE: &str = "no bytea, and the converter takes bytes alone";
@@ -297,9 +278,9 @@ impl Planner<'_> {
         let Some(column) = column else { return Ok(Type::plain_text()) };
         let kind = Type::of(column.type_id, column.type_modifier, self.connect.modes, &self.details.types);
         kind.map_err(|no| match no {
-            NoType::Unknown => NoPlan::Stale { index },
-            NoType::LeftOut => NoPlan::Column { index, why: LEFT_OUT },
-            NoType::Unsupported(why) => NoPlan::Column { index, why },
+            NoType::Unknown => NoPlan { index, why: UNKNOWN_TYPE },
+            NoType::LeftOut => NoPlan { index, why: LEFT_OUT },
+            NoType::Unsupported(why) => NoPlan { index, why },
         })
     }
 
@@ -314,20 +295,22 @@ impl Planner<'_> {
         let detail = self.detail(index);
         let type_id = self.relation.and_then(|relation| relation.columns.get(index)).map_or(0, |column| column.type_id);
         let scale = if let Reader::Decimal { scale, .. } = kind.reader { scale } else { None };
-        let is_enum = kind.schema.name == Some(types::ENUM);
-        let expression = detail.and_then(|detail| detail.default.as_deref());
+        let its = self.details.types.get(&type_id).filter(|detail| detail.labels.is_some());
         let any_scale = matches!(kind.reader, Reader::Decimal { mode: DecimalMode::Double | DecimalMode::Text, .. });
-        let column = default::Column { type_id, is_enum, scale, any_scale };
+        let column = default::Column { type_id, enum_name: its.map(|detail| detail.name.as_str()), scale, any_scale };
+        let expression = detail.and_then(|detail| detail.default.as_deref());
         let default = expression.and_then(|expression| default::text(expression, column));
         if default.as_deref().is_some_and(|text| default::is_another_time(type_id, text)) {
-            return Err(NoPlan::Column { index, why: ANOTHER_TIME });
+            return Err(NoPlan { index, why: ANOTHER_TIME });
         }
+        let default =
+            default.filter(|text| kind.reader.read(text.as_bytes()).is_some_and(|read| read != Value::Nothing));
         let optional = !detail.is_some_and(|detail| detail.not_null);
         Ok(Column { kind, optional, default, must_convert: self.connect.fail_on_conversion })
     }
 
     fn encoder(&self, index: usize, converter: &Converter) -> Result<Encoder, NoPlan> {
-        Encoder::new(&self.column(index)?, converter).map_err(|why| NoPlan::Column { index, why })
+        Encoder::new(&self.column(index)?, converter).map_err(|why| NoPlan { index, why })
     }
 
     fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
@@ -348,15 +331,13 @@ impl Planner<'_> {
         let payload = self.plan.payload;
         match converter {
             Converter::Bytes { other: Some(other) } => self.envelope(other, mapping),
-            Converter::Bytes { other: None } | Converter::Simple => {
-                Err(NoPlan::Column { index: payload, why: BYTES_ALONE })
-            }
+            Converter::Bytes { other: None } | Converter::Simple => Err(NoPlan { index: payload, why: BYTES_ALONE }),
             Converter::Text => {
                 let member = |(name, index): (&str, usize)| {
                     let column = self.column(index)?;
                     let column = Column { must_convert: column.must_convert || column.has_no_null(), ..column };
                     let encoder = Encoder::new(&column, &Converter::Text);
-                    Ok((name.to_owned(), encoder.map_err(|why| NoPlan::Column { index, why })?))
+                    Ok((name.to_owned(), encoder.map_err(|why| NoPlan { index, why })?))
                 };
                 let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
                 Ok(ValuePlan::Java { members })
@@ -366,7 +347,7 @@ impl Planner<'_> {
                     Ok((format!("{}:", schema::quoted(name)), Encoder::member(&self.column(index)?, *json)))
                 };
                 let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
-                let schema = json.schemas.then(|| self.envelope_schema(mapping, *json)).transpose()?;
+                let schema = self.envelope_schema(mapping, *json)?;
                 let expand = self.connect.expand.filter(|_| self.is_text(payload));
                 Ok(ValuePlan::Json { members, expand, schema })
             }
@@ -382,28 +363,40 @@ impl Planner<'_> {
     }
 
     fn envelope_schema(&self, mapping: &Mapping, json: Json) -> Result<EnvelopeSchema, NoPlan> {
-        let (mut fields, mut nullable) = (Vec::new(), Vec::new());
+        let (mut schemas, mut fields) = (Vec::new(), Vec::new());
         for (name, index) in self.members() {
             let column = self.column(index)?;
-            fields.push(column.schema(json, Some(name)));
-            nullable.push(Column { optional: true, default: None, ..column }.schema(json, Some(name)));
+            schemas.push(column.schema(json, Some(name)));
+            let null = match Null::of(&column, &Way::Json(json)) {
+                Some(Null::Text(default)) => default,
+                Some(Null::Nothing) | None => "null".to_owned(),
+            };
+            let nullable = Column { optional: true, default: None, ..column }.schema(json, Some(name));
+            fields.push(EnvelopeField { name: format!("{}:", schema::quoted(name)), null, nullable });
         }
         let named = |name: &Option<String>| {
             name.as_ref().and_then(|name| self.plan.columns.iter().position(|column| column.name == *name))
         };
-        let prefix = &self.connect.schemas.prefix;
-        let table = &self.plan.table;
-        let name = schema::quoted(&format!("{prefix}.{table}."));
-        let name = name.strip_suffix('"').unwrap_or(&name);
+        let name = sanitized(&format!("{}.{}", self.connect.schemas.prefix, self.plan.table));
+        let before_route = format!(
+            "{{\"schema\":{{\"type\":\"struct\",\"fields\":[{}],\"optional\":false,\"name\":\"{name}.",
+            schemas.join(",")
+        );
         Ok(EnvelopeSchema {
-            before_route: format!(
-                "{{\"schema\":{{\"type\":\"struct\",\"fields\":[{}],\"optional\":false,\"name\":{name}",
-                fields.join(",")
-            ),
+            before_route: json.schemas.then_some(before_route),
             payload: self.column(self.plan.payload)?.schema(json, None),
-            fields: nullable.join(","),
+            fields,
             route: named(&mapping.route_column).unwrap_or(self.plan.payload),
             version: named(&self.connect.schemas.version_column),
         })
     }
+}
+
+/// As Debezium names a table's topic, and its schemas after that: an underscore in the place of each of Java's characters that a topic
+/// cannot have.
+fn sanitized(name: &str) -> String {
+    const LONGEST: usize = 249;
+    let is_valid = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+    let units = name.chars().flat_map(|c| std::iter::repeat_n(Some(c).filter(is_valid).unwrap_or('_'), c.len_utf16()));
+    units.take(LONGEST).collect()
 }

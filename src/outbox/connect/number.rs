@@ -4,6 +4,8 @@
 //! Specification: `java.lang.Double.toString` (since JDK 19: the shortest text that reads back as the same number, of two
 //! digits at least), `java.math.BigDecimal.toString`.
 
+use bigdecimal::num_bigint::Sign;
+use bigdecimal::{BigDecimal, RoundingMode};
 use std::fmt::{Display, LowerExp};
 use std::str::FromStr;
 
@@ -61,89 +63,62 @@ fn zeros(count: i32) -> String {
     "0".repeat(count.unsigned_abs() as usize)
 }
 
-/// A decimal: `unscaled × 10^-scale`.
+/// A decimal with its scale, in Java's text forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decimal {
-    negative: bool,
-    /// Digits without leading zeros; `0` for zero.
-    digits: String,
-    scale: i32,
-}
+pub(super) struct Decimal(BigDecimal);
 
 impl Decimal {
     /// From Postgres' text; `None` for `NaN` and infinities.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        let all = format!("{whole}{fraction}");
-        if all.is_empty() || !all.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        let digits = all.trim_start_matches('0');
-        let zero = digits.is_empty();
-        let digits = if zero { "0".to_owned() } else { digits.to_owned() };
-        Some(Self { negative: negative && !zero, digits, scale: i32::try_from(fraction.len()).ok()? })
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let is_number = digits.bytes().any(|byte| byte.is_ascii_digit())
+            && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        text.parse().ok().filter(|_| is_number).map(Self)
     }
 
-    pub(super) const fn scale(&self) -> i32 {
-        self.scale
+    pub(super) fn scale(&self) -> i64 {
+        self.0.fractional_digit_count()
     }
 
     /// With so many digits behind the point, where it has fewer.
-    pub(super) fn of_scale(mut self, scale: i32) -> Self {
-        let more = usize::try_from(scale.saturating_sub(self.scale)).unwrap_or(0);
-        if self.digits != "0" {
-            self.digits.extend(std::iter::repeat_n('0', more));
-        }
-        self.scale = self.scale.max(scale);
-        self
+    pub(super) fn of_scale(self, scale: i32) -> Self {
+        let scale = self.scale().max(scale.into());
+        Self(self.0.with_scale(scale))
     }
 
     /// With so many digits behind the point, not below 0; the half is rounded away from zero.
-    pub(super) fn rounded(mut self, scale: i32) -> Self {
-        let mut up = false;
-        while self.scale > scale {
-            up = self.digits.pop().is_some_and(|digit| digit >= '5');
-            self.scale -= 1;
-        }
-        if up {
-            self.digits = plus_one(&self.digits);
-        }
-        if self.digits.bytes().all(|digit| digit == b'0') {
-            "0".clone_into(&mut self.digits);
-            self.negative = false;
-        }
-        self.of_scale(scale)
+    pub(super) fn rounded(self, scale: i32) -> Self {
+        Self(self.0.with_scale_round(scale.into(), RoundingMode::HalfUp))
+    }
+
+    /// Without zeros at the end of the fraction.
+    pub(super) fn stripped(self) -> Self {
+        let normal = self.0.normalized();
+        Self(if normal.fractional_digit_count() < 0 { normal.with_scale(0) } else { normal })
+    }
+
+    /// Sign and digits without a point.
+    fn digits(&self) -> (&'static str, String) {
+        let (unscaled, _) = self.0.as_bigint_and_scale();
+        let digits = unscaled.magnitude().to_string();
+        (if self.0.sign() == Sign::Minus { "-" } else { "" }, digits)
     }
 
     /// As `BigDecimal.toPlainString` writes it: never with an exponent.
     pub(super) fn plain_text(&self) -> String {
-        let sign = if self.negative { "-" } else { "" };
-        let Ok(scale @ 1..) = usize::try_from(self.scale) else { return format!("{sign}{}", self.digits) };
-        let padded = format!("{:0>width$}", self.digits, width = scale + 1);
+        let (sign, digits) = self.digits();
+        let Ok(scale @ 1..) = usize::try_from(self.scale()) else { return format!("{sign}{digits}") };
+        let padded = format!("{digits:0>width$}", width = scale + 1);
         let (whole, fraction) = padded.split_at_checked(padded.len() - scale).unwrap_or((&padded, ""));
         format!("{sign}{whole}.{fraction}")
     }
 
-    /// Without zeros at the end of the fraction.
-    pub(super) fn stripped(mut self) -> Self {
-        while self.scale > 0 && self.digits.ends_with('0') && self.digits.len() > 1 {
-            self.digits.pop();
-            self.scale -= 1;
-        }
-        if self.digits == "0" {
-            self.scale = 0;
-        }
-        self
-    }
-
     /// As `BigDecimal.toString` writes it: with an exponent when there are more than six zeros behind the point.
     pub(super) fn text(&self) -> String {
-        let sign = if self.negative { "-" } else { "" };
-        let length = i32::try_from(self.digits.len()).unwrap_or(i32::MAX);
-        let exponent = length - 1 - self.scale;
-        if self.scale != 0 && exponent < -6 {
-            let (first, rest) = self.digits.split_at_checked(1).unwrap_or((&self.digits, ""));
+        let (sign, digits) = self.digits();
+        let exponent = i64::try_from(digits.len()).unwrap_or(i64::MAX) - 1 - self.scale();
+        if self.scale() != 0 && exponent < -6 {
+            let (first, rest) = digits.split_at_checked(1).unwrap_or((&digits, ""));
             let point = if rest.is_empty() { "" } else { "." };
             return format!("{sign}{first}{point}{rest}E{exponent}");
         }
@@ -152,54 +127,7 @@ impl Decimal {
 
     /// The unscaled number as `BigInteger.toByteArray` gives it: two's complement, highest byte first, as few as can be.
     pub(super) fn unscaled_bytes(&self) -> Vec<u8> {
-        let mut bytes = magnitude(&self.digits);
-        if self.negative {
-            negate(&mut bytes);
-        }
-        bytes
-    }
-}
-
-fn plus_one(digits: &str) -> String {
-    let kept = digits.trim_end_matches('9');
-    let nines = digits.len() - kept.len();
-    let raised = kept.chars().last().and_then(|last| char::from_digit(last.to_digit(10)? + 1, 10));
-    let before = kept.get(..kept.len().saturating_sub(1)).unwrap_or_default();
-    format!("{before}{}{}", raised.unwrap_or('1'), "0".repeat(nines))
-}
-
-/// Decimal digits in base 256, with a sign bit that is 0.
-fn magnitude(digits: &str) -> Vec<u8> {
-    // Lowest byte first while it grows.
-    let mut bytes = vec![0_u8];
-    for digit in digits.bytes() {
-        let mut carry = u16::from(digit.saturating_sub(b'0'));
-        for byte in &mut bytes {
-            let [high, low] = (u16::from(*byte) * 10 + carry).to_be_bytes();
-            *byte = low;
-            carry = u16::from(high);
-        }
-        if let Ok(carry @ 1..) = u8::try_from(carry) {
-            bytes.push(carry);
-        }
-    }
-    if bytes.last().is_some_and(|byte| *byte >= 0x80) {
-        bytes.push(0);
-    }
-    bytes.reverse();
-    bytes
-}
-
-/// The two's complement, highest byte first, shortened where the sign stays.
-fn negate(bytes: &mut Vec<u8>) {
-    let mut carry = true;
-    for byte in bytes.iter_mut().rev() {
-        let (negated, carries) = (!*byte).overflowing_add(u8::from(carry));
-        *byte = negated;
-        carry = carries;
-    }
-    if matches!(bytes.as_slice(), [0xFF, 0x80..=0xFF, ..]) {
-        bytes.remove(0);
+        self.0.as_bigint_and_scale().0.to_signed_bytes_be()
     }
 }
 

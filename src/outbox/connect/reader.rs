@@ -24,6 +24,10 @@ pub(super) enum Reader {
     Days,
     TimeOfDay(Unit),
     Timestamp(Unit),
+    /// `time.precision.mode=isostring`.
+    IsoDate,
+    IsoTime,
+    IsoTimestamp,
     ZonedTimestamp {
         fraction_digits: usize,
     },
@@ -77,6 +81,9 @@ impl Reader {
             Self::Days => Value::Integer(temporal::days(text)?),
             Self::TimeOfDay(unit) => Value::Integer(temporal::time_of_day(text, *unit)?),
             Self::Timestamp(unit) => temporal::timestamp(text, *unit)?.map_or(Value::Nothing, Value::Integer),
+            Self::IsoDate => owned(temporal::iso_date(text)?),
+            Self::IsoTime => owned(temporal::iso_time(text)?),
+            Self::IsoTimestamp => owned(temporal::iso_timestamp(text)?),
             Self::ZonedTimestamp { fraction_digits } => owned(temporal::zoned_timestamp(text, *fraction_digits)?),
             Self::ZonedTime => owned(temporal::zoned_time(text)?),
             Self::Interval(IntervalMode::Numeric) => Value::Integer(temporal::interval_micros(text)?),
@@ -177,10 +184,12 @@ fn read_list<'a>(text: &'a str, element: &Reader, required: bool) -> Option<Valu
             Element::Text(Cow::Borrowed(text)) => element.read_item(text)?,
             Element::Text(Cow::Owned(text)) => element.read_item(&text).map(owned)?,
         };
-        if value == Value::Nothing {
-            return Some(Value::Nothing);
+        match (&value, element) {
+            // Nanoseconds that 64 bits do not hold.
+            (Value::Nothing, Reader::Timestamp(_)) => items.push(None),
+            (Value::Nothing, _) => return Some(Value::Nothing),
+            _ => items.push(Some(value)),
         }
-        items.push(Some(value));
     }
     Some(Value::List(items))
 }
@@ -190,18 +199,43 @@ impl Reader {
     const fn has_no_list(&self) -> bool {
         matches!(
             self,
-            Self::Boolean | Self::Integer | Self::Float | Self::Double | Self::Bytes(_) | Self::Decimal { .. }
+            Self::Boolean
+                | Self::Integer
+                | Self::Float
+                | Self::Double
+                | Self::Bytes(_)
+                | Self::Decimal { .. }
+                | Self::Days
+                | Self::TimeOfDay(_)
+                | Self::Timestamp(_)
+                | Self::IsoDate
+                | Self::IsoTime
+                | Self::IsoTimestamp
+                | Self::ZonedTimestamp { .. }
+                | Self::ZonedTime
         )
     }
 
     /// An array's element. Java's driver has times of day to milliseconds there, and midnight at their end as at their
     /// beginning.
     fn read_item<'a>(&self, text: &'a str) -> Option<Value<'a>> {
+        let owned_text =
+            |text: Option<String>| text.map_or(Value::Nothing, |text| Value::Text(text.into_bytes().into()));
         match self {
             Self::TimeOfDay(unit) => temporal::time_in_array(text, *unit).map(Value::Integer),
-            Self::Days => temporal::days_in_array(text).map(Value::Integer),
-            // Of these Java's driver makes other times.
-            Self::ZonedTimestamp { .. } if text == "-infinity" || text.ends_with(" BC") => None,
+            Self::IsoTime => temporal::iso_time_in_array(text).map(|text| owned_text(Some(text))),
+            Self::Days => temporal::days_in_array(text).map(|days| days.map_or(Value::Nothing, Value::Integer)),
+            Self::IsoDate => temporal::iso_date_in_array(text).map(owned_text),
+            Self::Timestamp(unit) => {
+                let value = temporal::timestamp(&temporal::in_gregorian(text)?, *unit)?;
+                Some(value.map_or(Value::Nothing, Value::Integer))
+            }
+            Self::IsoTimestamp => {
+                temporal::iso_timestamp(&temporal::in_gregorian(text)?).map(|text| owned_text(Some(text)))
+            }
+            Self::ZonedTimestamp { fraction_digits } => {
+                temporal::zoned_timestamp_in_array(text, *fraction_digits).map(owned_text)
+            }
             Self::Decimal { .. } if is_special(text) => Some(Value::Nothing),
             Self::Bytes(mode) => Some(owned(binary(&unhex(text)?, *mode))),
             Self::Boolean
@@ -209,8 +243,6 @@ impl Reader {
             | Self::Float
             | Self::Double
             | Self::Text
-            | Self::Timestamp(_)
-            | Self::ZonedTimestamp { .. }
             | Self::ZonedTime
             | Self::Interval(_)
             | Self::Decimal { .. }

@@ -6,11 +6,11 @@
 use std::borrow::Cow;
 
 use super::super::fault::{BadReason, RowError};
-use super::super::record::{Draft, Parts, Row, Scratch, Value as Part};
+use super::super::record::{Draft, Row, Scratch, Value as Part};
 use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
 use super::value::{Unwritable, Value};
-use super::{ConnectPlan, Encoder, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
+use super::{ConnectPlan, Encoder, EnvelopeField, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
 use crate::given::shown;
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
@@ -111,9 +111,10 @@ impl<'a> Row<'a> {
         envelope: &mut Vec<u8>,
     ) -> Result<Part<'a>, RowError> {
         envelope.clear();
-        if let ValuePlan::Json { schema: Some(schema), .. } = &connect.value {
-            self.push_schema(schema, arena, schemas, envelope)?;
-        }
+        let fields = match &connect.value {
+            ValuePlan::Json { schema, .. } => self.push_schema(schema, arena, schemas, envelope)?,
+            ValuePlan::Payload { .. } | ValuePlan::Java { .. } => &[],
+        };
         let payload = self.plan.payload;
         if self.mapping.tombstone_on_empty_payload {
             let text = self.payload_text(connect, arena)?;
@@ -128,9 +129,9 @@ impl<'a> Row<'a> {
                 }
                 Ok(Part::Bare(self.encoded(payload, encoder, arena)?))
             }
-            ValuePlan::Json { members, expand, schema } => {
+            ValuePlan::Json { members, expand, .. } => {
                 let json = self.expanded(connect, *expand, arena)?;
-                self.push_json_envelope(members, json, schema.is_some(), arena, envelope)?;
+                self.push_json_envelope(members, fields, json, arena, envelope)?;
                 Ok(Part::Enveloped)
             }
             ValuePlan::Java { members } => {
@@ -190,20 +191,25 @@ impl<'a> Row<'a> {
     fn push_json_envelope(
         self,
         members: &[(String, Encoder)],
+        fields: &[EnvelopeField],
         expanded: Option<Vec<u8>>,
-        has_schema: bool,
         arena: &mut Arena,
         envelope: &mut Vec<u8>,
     ) -> Result<(), RowError> {
+        let has_schema = !envelope.is_empty();
         let mut expanded = expanded;
         let mut before = b'{';
-        for ((name, encoder), index) in members.iter().zip(self.member_indexes()) {
+        for field in fields {
             envelope.push(before);
-            envelope.extend(name.as_bytes());
+            envelope.extend(field.name.as_bytes());
             before = b',';
-            match expanded.take() {
-                Some(json) => envelope.extend(json),
-                None => envelope.extend(self.encoded(index, encoder, arena)?.bytes(arena).unwrap_or(b"null")),
+            let member = members.iter().zip(self.member_indexes()).find(|((name, _), _)| *name == field.name);
+            match (expanded.take(), member) {
+                (Some(json), _) => envelope.extend(json),
+                (None, Some(((_, encoder), index))) => {
+                    envelope.extend(self.encoded(index, encoder, arena)?.bytes(arena).unwrap_or(b"null"));
+                }
+                (None, None) => envelope.extend(field.null.as_bytes()),
             }
         }
         envelope.push(b'}');
@@ -213,21 +219,20 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// From `{"schema":` up to and with `"payload":`. A tombstone's counts, too, although it is not written.
-    fn push_schema(
+    /// From `{"schema":` up to and with `"payload":`, where that is written; the members. A tombstone's counts, too, although it is
+    /// not written.
+    fn push_schema<'s>(
         self,
-        schema: &EnvelopeSchema,
+        schema: &'s EnvelopeSchema,
         arena: &mut Arena,
-        schemas: &mut EnvelopeSchemas,
+        schemas: &'s mut EnvelopeSchemas,
         envelope: &mut Vec<u8>,
-    ) -> Result<(), RowError> {
+    ) -> Result<&'s [EnvelopeField], RowError> {
         let route = self.piece(schema.route, Booleans::Words, arena)?;
         let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
         let route = std::str::from_utf8(route.bytes(arena).unwrap_or_default())
             .map_err(|_| self.unwritable(schema.route, Fault::NotUtf8))?;
-        schemas.note(schema, version.bytes(arena), route);
-        schemas.push(schema, version.bytes(arena), route, envelope);
-        Ok(())
+        Ok(schemas.push(schema, version.bytes(arena), route, envelope))
     }
 
     fn push_java_envelope(
@@ -297,13 +302,4 @@ pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut V
         }
     }
     Ok(Written::Value)
-}
-
-/// What both kinds of rows give for a record.
-impl Scratch {
-    /// Room for a row's lists, with the arena emptied.
-    pub(in crate::outbox) fn parts<'a>(&mut self) -> Parts<'a> {
-        self.arena.clear();
-        Parts { topic: std::mem::take(&mut self.topic_values), headers: std::mem::take(&mut self.drafts) }
-    }
 }

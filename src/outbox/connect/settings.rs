@@ -63,6 +63,16 @@ impl Connect {
         patterns
     }
 
+    /// See [`Connect::alike_envelopes`].
+    pub const fn wants_alike_envelopes(&self) -> bool {
+        self.alike_envelopes
+    }
+
+    /// See [`Connect::skip_missing`].
+    pub const fn skips_missing(&self) -> bool {
+        self.skip_missing
+    }
+
     /// Whether a converter writes schemas, which need more of a table than its rows tell.
     pub fn writes_schemas(&self) -> bool {
         [&self.key, &self.value, &self.header].into_iter().any(Converter::writes_schemas)
@@ -159,8 +169,8 @@ pub enum TimePrecision {
     Microseconds,
     /// Nanoseconds.
     Nanoseconds,
-    /// One that is not known here (`isostring`, `structured`).
-    Other,
+    /// Texts in ISO 8601.
+    IsoString,
 }
 
 /// `decimal.handling.mode`.

@@ -131,36 +131,44 @@ pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<Stri
         width => format!("{fraction:0<width$}"),
     };
     let point = if fraction.is_empty() { "" } else { "." };
-    Some(format!("{}T{clock}{point}{fraction}Z", iso_date(date, before_christ)?))
+    Some(format!("{}T{clock}{point}{fraction}Z", signed_date(date, before_christ)?))
 }
 
 /// With a sign where the year has another number of digits than four, or lies before year 1.
-fn iso_date(date: &str, before_christ: bool) -> Option<String> {
+fn signed_date(date: &str, before_christ: bool) -> Option<String> {
     let (year, rest) = date.split_once('-')?;
     let year = digits(year)?;
     finite_days(date)?;
-    Some(match if before_christ { 1 - year } else { year } {
-        year @ 0..=9999 => format!("{year:04}-{rest}"),
-        year @ 10_000.. => format!("+{year}-{rest}"),
-        year => format!("-{:04}-{rest}", year.abs()),
-    })
+    Some(format!("{}-{rest}", iso_year(if before_christ { 1 - year } else { year })))
+}
+
+fn iso_year(year: i64) -> String {
+    match year {
+        0..=9999 => format!("{year:04}"),
+        10_000.. => format!("+{year}"),
+        _ => format!("-{:04}", year.abs()),
+    }
 }
 
 /// A time of day with a zone, in UTC: `13:51:30.123Z`.
 pub(super) fn zoned_time(text: &str) -> Option<String> {
     let at = text.find(['+', '-'])?;
     let (clock, offset) = text.split_at_checked(at)?;
-    // Midnight as 24:00 is that of the same day to Java.
-    let micros = clock_micros(clock)? % (SECONDS_PER_DAY * MICROS_PER_SECOND);
+    let micros = clock_micros(clock)?;
     let sign = if offset.starts_with('-') { -1 } else { 1 };
     let mut parts = offset.get(1..)?.split(':').map(digits);
     let seconds = parts.next()?? * 3600 + parts.next().unwrap_or(Some(0))? * 60 + parts.next().unwrap_or(Some(0))?;
-    let utc = (micros - sign * seconds * MICROS_PER_SECOND).rem_euclid(SECONDS_PER_DAY * MICROS_PER_SECOND);
-    let (second, fraction) = (utc / MICROS_PER_SECOND, utc % MICROS_PER_SECOND);
+    Some(clock_text(micros - sign * seconds * MICROS_PER_SECOND))
+}
+
+/// Microseconds as a time of some day.
+fn clock_text(micros: i64) -> String {
+    let micros = micros.rem_euclid(SECONDS_PER_DAY * MICROS_PER_SECOND);
+    let (second, fraction) = (micros / MICROS_PER_SECOND, micros % MICROS_PER_SECOND);
     let fraction = format!("{fraction:06}");
     let fraction = fraction.trim_end_matches('0');
     let point = if fraction.is_empty() { "" } else { "." };
-    Some(format!("{:02}:{:02}:{:02}{point}{fraction}Z", second / 3600, second / 60 % 60, second % 60))
+    format!("{:02}:{:02}:{:02}{point}{fraction}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// A time of day in an array, in which Java's driver has milliseconds, and 24:00 is midnight.
@@ -169,10 +177,109 @@ pub(super) fn time_in_array(text: &str, unit: Unit) -> Option<i64> {
     Some(unit.of_micros(millis * 1000))
 }
 
-/// A date in an array. Of infinities, and of dates before the Gregorian calendar, Java's driver makes others: not known here.
-pub(super) fn days_in_array(text: &str) -> Option<i64> {
+/// The same in ISO 8601.
+pub(super) fn iso_time_in_array(text: &str) -> Option<String> {
+    time_in_array(text, Unit::Micros).map(clock_text)
+}
+
+/// The fields of a date in an array. Java's driver has none of the ten days that the Gregorian calendar left out, and years before
+/// Christ without their sign.
+fn date_in_array(text: &str) -> Option<(i64, i64, i64)> {
+    match text {
+        "infinity" => return Some((292_278_994, 8, 16)),
+        "-infinity" => return Some((292_269_055, 12, 2)),
+        _ => {}
+    }
+    let (date, _) = era(text);
+    finite_days(date)?;
+    let mut parts = date.split('-').map(digits);
+    Some(match (parts.next()??, parts.next()??, parts.next()??) {
+        (1582, 10, day @ 5..=14) => (1582, 10, day + 10),
+        fields => fields,
+    })
+}
+
+/// A timestamp in an array: Java's driver takes a date before 15 October 1582 for one of the Julian calendar.
+pub(super) fn in_gregorian(text: &str) -> Option<String> {
     const FIRST_GREGORIAN: i64 = -141_427;
-    finite_days(text).filter(|days| *days >= FIRST_GREGORIAN)
+    let (plain, before_christ) = era(text);
+    let Some((date, clock)) = plain.split_once(' ') else { return Some(text.to_owned()) };
+    let own = if before_christ { finite_days(&format!("{date} BC"))? } else { finite_days(date)? };
+    if own >= FIRST_GREGORIAN {
+        return Some(text.to_owned());
+    }
+    let (year, month, day) = time::civil_from_days(own);
+    let (year, month, day) = time::civil_from_days(julian_days(year, month, day));
+    let (year, era) = if year > 0 { (year, "") } else { (1 - year, " BC") };
+    Some(format!("{year:04}-{month:02}-{day:02} {clock}{era}"))
+}
+
+/// Days from 1970-01-01 of a date in the Julian calendar, whose year 0 is the one before year 1.
+fn julian_days(year: i64, month: i64, day: i64) -> i64 {
+    const FROM_MARCH_OF_4801_BC_TO_1970: i64 = 2_472_671;
+    let january_or_february = i64::from(month <= 2);
+    let (year, month) = (year + 4800 - january_or_february, month + 12 * january_or_february - 3);
+    day + (153 * month + 2) / 5 + 365 * year + year.div_euclid(4) - FROM_MARCH_OF_4801_BC_TO_1970
+}
+
+/// A date in an array as days since 1970, cut to 32 bits. `Some(None)`: there is no such day after Christ.
+#[allow(clippy::option_option, clippy::cast_possible_truncation, reason = "as for timestamps; Java cuts it, too")]
+pub(super) fn days_in_array(text: &str) -> Option<Option<i64>> {
+    let (year, month, day) = date_in_array(text)?;
+    Some(days_of(year, month, day).map(|days| i64::from(days as i32)))
+}
+
+/// The same in ISO 8601.
+#[allow(clippy::option_option, reason = "as for days")]
+pub(super) fn iso_date_in_array(text: &str) -> Option<Option<String>> {
+    let (year, month, day) = date_in_array(text)?;
+    Some(days_of(year, month, day).map(|_| format!("{}-{month:02}-{day:02}Z", iso_year(year))))
+}
+
+/// A timestamp with a zone in an array, whose date is as there.
+#[allow(clippy::option_option, reason = "as for days")]
+pub(super) fn zoned_timestamp_in_array(text: &str, fraction_digits: usize) -> Option<Option<String>> {
+    if text == "infinity" {
+        return Some(Some(text.to_owned()));
+    }
+    let (plain, _) = era(text);
+    let (date, clock) = if text == "-infinity" { (text, "23:00:00+00") } else { plain.split_once(' ')? };
+    let (year, month, day) = date_in_array(date)?;
+    let Some(_) = days_of(year, month, day) else { return Some(None) };
+    zoned_timestamp(&format!("{year:04}-{month:02}-{day:02} {clock}"), fraction_digits).map(Some)
+}
+
+/// `None`: there is no such day.
+fn days_of(year: i64, month: i64, day: i64) -> Option<i64> {
+    let days = time::days_from_civil(year, month, day)?;
+    (time::civil_from_days(days) == (year, month, day)).then_some(days)
+}
+
+/// A date in ISO 8601.
+pub(super) fn iso_date(text: &str) -> Option<String> {
+    let (date, before_christ) = era(text);
+    match text {
+        "infinity" => Some("-5877611-06-21Z".to_owned()),
+        "-infinity" => Some("-5877611-06-22Z".to_owned()),
+        _ => signed_date(date, before_christ).map(|date| format!("{date}Z")),
+    }
+}
+
+/// A time of day in ISO 8601; midnight at the end of a day is that at its beginning.
+pub(super) fn iso_time(text: &str) -> Option<String> {
+    clock_micros(text).map(clock_text)
+}
+
+/// A timestamp without a zone in ISO 8601, taken as UTC.
+pub(super) fn iso_timestamp(text: &str) -> Option<String> {
+    match text {
+        "infinity" => Some("+294247-01-10T04:00:25.2Z".to_owned()),
+        "-infinity" => Some("-290308-12-21T19:59:27.6Z".to_owned()),
+        _ => match text.strip_suffix(" BC") {
+            Some(text) => zoned_timestamp(&format!("{text}+00 BC"), 0),
+            None => zoned_timestamp(&format!("{text}+00"), 0),
+        },
+    }
 }
 
 /// An interval's parts; each may be negative.
@@ -187,9 +294,12 @@ struct Interval {
 }
 
 impl Interval {
-    /// `1 year 2 mons -3 days +04:05:06.7`.
+    /// `1 year 2 mons -3 days +04:05:06.7`. Java's driver makes an infinite one one of no length.
     fn parse(text: &str) -> Option<Self> {
         let mut interval = Self::default();
+        if matches!(text, "infinity" | "-infinity") {
+            return Some(interval);
+        }
         let mut words = text.split_whitespace();
         while let Some(word) = words.next() {
             if word.contains(':') {
@@ -273,8 +383,29 @@ mod tests {
     fn arrays_have_times_to_milliseconds_and_dates_of_the_gregorian_calendar() {
         assert_eq!(time_in_array("10:00:00.123456", Unit::Micros), Some(36_000_123_000));
         assert_eq!(time_in_array("24:00:00", Unit::Millis), Some(0));
-        assert_eq!(days_in_array("1582-10-15"), Some(-141_427));
-        assert_eq!(["1582-10-14", "infinity", "0044-03-15 BC"].map(days_in_array), [None; 3]);
+        assert_eq!(days_in_array("1582-10-15"), Some(Some(-141_427)));
+        assert_eq!(days_in_array("infinity"), Some(Some(-622_191_234)));
+        assert_eq!(days_in_array("-infinity"), Some(Some(-625_821_272)));
+        assert_eq!(iso_date_in_array("1582-10-14"), Some(Some("1582-10-24Z".to_owned())));
+        assert_eq!(iso_date_in_array("0044-03-15 BC"), Some(Some("0044-03-15Z".to_owned())));
+        assert_eq!(iso_date_in_array("0045-02-29 BC"), Some(None));
+        assert_eq!(in_gregorian("1500-01-01 01:02:03.456789").as_deref(), Some("1500-01-10 01:02:03.456789"));
+        assert_eq!(in_gregorian("0044-03-15 00:00:00 BC").as_deref(), Some("0044-03-13 00:00:00 BC"));
+        assert_eq!(in_gregorian("1582-10-15 00:00:00").as_deref(), Some("1582-10-15 00:00:00"));
+        let zoned = |text| zoned_timestamp_in_array(text, 6).flatten();
+        assert_eq!(zoned("0044-03-15 01:02:03+00 BC").as_deref(), Some("0044-03-15T01:02:03.000000Z"));
+        assert_eq!(zoned("-infinity").as_deref(), Some("+292269055-12-02T23:00:00.000000Z"));
+        assert_eq!(days_in_array("x"), None);
+    }
+
+    #[test]
+    fn iso_texts_have_their_zone_and_no_more_digits_than_they_need() {
+        assert_eq!(iso_date("2024-02-29").as_deref(), Some("2024-02-29Z"));
+        assert_eq!(iso_date("0044-03-15 BC").as_deref(), Some("-0043-03-15Z"));
+        assert_eq!(iso_time("24:00:00").as_deref(), Some("00:00:00Z"));
+        assert_eq!(iso_time("13:51:30.1200").as_deref(), Some("13:51:30.12Z"));
+        assert_eq!(iso_timestamp("2025-11-21 09:08:07.65").as_deref(), Some("2025-11-21T09:08:07.65Z"));
+        assert_eq!(iso_timestamp("0044-03-15 00:00:00 BC").as_deref(), Some("-0043-03-15T00:00:00Z"));
     }
 
     #[test]
@@ -334,6 +465,10 @@ mod tests {
             assert_eq!(interval_text(text).as_deref(), Some(iso), "{text}");
         }
         assert_eq!(interval_micros("1 fortnight"), None);
+        assert_eq!(
+            (interval_micros("infinity"), interval_text("-infinity").as_deref()),
+            (Some(0), Some("P0Y0M0DT0H0M0S"))
+        );
     }
 
     proptest! {

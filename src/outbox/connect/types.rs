@@ -4,31 +4,11 @@
 //! which has the type's [`Reader`] and its schema; or why there is none.
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
+use super::super::details::TypeDetails;
 use super::super::kind::is_custom;
 use super::reader::Reader;
 use super::temporal::Unit;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};
-use std::collections::HashMap;
-
-/// What the catalogue says of a type that is not built in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TypeDetail {
-    /// `pg_type.oid`.
-    pub type_id: u32,
-    /// `pg_type.typname`.
-    pub name: String,
-    /// The type under a domain; 0: it is no domain.
-    pub base: u32,
-    /// The modifier that a domain gives its base type; -1: none.
-    pub base_modifier: i32,
-    /// The type of an array's elements; 0: it is no array.
-    pub element: u32,
-    /// An enum's labels in their order; `None`: it is no enum.
-    pub labels: Option<Vec<String>>,
-}
-
-/// Types that are not built in, by oid.
-pub(in crate::outbox) type TypeDetails = HashMap<u32, TypeDetail>;
 
 /// How a type's text reads, and what its schema says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,13 +35,16 @@ pub(super) struct Schema {
 /// Why a column cannot be written as Debezium does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoType {
-    /// The catalogue was not asked for this type yet.
+    /// The catalogue does not know it.
     Unknown,
     /// Debezium leaves such columns out, as if the table had none of that name.
     LeftOut,
     /// There is no form here.
     Unsupported(&'static str),
 }
+
+/// `bit[]`, int2vector, oidvector and arrays of these: Debezium makes lists of them, which are not known here.
+const OTHER_LISTS: [u32; 5] = [1561, 22, 30, 1006, 1013];
 
 /// Digits of a second where a column does not say.
 const DEFAULT_FRACTION: i32 = 6;
@@ -82,16 +65,18 @@ impl Type {
 
     pub(super) fn of(type_id: u32, modifier: i32, modes: Modes, details: &TypeDetails) -> Result<Self, NoType> {
         if let Some(builtin) = scalar(type_id, modifier, modes) {
-            return builtin;
+            return Ok(builtin);
         }
-        if let Some(element) = element_of(type_id) {
-            return list(element, modifier, modes);
+        if let Some(element) = element_of(type_id).and_then(|element| scalar(element, modifier, modes)) {
+            return Ok(list_of(element));
         }
-        if is_left_out(type_id) {
-            return Err(NoType::LeftOut);
-        }
-        if !is_custom(type_id) {
-            return Err(NoType::Unsupported("of a type that is not written as Debezium does"));
+        match type_id {
+            _ if OTHER_LISTS.contains(&type_id) => {
+                return Err(NoType::Unsupported("of a type that is not written as Debezium does"));
+            }
+            // Without `include.unknown.datatypes` Debezium makes no field of these.
+            _ if !is_custom(type_id) => return Err(NoType::LeftOut),
+            _ => {}
         }
         let detail = details.get(&type_id).ok_or(NoType::Unknown)?;
         if detail.base != 0 {
@@ -117,7 +102,8 @@ impl Type {
     }
 }
 
-pub(super) const ENUM: &str = "io.debezium.data.Enum";
+const TSVECTOR: &str = "io.debezium.data.Tsvector";
+const ENUM: &str = "io.debezium.data.Enum";
 const DECIMAL: &str = "org.apache.kafka.connect.data.Decimal";
 pub(super) const POINT: &str = "io.debezium.data.geometry.Point";
 
@@ -139,33 +125,11 @@ fn hstore(mode: HstoreMode) -> Type {
     }
 }
 
-fn list(element: u32, modifier: i32, modes: Modes) -> Result<Type, NoType> {
-    match scalar(element, modifier, modes) {
-        Some(Ok(element)) => Ok(list_of(element)),
-        Some(Err(no)) => Err(no),
-        None => Err(NoType::Unsupported("an array of a type that is not written as Debezium does")),
-    }
-}
-
 fn list_of(element: Type) -> Type {
-    let required = element.schema.name == Some(ENUM);
+    let required = [ENUM, TSVECTOR].map(Some).contains(&element.schema.name);
     let schema =
         Schema { kind: "array", items: Some(Box::new(element.schema)), items_required: required, ..Schema::default() };
     Type { reader: Reader::List { element: Box::new(element.reader), required }, schema }
-}
-
-/// Types of which Debezium makes no field, without `include.unknown.datatypes`.
-const fn is_left_out(type_id: u32) -> bool {
-    matches!(
-        type_id,
-        // xid, line, circle, box, path, polygon, lseg, refcursor, regclass, txid_snapshot, pg_lsn, tsquery, jsonpath
-        28 | 628 | 718 | 603 | 602 | 604 | 601 | 1790 | 2205 | 2970 | 3220 | 3615 | 4072
-        // multiranges
-        | 4451 | 4532
-            ..=4536
-        // money[], interval[], varbit[], point[], name[], xml[]
-        | 791 | 1187 | 1563 | 1017 | 1003 | 143
-    )
 }
 
 /// Element types of the arrays that are read. Java's driver takes those with times through the zone of its machine: here that
@@ -197,13 +161,20 @@ const fn element_of(array: u32) -> Option<u32> {
         3807 => 3802,
         651 => 650,
         775 => 774,
+        3643 => 3614,
+        3905 => 3904,
+        3907 => 3906,
+        3909 => 3908,
+        3911 => 3910,
+        3913 => 3912,
+        3927 => 3926,
         _ => return None,
     })
 }
 
-fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoType>> {
+fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Type> {
     let fraction = if modifier == -1 { DEFAULT_FRACTION } else { modifier };
-    Some(Ok(match type_id {
+    Some(match type_id {
         16 => typed(Reader::Boolean, "boolean", None),
         21 => typed(Reader::Integer, "int16", None),
         23 => typed(Reader::Integer, "int32", None),
@@ -214,7 +185,7 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
         114 | 3802 => text(Some("io.debezium.data.Json")),
         142 => text(Some("io.debezium.data.Xml")),
         2950 => text(Some("io.debezium.data.Uuid")),
-        3614 => text(Some("io.debezium.data.Tsvector")),
+        3614 => text(Some(TSVECTOR)),
         17 if modes.binary == BinaryMode::Bytes => typed(Reader::Bytes(modes.binary), "bytes", None),
         17 => typed(Reader::Bytes(modes.binary), "string", None),
         1700 => decimal(modifier, modes.decimal),
@@ -222,10 +193,9 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
         1560 | 1562 => bits(type_id, modifier),
         600 => typed(Reader::Point, "struct", Some(POINT)),
         19 => typed(Reader::Nothing, "string", None),
-        1082 => return Some(date(modes.time)),
-        1083 => return Some(time_of_day(fraction, modes.time)),
-        1114 => return Some(timestamp(fraction, modes.time)),
-        1184 | 1266 | 1186 if modes.time == TimePrecision::Other => return Some(Err(OTHER_TIMES)),
+        1082 => date(modes.time),
+        1083 => time_of_day(fraction, modes.time),
+        1114 => timestamp(fraction, modes.time),
         1184 => {
             let fraction_digits = usize::try_from(fraction).unwrap_or(0);
             typed(Reader::ZonedTimestamp { fraction_digits }, "string", Some("io.debezium.time.ZonedTimestamp"))
@@ -238,22 +208,21 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Result<Type, NoTy
             IntervalMode::Text => typed(Reader::Interval(modes.interval), "string", Some("io.debezium.time.Interval")),
         },
         _ => return None,
-    }))
+    })
 }
 
-const OTHER_TIMES: NoType = NoType::Unsupported("a time, and time.precision.mode is not one that is known here");
-
-fn date(mode: TimePrecision) -> Result<Type, NoType> {
+fn date(mode: TimePrecision) -> Type {
     match mode {
-        TimePrecision::Adaptive | TimePrecision::AdaptiveTimeMicroseconds => {
-            Ok(typed(Reader::Days, "int32", Some("io.debezium.time.Date")))
-        }
-        TimePrecision::Connect => Ok(typed(Reader::Days, "int32", Some("org.apache.kafka.connect.data.Date"))),
-        TimePrecision::Microseconds | TimePrecision::Nanoseconds | TimePrecision::Other => Err(OTHER_TIMES),
+        TimePrecision::Connect => typed(Reader::Days, "int32", Some("org.apache.kafka.connect.data.Date")),
+        TimePrecision::IsoString => text_of(Reader::IsoDate, "io.debezium.time.IsoDate"),
+        TimePrecision::Adaptive
+        | TimePrecision::AdaptiveTimeMicroseconds
+        | TimePrecision::Microseconds
+        | TimePrecision::Nanoseconds => typed(Reader::Days, "int32", Some("io.debezium.time.Date")),
     }
 }
 
-fn time_of_day(fraction: i32, mode: TimePrecision) -> Result<Type, NoType> {
+fn time_of_day(fraction: i32, mode: TimePrecision) -> Type {
     let (unit, kind, name) = match mode {
         TimePrecision::Adaptive if fraction <= 3 => (Unit::Millis, "int32", "io.debezium.time.Time"),
         TimePrecision::Adaptive | TimePrecision::AdaptiveTimeMicroseconds | TimePrecision::Microseconds => {
@@ -261,12 +230,12 @@ fn time_of_day(fraction: i32, mode: TimePrecision) -> Result<Type, NoType> {
         }
         TimePrecision::Connect => (Unit::Millis, "int32", "org.apache.kafka.connect.data.Time"),
         TimePrecision::Nanoseconds => (Unit::Nanos, "int64", "io.debezium.time.NanoTime"),
-        TimePrecision::Other => return Err(OTHER_TIMES),
+        TimePrecision::IsoString => return text_of(Reader::IsoTime, "io.debezium.time.IsoTime"),
     };
-    Ok(typed(Reader::TimeOfDay(unit), kind, Some(name)))
+    typed(Reader::TimeOfDay(unit), kind, Some(name))
 }
 
-fn timestamp(fraction: i32, mode: TimePrecision) -> Result<Type, NoType> {
+fn timestamp(fraction: i32, mode: TimePrecision) -> Type {
     let (unit, name) = match mode {
         TimePrecision::Adaptive | TimePrecision::AdaptiveTimeMicroseconds if fraction <= 3 => {
             (Unit::Millis, "io.debezium.time.Timestamp")
@@ -276,9 +245,13 @@ fn timestamp(fraction: i32, mode: TimePrecision) -> Result<Type, NoType> {
         }
         TimePrecision::Connect => (Unit::Millis, "org.apache.kafka.connect.data.Timestamp"),
         TimePrecision::Nanoseconds => (Unit::Nanos, "io.debezium.time.NanoTimestamp"),
-        TimePrecision::Other => return Err(OTHER_TIMES),
+        TimePrecision::IsoString => return text_of(Reader::IsoTimestamp, "io.debezium.time.IsoTimestamp"),
     };
-    Ok(typed(Reader::Timestamp(unit), "int64", Some(name)))
+    typed(Reader::Timestamp(unit), "int64", Some(name))
+}
+
+fn text_of(reader: Reader, name: &'static str) -> Type {
+    typed(reader, "string", Some(name))
 }
 
 /// The modifier holds precision and scale, 4 more than they are. A negative scale is read without its sign, as Java's driver
@@ -343,6 +316,7 @@ impl Schema {
 mod tests {
     use super::super::value::Value;
     use super::*;
+    use crate::outbox::TypeDetail;
 
     fn of(type_id: u32, modifier: i32, modes: Modes) -> Type {
         Type::of(type_id, modifier, modes, &TypeDetails::new()).unwrap()
@@ -436,7 +410,7 @@ mod tests {
 
     #[test]
     fn values_that_are_not_known_are_none() {
-        for (type_id, text) in [(1082, "x"), (1009, "{{a},{b}}"), (23, "x"), (790, "1,5 €"), (1182, "{infinity}")] {
+        for (type_id, text) in [(1082, "x"), (1009, "{{a},{b}}"), (23, "x"), (790, "1,5 €"), (1182, "{x}")] {
             assert_eq!(of(type_id, -1, Modes::default()).reader.read(text.as_bytes()), None, "{text}");
         }
     }
@@ -496,6 +470,9 @@ mod tests {
             detail(20_007, "cube", 0, None),
             detail(20_008, "vector", 0, None),
             (20_009, TypeDetail { element: 20_002, ..detail(20_009, "_small", 0, None).1 }),
+            detail(20_010, "pair", 0, None),
+            (20_011, TypeDetail { element: 20_010, ..detail(20_011, "_pair", 0, None).1 }),
+            detail(20_012, "checked", 20_010, None),
             (20_006, TypeDetail { element: 20_001, ..detail(20_006, "_mood", 0, None).1 }),
         ]);
         let of = |type_id| Type::of(type_id, -1, Modes::default(), &details);
@@ -503,7 +480,10 @@ mod tests {
         assert_eq!(of(20_002).unwrap().schema.kind, "int32");
         assert_eq!(of(20_003).unwrap(), Type::plain_text());
         assert_eq!(of(20_004).unwrap().schema.name, Some("io.debezium.data.Json"));
-        assert_eq!((of(20_007), of(20_009)), (Err(NoType::LeftOut), Err(NoType::LeftOut)));
+        // 20_010 is a composite type, 20_011 an array of it, 20_012 a domain over it.
+        for type_id in [20_007, 20_009, 20_010, 20_011, 20_012] {
+            assert_eq!(of(type_id), Err(NoType::LeftOut), "{type_id}");
+        }
         assert!(matches!(of(20_008), Err(NoType::Unsupported(_))));
         assert_eq!(of(20_006).unwrap().schema.items.unwrap().name, Some("io.debezium.data.Enum"));
         assert_eq!(of(20_005), Err(NoType::Unknown));
@@ -512,15 +492,9 @@ mod tests {
     #[test]
     fn types_without_a_form_are_refused() {
         let of = |type_id| Type::of(type_id, -1, Modes::default(), &TypeDetails::new());
-        for type_id in [1561, 2277, 32] {
-            assert!(matches!(of(type_id), Err(NoType::Unsupported(_))), "{type_id}");
-        }
-        for type_id in [603, 3220, 3615, 4451, 2205, 1187, 1003, 791] {
+        assert!(matches!(of(1561), Err(NoType::Unsupported(_))));
+        for type_id in [603, 3220, 3615, 4451, 2205, 1187, 1003, 791, 5069, 5038, 83] {
             assert_eq!(of(type_id), Err(NoType::LeftOut), "{type_id}");
-        }
-        let other = Modes { time: TimePrecision::Other, ..Modes::default() };
-        for type_id in [1082, 1083, 1114, 1184, 1266, 1186] {
-            assert!(Type::of(type_id, -1, other, &TypeDetails::new()).is_err(), "{type_id}");
         }
     }
 }

@@ -278,7 +278,7 @@ fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
     if !lacks.iter().any(Lack::is_open) {
         return command;
     }
-    let generated = "(a generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored)";
+    let generated = "(a STORED generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored; a VIRTUAL one is never sent)";
     format!("{command}, where COLUMN is one of: {} {generated}", listed(present))
 }
 

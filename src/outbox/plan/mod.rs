@@ -12,8 +12,9 @@ mod error;
 
 pub use error::{Cause, Lack, PlanError, Within};
 
-use super::connect::{ConnectPlan, Details, NoPlan};
-use super::kind::{Kind, binary_safe, type_name};
+use super::connect::{ConnectPlan, NoPlan};
+use super::details::Details;
+use super::kind::{Domains, Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
@@ -46,19 +47,11 @@ pub struct Plan {
     pub(super) connect: Option<Box<ConnectPlan>>,
 }
 
-/// A plan, or why the catalogue is to be asked again before there is one.
-pub(super) enum Connected {
-    Plan(Plan),
-    /// The error that it is when the catalogue knows no more.
-    Stale(PlanError),
-}
-
-const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more)";
-
 /// A column as far as records care.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlanColumn {
     pub(super) name: String,
+    /// `pg_type.oid`. Of a domain: that of the type below it.
     pub(super) type_id: u32,
     pub(super) kind: Kind,
 }
@@ -136,9 +129,15 @@ impl Plan {
     ///
     /// # Errors
     /// A column that is needed or that a setting names is not there, or has a type that cannot serve.
-    pub fn new(relation: &Relation, mapping: &Mapping, topic: &Topic) -> Result<Self, PlanError> {
+    pub(super) fn new(
+        relation: &Relation,
+        mapping: &Mapping,
+        topic: &Topic,
+        domains: &Domains,
+    ) -> Result<Self, PlanError> {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        let plan = Self::resolve(table, relation.columns.iter().map(PlanColumn::from).collect(), mapping, topic)?;
+        let columns = relation.columns.iter().map(|column| PlanColumn::new(column, domains)).collect();
+        let plan = Self::resolve(table, columns, mapping, topic)?;
         plan.check_types(mapping)?;
         Ok(plan)
     }
@@ -201,9 +200,9 @@ impl Plan {
         relation: &Relation,
         mapping: &Mapping,
         topic: &Topic,
-        details: &Details,
-    ) -> Result<Connected, PlanError> {
-        let plan = Self::new(relation, mapping, topic)?;
+        (domains, details): (&Domains, &Details),
+    ) -> Result<Self, PlanError> {
+        let plan = Self::new(relation, mapping, topic, domains)?;
         plan.connected(Some(relation), mapping, details)
     }
 
@@ -213,17 +212,13 @@ impl Plan {
         relation: Option<&Relation>,
         mapping: &Mapping,
         details: &Details,
-    ) -> Result<Connected, PlanError> {
-        let Some(connect) = &mapping.connect else { return Ok(Connected::Plan(self)) };
+    ) -> Result<Self, PlanError> {
+        let Some(connect) = &mapping.connect else { return Ok(self) };
         self.without_left_out(relation, connect, details);
-        match ConnectPlan::new(&self, relation, mapping, connect, details) {
-            Ok(plan) => {
-                self.connect = Some(Box::new(plan));
-                Ok(Connected::Plan(self))
-            }
-            Err(NoPlan::Stale { index }) => Ok(Connected::Stale(self.not_as_debezium(index, UNKNOWN_TYPE))),
-            Err(NoPlan::Column { index, why }) => Err(self.not_as_debezium(index, why)),
-        }
+        let plan = ConnectPlan::new(&self, relation, mapping, connect, details)
+            .map_err(|NoPlan { index, why }| self.not_as_debezium(index, why))?;
+        self.connect = Some(Box::new(plan));
+        Ok(self)
     }
 
     fn not_as_debezium(&self, index: usize, why: &'static str) -> PlanError {
@@ -336,9 +331,10 @@ fn as_json_name((name, index): (String, usize)) -> (String, usize) {
     (serde_json::Value::String(name).to_string(), index)
 }
 
-impl From<&RelationColumn> for PlanColumn {
-    fn from(column: &RelationColumn) -> Self {
-        Self { name: column.name.clone(), type_id: column.type_id, kind: Kind::of(column.type_id) }
+impl PlanColumn {
+    fn new(column: &RelationColumn, domains: &Domains) -> Self {
+        let type_id = domains.below(column.type_id);
+        Self { name: column.name.clone(), type_id, kind: Kind::of(type_id) }
     }
 }
 
@@ -454,7 +450,7 @@ impl Finder<'_> {
 
     /// Whether a table may lack this column, which a header, an envelope or the partition would be made of.
     fn may_lack(&self, name: &str) -> bool {
-        self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_missing) && self.named(name).is_none()
+        self.mapping.connect.as_ref().is_some_and(|connect| connect.skips_missing()) && self.named(name).is_none()
     }
 
     fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {

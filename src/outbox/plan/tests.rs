@@ -25,7 +25,7 @@ fn texts(names: &str) -> Relation {
 }
 
 fn planned(relation: &Relation, mapping: &Mapping) -> Result<Plan, PlanError> {
-    Plan::new(relation, mapping, &Topic::new(&mapping.topic, mapping.addresses).unwrap())
+    Plan::new(relation, mapping, &Topic::new(&mapping.topic, mapping.addresses).unwrap(), &Domains::default())
 }
 
 fn with_topic(template: &str) -> Mapping {

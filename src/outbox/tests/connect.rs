@@ -382,20 +382,48 @@ fn partition_and_timestamp_are_as_ever() {
 }
 
 #[test]
-fn a_type_that_the_catalogue_does_not_know_is_asked_for_once() {
+fn the_catalogue_is_asked_again_of_a_table_that_may_have_changed_since() {
     let mapping = Mapping { headers: pairs(&[("x", "x")]), ..router(Connect::default()) };
     let given = debezium_and("x", 20_000, Some("sad"));
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
     assert!(outbox.wants_details());
-    assert_eq!(outbox.relation(&given.relation()), Ok(()));
-    assert!(matches!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable(_))));
+    outbox.looks_at(Lsn::new(100));
+    outbox.details(Details::default());
+    let asks = |outbox: &Outbox, at| outbox.wants_details_again(&given.relation(), Lsn::new(at));
+    assert!(!asks(&outbox, 99) && asks(&outbox, 100));
+    assert!(!outbox.knows_types(&given.relation()));
     assert!(matches!(outbox.relation(&given.relation()), Err(PlanError::NotAsDebezium { .. })));
-    let labels = Some(vec!["sad".to_owned()]);
-    let mood = TypeDetail { type_id: 20_000, name: "mood".into(), base: 0, base_modifier: -1, element: 0, labels };
-    outbox.details(Details { types: [(20_000, mood)].into(), ..Details::default() });
+    let mood = |labels: &[&str]| {
+        let labels = Some(labels.iter().map(|&label| label.to_owned()).collect());
+        TypeDetail { type_id: 20_000, name: "mood".into(), base: 0, base_modifier: -1, element: 0, labels }
+    };
+    for labels in [["sad"].as_slice(), &["sad", "glad"]] {
+        outbox.details_again(Details { types: [(20_000, mood(labels))].into(), ..Details::default() }, Lsn::new(200));
+    }
+    assert!(!asks(&outbox, 199) && asks(&outbox, 200));
+    assert!(outbox.knows_types(&given.relation()));
+    // An enum's later labels are known from the next connection on.
+    assert_eq!(outbox.details.types[&20_000], mood(&["sad"]));
     outbox.relation(&given.relation()).unwrap();
     let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
     assert_eq!(kept.headers_text(), "id=0192 x=sad");
+}
+
+#[test]
+fn an_envelopes_column_that_goes_stays_as_a_null() {
+    let connect = Connect { skip_missing: true, value: PLAIN_JSON, ..Connect::default() };
+    let mapping = Mapping { envelope: pairs(&[("version", "ver"), ("t", "type")]), ..router(connect) };
+    let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
+    let mut value = |given: &Given| {
+        outbox.relation(&given.relation()).unwrap();
+        let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
+        kept.value_text().unwrap().to_owned()
+    };
+    let payload = r#""payload":"{\"total\": 1.50}""#;
+    assert_eq!(value(&debezium_and("ver", INT4, Some("1"))), format!(r#"{{{payload},"version":1,"t":"OrderPlaced"}}"#));
+    assert_eq!(value(&debezium()), format!(r#"{{{payload},"version":null,"t":"OrderPlaced"}}"#));
+    let other = debezium().of_type("payload", TEXT);
+    assert!(value(&other).ends_with(r#","t":"OrderPlaced"}"#));
 }
 
 /// With what the catalogue says of some columns: whether they are NOT NULL, and their defaults.
@@ -496,6 +524,7 @@ fn tables_with_other_members_in_their_envelopes_are_refused_where_debezium_would
     let plain = |id: u32, name: &str, given: &Given| PublishedTable {
         relation: Relation { id, name: name.into(), ..given.relation() },
         ancestors: Vec::new(),
+        domains: Vec::new(),
     };
     let with = debezium_and("ver", TEXT, Some("1"));
     let envelope = pairs(&[("version", "ver"), ("t", "type")]);

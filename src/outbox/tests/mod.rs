@@ -374,7 +374,7 @@ fn values_from_before_a_columns_change_of_type_are_asked_for_as_text_from_then_o
     let mut then = debezium().of_type("payload", BYTEA).of_type("aggregateid", TIMESTAMPTZ);
     then.binary = true;
     let then = then.with_bytes("id", Some(&[0; 16]));
-    let published = [PublishedTable { relation: now.relation(), ancestors: Vec::new() }];
+    let published = [PublishedTable { relation: now.relation(), ancestors: Vec::new(), domains: Vec::new() }];
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
     assert_eq!(outbox.published(&published), Ok(true));
     assert_eq!(outbox.relation(&then.relation()), Ok(()));

@@ -10,7 +10,7 @@ fn only_tables_that_are_listed_are_published() {
     assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Err(RowError::NewTable("shop.outbox".into())));
     let published = |given: &Given, ancestors: &[(String, String)]| {
-        [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec() }]
+        [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec(), domains: Vec::new() }]
     };
     assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
     assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
@@ -39,6 +39,38 @@ fn a_table_is_listed_by_schema_and_name_with_their_case() {
     assert_eq!(listing("shop", "Outbox"), new);
 }
 
+#[test]
+fn rows_from_before_a_rename_are_those_of_the_table_that_has_the_name_now() {
+    let mut outbox = of_events();
+    let earlier = debezium();
+    let named = Relation { name: "events".into(), ..earlier.relation() };
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
+    outbox.relation(&earlier.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+    // Renamed after the look: what it is now only another look shows.
+    outbox.looks_at(AT);
+    outbox.relation(&earlier.relation()).unwrap();
+    assert_eq!(offer(&mut outbox, &earlier.insert()), Err(RowError::NewTable("shop.outbox".into())));
+    // Another table that had the name before.
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.relation(&Relation { id: RELATION + 1, ..earlier.relation() }).unwrap();
+    assert!(outbox.plan(RELATION + 1).is_none());
+}
+
+#[test]
+fn rows_from_before_a_rename_are_captured_by_the_name_that_the_table_has_now() {
+    let mut patterns = TablePatterns::default();
+    patterns.add(List::IncludeTables, "shop\\.events").unwrap();
+    let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap().with_patterns(patterns);
+    let earlier = debezium();
+    let named = Relation { name: "events".into(), ..earlier.relation() };
+    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
+    outbox.relation(&earlier.relation()).unwrap();
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+}
+
 /// Publishes `shop.events`, which has no row of its own.
 fn of_events() -> Outbox {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
@@ -48,7 +80,7 @@ fn of_events() -> Outbox {
 /// What a look finds: `shop.outbox`, a table of its own or a partition of `shop.events`.
 fn found(given: &Given, is_partition: bool) -> [PublishedTable; 1] {
     let ancestors = if is_partition { vec![("shop".to_owned(), "events".to_owned())] } else { Vec::new() };
-    [PublishedTable { relation: given.relation(), ancestors }]
+    [PublishedTable { relation: given.relation(), ancestors, domains: Vec::new() }]
 }
 
 /// The look that a row has asked for: taken behind the row.
@@ -130,10 +162,14 @@ fn a_partition_of_another_table_may_be_one_of_the_named_table_once_that_is_repla
     let part_of = |name: &str| PublishedTable {
         relation: given.relation(),
         ancestors: vec![("shop".to_owned(), name.to_owned())],
+        domains: Vec::new(),
     };
     outbox.looks_at(AT);
     outbox
-        .published(&[part_of("events_new"), PublishedTable { relation: named.clone(), ancestors: Vec::new() }])
+        .published(&[
+            part_of("events_new"),
+            PublishedTable { relation: named.clone(), ancestors: Vec::new(), domains: Vec::new() },
+        ])
         .unwrap();
     outbox.relation(&given.relation()).unwrap();
     let before = Lsn::new(AT.bytes() - 1);
@@ -141,7 +177,10 @@ fn a_partition_of_another_table_may_be_one_of_the_named_table_once_that_is_repla
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));
     let old = Relation { name: "events_old".into(), ..named };
-    look_again(&mut outbox, &[part_of("events"), PublishedTable { relation: old, ancestors: Vec::new() }]);
+    look_again(
+        &mut outbox,
+        &[part_of("events"), PublishedTable { relation: old, ancestors: Vec::new(), domains: Vec::new() }],
+    );
     outbox.relation(&given.relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
 }
@@ -155,7 +194,9 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
     assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished), "it lacks columns");
     let (mut outbox, named) = (of_events(), Relation { id: 1, name: "events".into(), ..debezium().relation() });
     let [beside] = found(&debezium(), false);
-    outbox.published(&[beside, PublishedTable { relation: named, ancestors: Vec::new() }]).unwrap();
+    outbox
+        .published(&[beside, PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }])
+        .unwrap();
     outbox.relation(&debezium().relation()).unwrap();
     assert_eq!(
         offer(&mut outbox, &debezium().insert()),

@@ -38,7 +38,7 @@ fn told(message: &Message<'_>) -> String {
             format!("message {} {} {content}", message.transactional, message.prefix)
         }
         Message::Origin => "origin".to_owned(),
-        Message::Type => "type".to_owned(),
+        Message::Type(_) => "type".to_owned(),
         Message::Truncate => "truncate".to_owned(),
         Message::StrayStreamAbort => "stream abort".to_owned(),
     }
@@ -108,7 +108,9 @@ fn a_captured_message_cut_at_any_byte_is_an_error_or_a_row_whose_columns_end_ear
         for bytes in messages(hex) {
             for cut in (0..bytes.len()).take(400) {
                 let ends_early = match Message::decode(&bytes[..cut]) {
-                    Err(_) | Ok(Message::Delete { .. } | Message::Origin | Message::Type | Message::Truncate) => true,
+                    Err(_) | Ok(Message::Delete { .. } | Message::Origin | Message::Type(_) | Message::Truncate) => {
+                        true
+                    }
                     Ok(Message::Insert { new, .. } | Message::Update { new, .. }) => {
                         new.columns().any(|column| column.is_err())
                     }

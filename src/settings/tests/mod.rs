@@ -301,7 +301,7 @@ fn an_address_is_held_to_its_destinations_rule() {
         assert!(crate::route::Topic::new(&config.mapping.topic, &TOPICS).is_err());
     }
     assert!(topics("--to=nats://h", "dead..letters").contains("expected a subject"));
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "aws")]
     assert_eq!(run(&["--to=sqs://eu-central-1", "-S=shop"]).bad_rows.dead_letter_topic, "shop-dead-letter");
 }
 

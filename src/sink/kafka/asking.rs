@@ -36,6 +36,10 @@ const LOST: u32 = 2;
 /// A topic is asked for again this often at most.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
+/// If a record that was sent has no answer for so long, the cluster is asked whether its topic is there. Of a topic that was deleted,
+/// librdkafka says so only after 18 seconds.
+const UNANSWERED: Duration = Duration::from_secs(2);
+
 /// More polls than a failed request leaves events behind.
 const EVENTS: u32 = 32;
 
@@ -162,15 +166,37 @@ impl KafkaSink {
 
     /// Partitions may have been added to a topic: now and then the cluster is asked.
     pub(super) fn ask_again(&mut self) {
-        if self.now.saturating_duration_since(self.asked) < ASK_EVERY || self.problem().is_some() {
+        if self.now.saturating_duration_since(self.asked) < ASK_EVERY {
+            return;
+        }
+        if self.problem().is_some() {
+            self.missing = None;
             return;
         }
         self.asked = self.now;
+        self.missing = self.missing_topic();
         if let Some(topic) = self.topics.turn_to_ask(self.now).map(str::to_owned)
             && let Err(failure) = self.count_partitions(&topic)
         {
             tracing::debug!(%failure, "a topic's partitions could not be asked for");
         }
+    }
+
+    /// Why the topic takes no records whose record has waited longest for its answer. `None`: it takes them, no record waits, or the cluster
+    /// does not answer.
+    fn missing_topic(&self) -> Option<Failure> {
+        let place = self.partitions.unanswered(UNANSWERED, self.now)?;
+        let topic = self.topics.name(place.topic);
+        let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
+        self.serve_events();
+        let metadata = metadata.ok()?;
+        let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
+        let code = match answer.map(|answer| (answer.error(), answer.partitions().len())) {
+            Some((Some(error), _)) => RDKafkaErrorCode::from(error),
+            Some((None, 0)) | None => RDKafkaErrorCode::UnknownTopicOrPartition,
+            Some((None, _)) => return None,
+        };
+        Some(failure::of_topic(topic, code, &self.settings)).filter(|failure| failure.class == FailureClass::Topic)
     }
 
     /// Tells librdkafka the bootstrap servers when it may have forgotten all brokers; one that it knows stays as it is.

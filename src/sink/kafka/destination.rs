@@ -26,7 +26,7 @@ pub const KIND: Kind = Kind {
     schemes: &["kafka"],
     example: "kafka://HOST:PORT,HOST:PORT",
     topics: &TOPICS,
-    can: Can { exactly_once: true, partitions: true, null_values: true, debezium: true },
+    can: Can { exactly_once: true, partitions: true, null_values: true, debezium: true, dead_letters: true },
     properties: &login::PROPERTIES,
     passes_others: true,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
@@ -76,6 +76,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         max_in_flight: asked.max_in_flight as u64,
         login,
     };
+    properties::one_protocol(&asked.addresses, kafka.property(PROTOCOL))?;
     // Librdkafka judges the rest.
     let judged = kafka.settings("walrelay").map(drop);
     // Files of another program are judged whole: who only checks them is to hear what would end a run.

@@ -107,6 +107,8 @@ pub struct KafkaSink {
     shrunk: Option<Failure>,
     /// What waits for a producer that could not begin for want of a right, until something is delivered.
     forbidden: Option<Failure>,
+    /// Why the topic of a record without an answer takes none, until the cluster says otherwise.
+    missing: Option<Failure>,
     /// Topics that had fewer partitions than a record asked for.
     short: HashMap<String, Short>,
     /// Where the search for a refused record was reported.
@@ -164,6 +166,7 @@ impl KafkaSink {
             lost: false,
             shrunk: None,
             forbidden: None,
+            missing: None,
             short: HashMap::new(),
             told: HashSet::new(),
             transactions: None,
@@ -204,7 +207,7 @@ impl KafkaSink {
         self.partitions.forget(self.now);
         self.topics.forget();
         self.told.clear();
-        (self.lost, self.shrunk, self.forbidden) = (false, None, None);
+        (self.lost, self.shrunk, self.forbidden, self.missing) = (false, None, None, None);
     }
 }
 
@@ -368,8 +371,9 @@ impl Sink for KafkaSink {
 
     fn blocked(&self) -> Option<Failure> {
         // Between two attempts no partition rests.
-        let forbidden = || self.forbidden.as_ref().filter(|_| self.partitions.in_flight().records > 0);
-        self.refusal().or_else(|| self.partitions.blocked().or_else(forbidden).cloned())
+        let others = self.forbidden.as_ref().or(self.missing.as_ref());
+        let others = others.filter(|_| self.partitions.in_flight().records > 0);
+        self.refusal().or_else(|| self.partitions.blocked().or(others).cloned())
     }
 
     fn problem(&self) -> Option<String> {

@@ -52,6 +52,25 @@ pub(super) fn brokers(addresses: &[Given]) -> Result<String, SettingError> {
 /// What may stand before `://` in a broker's address.
 const PROTOCOLS: [&str; 4] = ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"];
 
+/// Sees that brokers with a protocol before their address have the one that the client speaks: librdkafka leaves out the others.
+pub(super) fn one_protocol(addresses: &[Given], spoken: Option<&str>) -> Result<(), SettingError> {
+    let spoken = spoken.unwrap_or("plaintext").trim();
+    for given in addresses {
+        for broker in given.text.split(',').map(str::trim) {
+            let named = broker.split_once("://").map(|(named, _)| named);
+            if let Some(named) = named.filter(|named| !named.eq_ignore_ascii_case(spoken)) {
+                return Err(SettingError::Refused {
+                    origin: given.origin.clone(),
+                    setting: broker.to_owned(),
+                    reason: "the client speaks another protocol (security.protocol), and would leave this broker out",
+                    hint: Some(format!("-X security.protocol={}", named.to_ascii_uppercase())),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// `host`, `host:port`, `[v6]:port`, or one of these behind librdkafka's `protocol://`.
 fn is_broker(broker: &str) -> bool {
     let address = match broker.split_once("://") {
@@ -248,6 +267,25 @@ mod tests {
     fn what_says_the_same_as_is_fixed_is_left_out() {
         let flags = ["acks=all", "acks=-1", "enable.idempotence=true", "message.timeout.ms=0", "retries=2147483647"];
         assert_eq!(judged(&flags).unwrap(), []);
+    }
+
+    #[test]
+    fn a_broker_of_another_protocol_than_the_clients_is_refused_with_the_setting() {
+        let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--brokers".to_owned()) };
+        let judged = |text: &str, spoken| one_protocol(&[given(text)], spoken);
+        for (text, spoken) in [
+            ("a:1,PLAINTEXT://b:2", None),
+            ("SASL_SSL://a:1", Some("sasl_ssl")),
+            ("ssl://a", Some("SSL")),
+            ("a", Some("ssl")),
+        ] {
+            assert!(judged(text, spoken).is_ok(), "{text}");
+        }
+        for (text, spoken) in [("SASL_SSL://a:1", None), ("a:1,ssl://b:2", Some("sasl_ssl"))] {
+            let error = judged(text, spoken).unwrap_err();
+            let named = if text.starts_with('S') { "SASL_SSL" } else { "SSL" };
+            assert_eq!(error.hint(), Some(format!("-X security.protocol={named}")), "{error}");
+        }
     }
 
     #[test]

@@ -99,14 +99,6 @@ pub struct Place {
     number: u32,
 }
 
-#[cfg(test)]
-impl Taken<Place> {
-    /// One that was never pushed.
-    pub(in crate::sink) fn numbered(number: u64) -> Self {
-        Self { lane: Lane(0), number, item: Place { chunk: 0, number: 0 } }
-    }
-}
-
 /// What has happened on the relay's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {

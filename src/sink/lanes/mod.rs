@@ -31,6 +31,8 @@ mod client;
 mod hand_over;
 mod outage;
 mod reconnect;
+#[cfg(feature = "nats")]
+pub mod runtime;
 mod sender;
 mod shared;
 pub mod socket;

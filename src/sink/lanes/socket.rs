@@ -50,6 +50,16 @@ pub struct Tls {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
+impl Tls {
+    /// Reads the files that it names.
+    ///
+    /// # Errors
+    /// A file cannot be read, or there is no certificate to trust.
+    pub fn check(&self) -> Result<(), String> {
+        client_config(self).map(drop)
+    }
+}
+
 /// What bytes go over.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
@@ -216,6 +226,10 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
         None => {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
+    }
+    if roots.is_empty() {
+        let file = tls.authorities.as_ref().map(|file| file.display().to_string());
+        return Err(format!("{} has no certificate of an authority", file.as_deref().unwrap_or("this machine")));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

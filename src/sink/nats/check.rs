@@ -2,15 +2,14 @@
 //!
 //! In: facts, gathered without changing anything. Out: findings. Judging is pure.
 
-use super::answer::ApiError;
-use super::destination::KIND;
-use super::link::{Answered, Info, Link};
-use super::proto::status;
-use super::settings::Settings;
+use super::client::{Answered, Connection};
+use super::errors::ApiError;
+use super::{KIND, Settings};
 use crate::finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
+use async_nats::ServerInfo;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +26,7 @@ const ELSEWHERE: &str = "--to nats://HOST:PORT with the server's address; tls://
 /// What the server says.
 #[derive(Debug, Default)]
 struct Facts {
-    info: Info,
+    info: ServerInfo,
     /// Why JetStream does not answer.
     jetstream: Option<String>,
     /// Nothing of the API may be asked.
@@ -81,29 +80,30 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
 }
 
 async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
-    let mut link = Link::open(settings, 0).await?;
-    let mut facts = Facts { info: link.info.clone(), ..Facts::default() };
-    match link.ask("$JS.API.INFO", "").await? {
+    let mut connection = Connection::open(settings, 0).await?;
+    let mut facts = Facts { info: connection.info(), ..Facts::default() };
+    match connection.ask("$JS.API.INFO", "").await? {
         Answered::Forbidden => facts.forbidden = true,
-        Answered::With(headers, data) => facts.jetstream = api_error(&headers, &data),
+        answer @ (Answered::With(_) | Answered::NoResponders) => facts.jetstream = api_error(&answer),
     }
     if facts.jetstream.is_some() {
         return Ok(facts);
     }
     for subject in subjects {
         let question = serde_json::json!({ "subject": subject }).to_string();
-        let Answered::With(headers, data) = link.ask("$JS.API.STREAM.NAMES", &question).await? else {
+        let answer = connection.ask("$JS.API.STREAM.NAMES", &question).await?;
+        if matches!(answer, Answered::Forbidden) {
             facts.forbidden = true;
             return Ok(facts);
-        };
-        if api_error(&headers, &data).is_some() {
+        }
+        if api_error(&answer).is_some() {
             continue;
         }
-        let names = serde_json::from_slice::<Names>(&data).unwrap_or_default().streams.unwrap_or_default();
+        let names = serde_json::from_slice::<Names>(answer.data()).unwrap_or_default().streams.unwrap_or_default();
         for name in &names {
             if !facts.streams.contains_key(name)
-                && let Answered::With(_, data) = link.ask(&format!("$JS.API.STREAM.INFO.{name}"), "").await?
-                && let Ok(StreamInfo { config }) = serde_json::from_slice(&data)
+                && let answer = connection.ask(&format!("$JS.API.STREAM.INFO.{name}"), "").await?
+                && let Ok(StreamInfo { config }) = serde_json::from_slice(answer.data())
             {
                 facts.streams.insert(name.clone(), config);
             }
@@ -117,24 +117,22 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
 ///
 /// # Errors
 /// The connection is lost, or nobody answers.
-pub(super) async fn allows_atomic(link: &mut Link, stream: &str) -> Result<bool, Failure> {
-    Ok(match link.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await? {
-        Answered::With(_, data) => serde_json::from_slice(&data).is_ok_and(|info: StreamInfo| info.config.allow_atomic),
-        Answered::Forbidden => false,
-    })
+pub(super) async fn allows_atomic(connection: &mut Connection, stream: &str) -> Result<bool, Failure> {
+    let answer = connection.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
+    Ok(serde_json::from_slice(answer.data()).is_ok_and(|info: StreamInfo| info.config.allow_atomic))
 }
 
 /// The error that an answer of the API is; `None`: it is none.
-pub(super) fn api_error(headers: &[u8], data: &[u8]) -> Option<String> {
+pub(super) fn api_error(answer: &Answered) -> Option<String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
         #[serde(borrow, default)]
         error: Option<ApiError<'a>>,
     }
-    if let Some(status) = status(headers) {
-        return Some(format!("JetStream does not answer ({status})"));
+    if matches!(answer, Answered::NoResponders) {
+        return Some("JetStream does not answer (503)".to_owned());
     }
-    match serde_json::from_slice::<Answer<'_>>(data) {
+    match serde_json::from_slice::<Answer<'_>>(answer.data()) {
         Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
         Err(error) => Some(format!("its answer is not JetStream's: {error}")),
     }
@@ -220,7 +218,7 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
                 format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"),
             )
             .why("larger rows are refused")
-            .fix(format!("nats stream edit {name} --max-msg-size -1")),
+            .fix(format!("nats stream edit {name} --max-msg-size=-1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);
@@ -297,7 +295,7 @@ mod tests {
     fn facts(config: &str) -> Facts {
         let StreamInfo { config } = serde_json::from_str(config).unwrap();
         Facts {
-            info: Info { version: "2.15.2".to_owned(), max_payload: 1 << 20, ..Info::default() },
+            info: ServerInfo { version: "2.15.2".to_owned(), max_payload: 1 << 20, ..ServerInfo::default() },
             subjects: vec![("a.b".to_owned(), vec!["S".to_owned()])],
             streams: BTreeMap::from([("S".to_owned(), config)]),
             ..Facts::default()
@@ -336,7 +334,8 @@ mod tests {
             CONFIG.replace("\"discard\":\"old\"", "\"discard\":\"new\"").replace("\"max_msgs\":-1", "\"max_msgs\":5");
         assert_found(&judged(None, &facts(&new), 1), Level::Ok, "discard new");
         assert_found(&judged(None, &facts(CONFIG), 1 << 20), Level::Fail, "max_payload");
-        let cluster = Facts { info: Info { cluster: Some("c".to_owned()), ..Info::default() }, ..facts(CONFIG) };
+        let cluster =
+            Facts { info: ServerInfo { cluster: Some("c".to_owned()), ..ServerInfo::default() }, ..facts(CONFIG) };
         assert_found(&judged(None, &cluster, 1), Level::Warn, "on 1 servers");
     }
 
@@ -353,10 +352,11 @@ mod tests {
         let none = Facts { subjects: vec![("a.b".to_owned(), Vec::new())], ..facts(CONFIG) };
         assert_found(&judged(None, &none, 1), Level::Fail, "no stream takes subject a.b");
         assert_found(&judged(Some("T"), &facts(CONFIG), 1), Level::Fail, "asks for another");
-        let absent = Facts { jetstream: api_error(b"NATS/1.0 503\r\n\r\n", b""), ..Facts::default() };
+        let absent = Facts { jetstream: api_error(&Answered::NoResponders), ..Facts::default() };
         assert_found(&judged(None, &absent, 1), Level::Fail, "JetStream is not there");
         let disabled = br#"{"error":{"code":503,"err_code":10039,"description":"not enabled for account"}}"#;
-        let disabled = Facts { jetstream: api_error(b"", disabled), ..Facts::default() };
+        let disabled = Answered::With(disabled[..].into());
+        let disabled = Facts { jetstream: api_error(&disabled), ..Facts::default() };
         assert_found(&judged(None, &disabled, 1), Level::Fail, "not enabled for account (10039, 503)");
         assert_found(&judged(None, &Facts { forbidden: true, ..Facts::default() }, 1), Level::Warn, "may not ask");
     }

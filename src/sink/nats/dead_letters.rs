@@ -5,11 +5,11 @@
 //! them; a message's time is the one at which the stream took it.
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.MSG.GET`, `STREAM.MSG.DELETE`).
 
-use super::answer::{ApiError, NOT_PERMITTED};
+use super::Settings;
 use super::check::{Names, api_error};
-use super::link::{Answered, Link};
+use super::client::{Answered, Connection};
+use super::errors::{ApiError, CONNECTION, NOT_PERMITTED};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
-use super::settings::Settings;
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
 use crate::sink::lanes::{Outage, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
@@ -81,14 +81,14 @@ struct State {
 impl Reading {
     pub(super) fn new(settings: Settings, subject: &str) -> Result<Self, NoDeadLetters> {
         let found = block_on(async {
-            let mut link = Link::open(&settings, 0).await?;
-            let data = answer(&mut link, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
-            let names: Names = serde_json::from_slice(&data).unwrap_or_default();
+            let mut connection = Connection::open(&settings, 0).await?;
+            let found = answer(&mut connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
+            let names: Names = serde_json::from_slice(found.data()).unwrap_or_default();
             let Some(stream) = names.streams.unwrap_or_default().into_iter().next() else { return Ok(None) };
-            let last = get(&mut link, subject, &stream, &json!({ "last_by_subj": subject })).await?;
+            let last = get(&mut connection, subject, &stream, &json!({ "last_by_subj": subject })).await?;
             let filter = json!({ "subjects_filter": subject });
-            let data = answer(&mut link, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
-            let counted = serde_json::from_slice::<Counted>(&data).map(|info| info.state.subjects.values().sum());
+            let info = answer(&mut connection, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
+            let counted = serde_json::from_slice::<Counted>(info.data()).map(|info| info.state.subjects.values().sum());
             Ok(Some((stream, last.map(|kept| kept.place.minor), counted.unwrap_or_default())))
         });
         let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
@@ -99,11 +99,11 @@ impl Reading {
     /// The next messages, up to `last`.
     fn ask(&self, last: u64) -> Result<VecDeque<Kept>, Failure> {
         block_on(async {
-            let mut link = Link::open(&self.settings, 0).await?;
+            let mut connection = Connection::open(&self.settings, 0).await?;
             let (mut read, mut next) = (VecDeque::new(), self.next);
             while read.len() < AT_ONCE && next <= last {
                 let question = json!({ "seq": next, "next_by_subj": self.subject });
-                let Some(kept) = get(&mut link, &self.subject, &self.stream, &question).await? else { break };
+                let Some(kept) = get(&mut connection, &self.subject, &self.stream, &question).await? else { break };
                 next = kept.place.minor + 1;
                 read.push_back(kept);
             }
@@ -113,21 +113,23 @@ impl Reading {
 
     fn delete(&self, places: &[Place]) -> Result<(), Failure> {
         block_on(async {
-            let mut link = Link::open(&self.settings, 0).await?;
+            let mut connection = Connection::open(&self.settings, 0).await?;
             for place in places {
                 let question = json!({ "seq": place.minor, "no_erase": true });
                 let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
-                match link.ask(&request, &question.to_string()).await? {
+                match connection.ask(&request, &question.to_string()).await? {
                     Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
-                    // Deleted already, by an attempt whose answer was lost, or by the stream's limits.
-                    Answered::With(_, data) if code_of(&data) == Some(NO_SEQUENCE) => {}
-                    Answered::With(headers, data) if code_of(&data) == Some(NOT_DELETED) => {
-                        let question = json!({ "seq": place.minor });
-                        if get(&mut link, &self.subject, &self.stream, &question).await?.is_some() {
-                            return Err(not_deleted(&self.stream, place.minor, &headers, &data));
+                    // NO_SEQUENCE: deleted already, by an attempt whose answer was lost, or by the stream's limits.
+                    answer @ (Answered::With(_) | Answered::NoResponders) => match code_of(answer.data()) {
+                        Some(NO_SEQUENCE) => {}
+                        Some(NOT_DELETED) => {
+                            let question = json!({ "seq": place.minor });
+                            if get(&mut connection, &self.subject, &self.stream, &question).await?.is_some() {
+                                return Err(not_deleted(&self.stream, place.minor, &answer));
+                            }
                         }
-                    }
-                    Answered::With(headers, data) => refused(&self.subject, &headers, &data)?,
+                        _ => refused(&self.subject, &answer)?,
+                    },
                 }
             }
             Ok(())
@@ -170,31 +172,31 @@ impl DeadLetters for Reading {
 
 /// The answer to a question of the API that is no error.
 async fn answer(
-    link: &mut Link,
+    connection: &mut Connection,
     subject: &str,
     request: &str,
     question: &serde_json::Value,
-) -> Result<Vec<u8>, Failure> {
-    match link.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
+) -> Result<Answered, Failure> {
+    match connection.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
         Answered::Forbidden => Err(forbidden(subject, request)),
-        Answered::With(headers, data) => refused(subject, &headers, &data).map(|()| data),
+        answer @ (Answered::With(_) | Answered::NoResponders) => refused(subject, &answer).map(|()| answer),
     }
 }
 
 /// A message; `None`: there is none.
 async fn get(
-    link: &mut Link,
+    connection: &mut Connection,
     subject: &str,
     stream: &str,
     question: &serde_json::Value,
 ) -> Result<Option<Kept>, Failure> {
     let request = format!("STREAM.MSG.GET.{stream}");
-    match link.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
+    match connection.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
         Answered::Forbidden => Err(forbidden(subject, &request)),
-        Answered::With(_, data) if code_of(&data) == Some(NO_MESSAGE) => Ok(None),
-        Answered::With(headers, data) => {
-            refused(subject, &headers, &data)?;
-            Ok(serde_json::from_slice::<Got<'_>>(&data)
+        answer @ (Answered::With(_) | Answered::NoResponders) if code_of(answer.data()) == Some(NO_MESSAGE) => Ok(None),
+        answer @ (Answered::With(_) | Answered::NoResponders) => {
+            refused(subject, &answer)?;
+            Ok(serde_json::from_slice::<Got<'_>>(answer.data())
                 .ok()
                 .and_then(|got| got.message)
                 .map(|stored| kept(subject, &stored)))
@@ -208,8 +210,8 @@ fn code_of(data: &[u8]) -> Option<u16> {
 }
 
 /// The stream keeps the message: no other attempt helps.
-fn not_deleted(stream: &str, sequence: u64, headers: &[u8], data: &[u8]) -> Failure {
-    let error = api_error(headers, data).unwrap_or_default();
+fn not_deleted(stream: &str, sequence: u64, answer: &Answered) -> Failure {
+    let error = api_error(answer).unwrap_or_default();
     let text = format!(
         "message {sequence} of stream {stream} was published again, and NATS does not delete it: {error}; the stream must allow that (deny_delete is off), else --replay publishes it once more"
     );
@@ -222,10 +224,10 @@ fn forbidden(subject: &str, request: &str) -> Failure {
 }
 
 /// JetStream is not ready, or the stream is gone: that may pass.
-fn refused(subject: &str, headers: &[u8], data: &[u8]) -> Result<(), Failure> {
-    let Some(error) = api_error(headers, data) else { return Ok(()) };
+fn refused(subject: &str, answer: &Answered) -> Result<(), Failure> {
+    let Some(error) = api_error(answer) else { return Ok(()) };
     let text = format!("{subject} cannot be read: {error}");
-    Err(Failure { class: FailureClass::Environment, reason: super::answer::CONNECTION, text })
+    Err(Failure { class: FailureClass::Environment, reason: CONNECTION, text })
 }
 
 fn kept(subject: &str, stored: &Stored<'_>) -> Kept {

@@ -9,9 +9,10 @@ use super::destination::KIND;
 use super::judge::{self, Fault};
 use super::method::{self, Method};
 use super::session::{ASKING, Refusal, Session};
-use super::settings::Settings;
+use super::settings::{Login, Settings};
 use super::wire::{Sort, Writing};
 use crate::finding::{Finding, Side};
+use crate::given::shell_quoted;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
@@ -173,15 +174,22 @@ fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
         }
         Err(refusal) => {
             let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
-            let fix = match judge::fault(refusal.code) {
-                Fault::Exchange => {
-                    format!("rabbitmqadmin declare exchange name={name} type=topic durable=true, or -X declare=true")
-                }
-                Fault::Record(..) | Fault::Broker => {
-                    format!("rabbitmqctl set_permissions -p {} USER '' '^{name}$' ''", settings.vhost)
-                }
+            let name = shell_quoted(name);
+            let user = match &settings.login {
+                Login::Plain { user, .. } => user.as_str(),
+                Login::External => "USER",
             };
-            found.why("messages for it are refused").fix(fix)
+            match judge::fault(refusal.code) {
+                Fault::Exchange => found
+                    .why("messages for it are refused; with -X declare=true walrelay declares it")
+                    .fix(format!("rabbitmqadmin declare exchange name={name} type=topic durable=true")),
+                Fault::Record(..) | Fault::Broker => found.why("messages for it are refused").fix(format!(
+                    "rabbitmqctl set_permissions -p {} {} '' {} ''",
+                    shell_quoted(&settings.vhost),
+                    shell_quoted(user),
+                    shell_quoted(&format!("^{}$", settings.exchange))
+                )),
+            }
         }
     }
 }
@@ -198,7 +206,8 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding
         (Some(Err(refusal)), Some(queue)) => {
             let found = SIDE.warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
             found.why("messages are refused unless another queue takes them").fix(format!(
-                "rabbitmqadmin declare queue name={queue} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'"
+                "rabbitmqadmin declare queue name={} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'",
+                shell_quoted(queue)
             ))
         }
         (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),

@@ -21,7 +21,7 @@ pub const KIND: Kind = Kind {
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &ROUTING_KEYS,
-    can: Can { exactly_once: false, partitions: false, null_values: false, debezium: false },
+    can: Can { exactly_once: false, partitions: false, null_values: false, debezium: false, dead_letters: false },
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,

@@ -26,7 +26,7 @@ pub const KIND: Kind = Kind {
     schemes: &SCHEMES,
     example: EXAMPLE,
     topics: &STREAMS,
-    can: Can { exactly_once: false, partitions: false, null_values: true, debezium: false },
+    can: Can { exactly_once: false, partitions: false, null_values: true, debezium: false, dead_letters: true },
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,

@@ -2,20 +2,14 @@
 //!
 //! In: facts, gathered without changing anything (the right to send by a batch without messages). Out: findings. Judging is pure.
 
-use super::call::{Caller, Unserved};
-use super::http::Link;
-use super::json::text;
-use super::judge::{self, Fault, Refusal};
+use super::client::{Caller, Unserved};
+use super::errors::{self, Fault, Refusal};
 use super::message::LARGEST;
-use super::properties::{FIFO, is_url};
-use super::query;
-use super::settings::{Service, Settings};
-use super::worker::url_of;
+use super::{FIFO, Service, Settings, is_url};
 use crate::finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::lanes::block_on;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -63,63 +57,31 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
 
 async fn gather<'a>(settings: &Settings, queues: impl Iterator<Item = &'a str>) -> Result<Vec<Queue>, Failure> {
     let caller = Caller::new(settings.clone());
-    let (service, mut link) = (settings.service, None);
-    let (action, body) = service.look();
-    answered(settings, caller.call(&mut link, action, &body).await)?.ok();
+    answered(settings, caller.look().await)?.ok();
     let mut gathered = Vec::new();
     for name in queues {
-        let found = match service {
-            Service::Sqs => of_queue(&caller, &mut link, name).await?,
-            Service::Sns => of_topic(&caller, &mut link, name).await?,
-        };
-        gathered.push(Queue { service, name: name.to_owned(), found });
+        let found = look_at(&caller, name).await?;
+        gathered.push(Queue { service: settings.service, name: name.to_owned(), found });
     }
     Ok(gathered)
 }
 
-async fn of_queue(caller: &Caller, link: &mut Option<Link>, name: &str) -> Result<Found, Failure> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Written {
-        attributes: BTreeMap<String, String>,
-    }
-    let url = if is_url(name) { Ok(name.to_owned()) } else { url_of(caller, link, name).await };
-    let url = match answered(&caller.settings, url)? {
-        Err(refusal) => return Ok(Found::Refused(refusal)),
-        Ok(url) => url,
-    };
-    let mut body = b"{\"QueueUrl\":".to_vec();
-    text(&mut body, &url);
-    body.extend_from_slice(b",\"AttributeNames\":[\"All\"]}");
-    let asked = caller.call(link, "GetQueueAttributes", &body).await;
-    let read =
-        |answer: &[u8]| serde_json::from_slice(answer).map(|Written { attributes }| attributes).unwrap_or_default();
-    there(caller, link, &url, asked, read).await
-}
-
-async fn of_topic(caller: &Caller, link: &mut Option<Link>, arn: &str) -> Result<Found, Failure> {
-    let body = query::request("GetTopicAttributes", &[("TopicArn", arn)], b"");
-    let asked = caller.call(link, "GetTopicAttributes", &body).await;
-    there(caller, link, arn, asked, |answer| query::attributes(answer).into_iter().collect()).await
-}
-
 /// What the attributes say, and whether messages may be sent there.
-async fn there(
-    caller: &Caller,
-    link: &mut Option<Link>,
-    place: &str,
-    asked: Result<Vec<u8>, Unserved>,
-    read: impl FnOnce(&[u8]) -> BTreeMap<String, String>,
-) -> Result<Found, Failure> {
-    let attributes = match answered(&caller.settings, asked)? {
-        Err(refusal) if refusal.fault() == (Fault::Topic, judge::QUEUE) => return Ok(Found::Refused(refusal)),
+async fn look_at(caller: &Caller, name: &str) -> Result<Found, Failure> {
+    let settings = &caller.settings;
+    let place = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
+    let place = match answered(settings, place)? {
+        Err(refusal) => return Ok(Found::Refused(refusal)),
+        Ok(place) => place,
+    };
+    let attributes = match answered(settings, caller.attributes(&place).await)? {
+        Err(refusal) if refusal.fault() == (Fault::Topic, errors::QUEUE) => return Ok(Found::Refused(refusal)),
         Err(_not_permitted) => BTreeMap::new(),
-        Ok(answer) => read(&answer),
+        Ok(attributes) => attributes,
     };
     // Rights are looked at before what a request holds: this one holds nothing.
-    let (action, body) = caller.settings.service.batch(place, b"");
-    let sent = caller.call(link, action, &body).await;
-    let refused = answered(&caller.settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
+    let sent = caller.send(&place, settings.service.batch()).await;
+    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
     Ok(Found::There { refused, attributes })
 }
 
@@ -127,9 +89,9 @@ async fn there(
 fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result<T, Refusal>, Failure> {
     match asked {
         Ok(answer) => Ok(Ok(answer)),
-        Err(Unserved::Failed { failure, .. }) => Err(failure),
+        Err(Unserved::Failed(failure)) => Err(failure),
         Err(Unserved::Refused(refusal)) => match refusal.fault() {
-            fault @ (Fault::Later | Fault::LogIn, _) => Err(judge::passing(settings, fault, &refusal.text)),
+            fault @ (Fault::Later | Fault::LogIn, _) => Err(errors::passing(settings, fault, &refusal.text)),
             (Fault::Row | Fault::Topic, _) => Ok(Err(refusal)),
         },
     }
@@ -147,7 +109,7 @@ impl Queue {
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         let (refused, attributes) = match &self.found {
-            Found::Refused(refusal) if refusal.fault().1 == judge::QUEUE => {
+            Found::Refused(refusal) if refusal.fault().1 == errors::QUEUE => {
                 let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
                 return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
             }

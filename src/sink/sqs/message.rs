@@ -1,6 +1,6 @@
 //! A record as a message: its body, its attributes, its group, what repeats are known by, and whether the service may have it at all.
 //!
-//! In: a record. Out: those parts, and why there is no message. It writes no protocol and does no I/O.
+//! In: a record. Out: an entry of a batch, or why there is none. It does no I/O.
 //!
 //! Attributes, in this order: `id`, `eventType`, `key`, the record's other headers. A header that is called `key` itself becomes
 //! `header.key`. The service has neither null nor empty attributes: such headers are left out. Values that are no text, or have
@@ -10,8 +10,10 @@
 //! Invariant: what the service would alter in silence is refused here: it stores U+FFFD for characters that it does not allow.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
 
-use crate::sink::aws::hex;
 use crate::sink::{Failure, FailureClass, Header, Origin, Record};
+use aws_sdk_sns::types::{MessageAttributeValue as SnsValue, PublishBatchRequestEntry};
+use aws_sdk_sqs::primitives::Blob;
+use aws_sdk_sqs::types::{MessageAttributeValue as SqsValue, SendMessageBatchRequestEntry};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest as _, Sha256};
@@ -49,6 +51,10 @@ const OTHERS: &str = "walrelay-headers";
 /// The body of a dead-letter record whose payload is null or was left out: a message needs one.
 const NO_PAYLOAD: &str = "null";
 
+/// Types of attributes.
+const TEXT: &str = "String";
+const BINARY: &str = "Binary";
+
 /// Labels of failures, for metrics.
 pub(super) const BODY: &str = "body";
 pub(super) const ATTRIBUTES: &str = "attributes";
@@ -82,8 +88,8 @@ impl<'a> Value<'a> {
 
     fn bytes(self) -> usize {
         match self {
-            Self::Text(text) => text.len() + "String".len(),
-            Self::Bytes(bytes) => bytes.len() + "Binary".len(),
+            Self::Text(text) => text.len() + TEXT.len(),
+            Self::Bytes(bytes) => bytes.len() + BINARY.len(),
         }
     }
 }
@@ -242,13 +248,62 @@ fn each(record: &Record<'_>, mut take: impl FnMut(&str, &[u8])) {
     }
 }
 
+/// The record, which was admitted, as an entry of a batch for a queue. `is_fifo`: of the queue.
+pub(super) fn sqs_entry(
+    number: usize,
+    record: &Record<'_>,
+    origin: Origin,
+    form: &Form,
+    is_fifo: bool,
+) -> SendMessageBatchRequestEntry {
+    let mut entry = SendMessageBatchRequestEntry::builder().id(number.to_string()).message_body(form.body(record));
+    form.each_attribute(record, |name, value| {
+        let attribute = match value {
+            Value::Text(text) => SqsValue::builder().data_type(TEXT).string_value(text),
+            Value::Bytes(bytes) => SqsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
+        };
+        entry = std::mem::take(&mut entry).message_attributes(name, built(attribute.build()));
+    });
+    if is_fifo {
+        entry = entry.message_group_id(group(record.key)).message_deduplication_id(deduplication_id(record, origin));
+    }
+    built(entry.build())
+}
+
+/// The same for a topic.
+pub(super) fn sns_entry(
+    number: usize,
+    record: &Record<'_>,
+    origin: Origin,
+    form: &Form,
+    is_fifo: bool,
+) -> PublishBatchRequestEntry {
+    let mut entry = PublishBatchRequestEntry::builder().id(number.to_string()).message(form.body(record));
+    form.each_attribute(record, |name, value| {
+        let attribute = match value {
+            Value::Text(text) => SnsValue::builder().data_type(TEXT).string_value(text),
+            Value::Bytes(bytes) => SnsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
+        };
+        entry = std::mem::take(&mut entry).message_attributes(name, built(attribute.build()));
+    });
+    if is_fifo {
+        entry = entry.message_group_id(group(record.key)).message_deduplication_id(deduplication_id(record, origin));
+    }
+    built(entry.build())
+}
+
+/// A builder of the SDK fails only where a required part is missing.
+fn built<T, E: std::fmt::Debug>(built: Result<T, E>) -> T {
+    built.unwrap_or_else(|error| unreachable!("each required part is set: {error:?}"))
+}
+
 /// The group of a record with this key: messages of a group keep their order.
-pub(super) fn group(key: Option<&[u8]>) -> Cow<'_, str> {
+fn group(key: Option<&[u8]>) -> Cow<'_, str> {
     key.map_or(Cow::Borrowed(NO_KEY), id)
 }
 
 /// What repeats of a record are known by.
-pub(super) fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
+fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     if let Some(Header { name: "id", value: Some(value) }) = record.headers.first() {
         return id(value);
     }
@@ -259,14 +314,14 @@ pub(super) fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'
     hasher.update(record.key.unwrap_or_default());
     hasher.update(record.value.unwrap_or_default());
     hasher.update(record.timestamp_millis.to_be_bytes());
-    format!("sha256-{}", hex(&hasher.finalize())).into()
+    format!("sha256-{:x}", hasher.finalize()).into()
 }
 
 /// The text itself where it may be one; else its hash.
 fn id(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if is_id(text) => text.into(),
-        Ok(_) | Err(_) => format!("sha256-{}", hex(&Sha256::digest(bytes))).into(),
+        Ok(_) | Err(_) => format!("sha256-{:x}", Sha256::digest(bytes)).into(),
     }
 }
 
@@ -391,5 +446,21 @@ mod tests {
         let bare = Record { headers: &[], ..RECORD };
         assert_eq!(deduplication_id(&bare, first), deduplication_id(&bare, first));
         assert_ne!(deduplication_id(&bare, first), deduplication_id(&bare, second));
+    }
+
+    #[test]
+    fn an_entry_is_written_as_the_service_takes_it() {
+        let form = Form::default();
+        let entry = sqs_entry(3, &RECORD, Origin::default(), &form, true);
+        assert_eq!((entry.id(), entry.message_body()), ("3", "{}"));
+        assert_eq!((entry.message_group_id(), entry.message_deduplication_id()), (Some("k"), Some("7")));
+        let attributes = entry.message_attributes().unwrap();
+        let text = |name: &str| attributes[name].string_value().map(|text| (attributes[name].data_type(), text));
+        assert_eq!((text("id"), text("key")), (Some(("String", "7")), Some(("String", "k"))));
+        let trace = &attributes["trace"];
+        assert_eq!((trace.data_type(), trace.binary_value().unwrap().as_ref()), ("Binary", b"\xff".as_slice()));
+        let bare = Record { key: None, headers: &[], ..RECORD };
+        let entry = sns_entry(0, &bare, Origin::default(), &form, false);
+        assert_eq!((entry.message(), entry.message_group_id(), entry.message_attributes()), ("{}", None, None));
     }
 }

@@ -224,8 +224,10 @@ impl Page {
         );
     }
 
+    /// Ctrl-C ends it also where the tests run in the background, so that they were started with SIGINT ignored.
     fn new_command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(binary());
         command.args(&words[1..]).envs(&self.environment).stdin(Stdio::null());
         command
     }

@@ -5,6 +5,8 @@
 //! the command that does the same again. What the machine does at the same time is not in the seed: a round repeats its
 //! faults, not its microseconds.
 //!
+//! With `--standby` a second relay waits for the slot ([`standby`]), and what counts is what publishes behind it.
+//!
 //! [`plan`] says what comes, [`world`] is what it comes over, `walrelay_dev::servers` what is published to, [`faults`] does it, [`scenarios`] does what needs a relay of its own
 //! beside the load, [`reader`] and the witness see what
 //! becomes of the records, [`report`] judges.
@@ -15,12 +17,14 @@ mod plan;
 mod reader;
 mod report;
 mod scenarios;
+mod standby;
 mod world;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 use walrelay_dev::{brokers, provision};
 
 use crate::binary::Binary;
@@ -54,6 +58,9 @@ pub(crate) struct Arguments {
     /// Only these kinds of faults and scenarios, and none on top [default: all faults]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Kind>,
+    /// With a relay that waits for the slot: only faults that make the active one lose it, or these of them
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0..)]
+    standby: Option<Vec<standby::Fault>>,
     /// How many brokers of Kafka; elsewhere there is one
     #[arg(long, value_enum, default_value_t = Brokers::Both)]
     brokers: Brokers,
@@ -101,6 +108,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let kafka = arguments.to == To::Kafka;
     let elsewhere = arguments.delivery == Delivery::ExactlyOnce || arguments.on_bad_row.is_some();
     anyhow::ensure!(kafka || !elsewhere, "exactly once, and bad rows, only with Kafka");
+    if let Some(only) = &arguments.standby {
+        let passed = standby::run(&standby_settings(arguments, seed, only), &binary)?;
+        line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(arguments, seed)));
+        return Ok(passed);
+    }
     let wishes =
         Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers: arguments.brokers, kafka };
     let rounds = plan(&wishes);
@@ -138,6 +150,19 @@ fn settings(arguments: &Arguments, seed: u64) -> Settings {
         dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
         distance: arguments.broker_distance.map(|distance| distance.0),
         partitions: arguments.partitions,
+        relay: arguments.relay.clone(),
+    }
+}
+
+fn standby_settings(arguments: &Arguments, seed: u64, only: &[standby::Fault]) -> standby::Settings {
+    standby::Settings {
+        to: arguments.to.kind(),
+        seed,
+        rounds: arguments.rounds,
+        at: arguments.at,
+        only: only.to_vec(),
+        major: arguments.postgres,
+        exactly_once: arguments.delivery == Delivery::ExactlyOnce,
         relay: arguments.relay.clone(),
     }
 }
@@ -253,6 +278,12 @@ fn again(arguments: &Arguments, seed: u64) -> String {
     if !arguments.only.is_empty() {
         let kinds: Vec<String> = arguments.only.iter().map(|kind| kind.name()).collect();
         words.push(format!("--only {}", kinds.join(",")));
+    }
+    if let Some(only) = &arguments.standby {
+        let only: Vec<Option<String>> = only.iter().map(|fault| name(fault.to_possible_value())).collect();
+        words.push(
+            format!("--standby {}", only.into_iter().flatten().collect::<Vec<_>>().join(",")).trim_end().to_owned(),
+        );
     }
     words.extend(name(clap::ValueEnum::to_possible_value(&arguments.brokers)).map(|name| format!("--brokers {name}")));
     words

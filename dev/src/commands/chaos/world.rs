@@ -409,7 +409,7 @@ impl World {
     }
 }
 
-fn start_kafka(brokers: u16) -> Result<Cluster> {
+pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
     let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
     // A topic that was deleted is not to come back by itself.
     let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };

@@ -11,10 +11,10 @@ use rand::{Rng as _, SeedableRng as _};
 use walrelay_dev::conformance::beside::LAST;
 use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
 
-use super::{changes, doors, tuning};
+use super::{changes, ddl, defaults, doors, tuning};
 
 /// Types with values that are legal, odd ones among them.
-const TYPES: [(&str, &[&str]); 69] = [
+const TYPES: [(&str, &[&str]); 81] = [
     ("bool", &["t", "f"]),
     ("int2", &["-32768", "7"]),
     ("int4", &["0", "-2147483648"]),
@@ -48,7 +48,7 @@ const TYPES: [(&str, &[&str]); 69] = [
     ("timestamptz", &["2025-11-21 09:08:07.65+00", "infinity", "12345-01-01 00:00:00+00"]),
     ("timestamptz(3)", &["2025-11-21 09:08:07.65+05:30"]),
     ("interval", &["1 year 2 mons 3 days 04:05:06.789", "-00:00:01.5", "0"]),
-    ("interval(3)", &["-1 year 25:00:00.125"]),
+    ("interval(3)", &["-1 year 25:00:00.125", "infinity"]),
     ("bytea", &["\\x00ff", "\\x", "\\x666f6f"]),
     ("money", &["12.34", "-1234567.89"]),
     ("bit", &["1", "0"]),
@@ -77,23 +77,37 @@ const TYPES: [(&str, &[&str]); 69] = [
     ("text[]", &["{a,\"b \\\"c\",NULL}", "{}"]),
     ("varchar(5)[]", &["{a}"]),
     ("uuid[]", &["{0192c2f1-0000-7000-8000-000000000001}"]),
-    ("date[]", &["{2025-11-21}", "{}"]),
+    ("date[]", &["{2025-11-21}", "{}", "{infinity,NULL}", "{1500-01-01,0044-03-15 BC}", "{{2025-11-21}}"]),
+    ("time[]", &["{13:51:30.123456,NULL}", "{24:00:00}"]),
+    ("timestamp[]", &["{2025-11-21 09:08:07.654321,infinity}", "{1500-01-01 00:00:00}"]),
     ("bool[]", &["{t,f}"]),
     ("timestamptz[]", &["{\"2025-01-02 03:04:05.5+00\"}"]),
     ("mood", &["sad", "glad"]),
     ("mood[]", &["{sad,glad}", "{}"]),
     ("small", &["7", "1"]),
     ("label", &["x"]),
+    ("pair", &["(1,a)"]),
+    ("pair[]", &["{\"(1,a)\"}"]),
+    ("checked", &["(2,b)"]),
+    ("small[]", &["{1}"]),
+    ("xid8", &["5"]),
+    ("pg_lsn", &["0/16"]),
+    ("box", &["(1,1),(0,0)"]),
+    ("tsquery", &["'a' & 'b'"]),
+    ("jsonpath", &["$.a"]),
+    ("int4multirange", &["{[1,5)}"]),
 ];
 
 /// What the tables' types need.
-const DATABASE: [&str; 6] = [
+const DATABASE: [&str; 8] = [
     "CREATE EXTENSION hstore",
     "CREATE EXTENSION ltree",
     "CREATE EXTENSION citext",
     "CREATE TYPE mood AS ENUM ('sad', 'glad')",
     "CREATE DOMAIN small AS int2 CHECK (VALUE > 0)",
     "CREATE DOMAIN label AS varchar(10)",
+    "CREATE TYPE pair AS (a int, b text)",
+    "CREATE DOMAIN checked AS pair",
 ];
 
 const CLASS: &str = "org.apache.kafka.connect.";
@@ -150,18 +164,28 @@ const EXPAND: &str = "table.expand.json.payload";
 const ACCEPT: &str = "--accept-differences";
 
 /// A column that is not one of the router's own.
-struct Extra {
-    name: String,
+#[derive(Clone)]
+pub(super) struct Extra {
+    pub(super) name: String,
     kind: usize,
-    must: bool,
-    default: Option<&'static str>,
+    pub(super) must: bool,
+    default: Option<String>,
+    pub(super) has_default: bool,
 }
 
-struct Table {
+impl Extra {
+    /// The type, and its values.
+    pub(super) fn kind(&self) -> (&'static str, &'static [&'static str]) {
+        TYPES.get(self.kind).copied().unwrap_or(("text", &[]))
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Table {
     id: &'static str,
     key: usize,
     payload: usize,
-    extras: Vec<Extra>,
+    pub(super) extras: Vec<Extra>,
     /// The type of a column that is the event's time.
     at: Option<&'static str>,
     traits: Vec<Trait>,
@@ -180,6 +204,8 @@ enum Trait {
     Version,
     /// There is a second table like it.
     Second,
+    /// There is a second table whose name differs in its case alone, and which may lack a column.
+    Cased,
     /// There is a table like it that is not captured.
     Other,
     /// Routes hold the topics' whole names.
@@ -241,6 +267,7 @@ impl Draw {
             (Trait::Version, self.is(6)),
             (Trait::Second, self.is(6)),
             (Trait::Other, self.is(5)),
+            (Trait::Cased, self.is(8)),
             (Trait::Renamed, self.is(4)),
             (Trait::Whole, !partitioned && self.is(4)),
         ];
@@ -251,8 +278,9 @@ impl Draw {
     fn extra(&mut self, at: usize) -> Extra {
         let kind = self.number(0..TYPES.len());
         let values = TYPES.get(kind).map_or(&[] as &[&str], |(_, values)| *values);
-        let (must, default) = (self.is(4), self.is(5).then(|| self.one(values)));
-        Extra { name: format!("x{at}"), kind, must, default }
+        let name = TYPES.get(kind).map_or("text", |(name, _)| *name);
+        let (must, default) = (self.is(4), self.is(3).then(|| defaults::draw(self, name, values)));
+        Extra { name: format!("x{at}"), kind, must, has_default: default.is_some(), default }
     }
 
     fn config(&mut self, prefix: &str, table: &Table) -> BTreeMap<String, String> {
@@ -272,7 +300,7 @@ impl Draw {
         let optional: [(&str, &[&str]); 10] = [
             (
                 "time.precision.mode",
-                &["adaptive", "adaptive_time_microseconds", "connect", "microseconds", "nanoseconds"],
+                &["adaptive", "adaptive_time_microseconds", "connect", "microseconds", "nanoseconds", "isostring"],
             ),
             ("decimal.handling.mode", &["precise", "double", "string"]),
             ("binary.handling.mode", &["bytes", "base64", "base64-url-safe", "hex"]),
@@ -304,7 +332,7 @@ impl Draw {
     /// Which tables are captured.
     fn tables(&mut self, table: &Table) -> Option<(&'static str, &'static str)> {
         let (one, both) = (
-            ["c1.outbox", "c1\\.out.*", "c\\d+\\.outbox"],
+            ["c1.outbox", "c1\\.out.*", "c\\d+\\.outbox", "c1.o.tbox", "C1\\.OUTBOX"],
             ["c1.outbox,c1.events", "c1\\.(outbox|events)", "c1.events , C1.OUTBOX"],
         );
         match self.number(0..5) {
@@ -451,24 +479,37 @@ impl Draw {
         columns.extend(table.has(Trait::Version).then(|| "ver int NOT NULL".to_owned()));
         columns.extend(table.extras.iter().map(|extra| {
             let must = if extra.must { " NOT NULL" } else { "" };
-            let default = extra.default.map(|value| format!(" DEFAULT {}", quoted(value))).unwrap_or_default();
+            let default = extra.default.as_ref().map(|value| format!(" DEFAULT {value}")).unwrap_or_default();
             format!("{} {}{must}{default}", extra.name, kind(extra.kind))
         }));
         let mut setup = vec![format!("CREATE TABLE outbox ({})", columns.join(", "))];
         let like = |name: &str| format!("CREATE TABLE {name} (LIKE outbox INCLUDING DEFAULTS)");
         setup.extend(table.has(Trait::Second).then(|| like("events")));
         setup.extend(table.has(Trait::Other).then(|| like("other")));
-        let count = self.number(3..9);
-        let rows = (0..=count).map(|at| {
+        setup.extend(table.has(Trait::Cased).then(|| like("\"Outbox\"")));
+        let lacks = table.extras.first().filter(|_| table.has(Trait::Cased) && self.is(3));
+        setup.extend(lacks.map(|extra| format!("ALTER TABLE \"Outbox\" DROP COLUMN {}", extra.name)));
+        let (count, lacks) = (self.number(3..9), usize::from(lacks.is_some()));
+        let mut now = table.clone();
+        let mut statements = Vec::new();
+        for at in 0..=count {
+            let is_alone = !table.has(Trait::Second) && !table.has(Trait::Cased) && !table.has(Trait::Other);
+            if is_alone && at > 0 {
+                statements.extend(ddl::draw(self, &mut now, at));
+            }
             let to = match at {
                 _ if at == count => "outbox",
                 0 if table.has(Trait::Other) => "other",
+                1 if table.has(Trait::Cased) => "\"Outbox\"",
                 _ if table.has(Trait::Second) => self.one(&["outbox", "events"]),
                 _ => "outbox",
             };
-            Statement::Own(self.row(to, at, at == count, prefix, table))
-        });
-        let statements = rows.collect();
+            let mut of = now.clone();
+            if to.starts_with('"') {
+                of.extras.drain(..lacks);
+            }
+            statements.push(Statement::Own(self.row(to, at, at == count, prefix, &of)));
+        }
         Case {
             name: "rows".to_owned(),
             table: setup,
@@ -498,7 +539,7 @@ impl Draw {
         values.extend(table.has(Trait::Chosen).then(|| self.number(0..partitions).to_string()));
         values.extend(table.has(Trait::Version).then(|| self.number(1..3).to_string()));
         for extra in &table.extras {
-            let left = extra.default.is_some() && self.is(3);
+            let left = extra.has_default && !extra.must && self.is(3);
             values.push(if left { "DEFAULT".to_owned() } else { self.value(extra.kind, extra.must) });
         }
         format!("INSERT INTO {to} VALUES ({})", values.join(", "))
@@ -513,6 +554,6 @@ impl Draw {
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

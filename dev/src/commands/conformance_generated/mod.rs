@@ -2,6 +2,8 @@
 //! relay, record by record. A difference is named with the seed and number that repeat it.
 
 mod changes;
+mod ddl;
+mod defaults;
 mod doors;
 mod draw;
 mod tuning;

@@ -8,7 +8,7 @@ use crate::commands::output::{bytes, duration, session};
 use crate::commands::run;
 use crate::finding::{Finding, Side};
 use crate::outbox::OnUpdate;
-use crate::pg::catalog::Session;
+use crate::pg::catalog::{self, Session};
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
 use crate::supervise::{RunError, agrees, chain, check_slot};
@@ -37,6 +37,12 @@ const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 
 /// What an attempt to connect came to.
 pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
+    if let pg::Error::Locked { holder, .. } = &error {
+        return SIDE
+            .fail("lock", error.to_string())
+            .why("until the lock is gone, Postgres does not list the publication's tables: a relay that starts waits for it")
+            .fix(holder.release().unwrap_or_else(|| "wait for the transaction that holds the lock".to_owned()));
+    }
     let found = SIDE.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
@@ -53,6 +59,7 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
 pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     let server = &facts.server;
     let mut found = vec![version(server), service(server)];
+    found.extend(encryption(facts));
     found.extend(recovery(server));
     found.push(wal_level(server));
     found.push(replication(config, facts));
@@ -83,13 +90,22 @@ fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
 fn version(server: &ServerFacts) -> Finding {
     let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
     SIDE.fail("version", format!("Postgres {text}"))
-        .why("walrelay is tested with 14 to 18; older ones lack what it asks for")
+        .why("walrelay is tested with 14 to 19; older ones lack what it asks for")
         .fix("upgrade to a version that is maintained")
         .ok_if(server.version() >= OLDEST)
 }
 
 fn service(server: &ServerFacts) -> Finding {
     SIDE.ok("service", server.service.name())
+}
+
+/// Beyond this machine, others may read along.
+fn encryption(facts: &Facts) -> Option<Finding> {
+    facts.exposed.then(|| {
+        SIDE.warn("encryption", format!("the connection to Postgres at {} is not encrypted", facts.host))
+            .why("others on the network path can read the rows, and somebody between may change them")
+            .fix("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
+    })
 }
 
 fn recovery(server: &ServerFacts) -> Option<Finding> {
@@ -101,9 +117,17 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
 }
 
 fn wal_level(server: &ServerFacts) -> Finding {
-    let found = server.settings.get("wal_level").cloned().unwrap_or_default();
-    if found == "logical" {
-        return SIDE.ok("wal_level", found);
+    let setting = |name: &str| server.settings.get(name).cloned();
+    let found = setting("wal_level").unwrap_or_default();
+    if catalog::decodes(server.version(), &found) {
+        let effective = setting("effective_wal_level").filter(|effective| *effective != found);
+        let both = effective.map_or_else(|| found.clone(), |level| format!("{found}, effective_wal_level is {level}"));
+        let finding = SIDE.ok("wal_level", both);
+        return if found == "logical" {
+            finding
+        } else {
+            finding.why("the first logical slot raises effective_wal_level to logical, without a restart")
+        };
     }
     let error = RunError::WalLevel { found };
     SIDE.fail("wal_level", error.to_string())
@@ -210,6 +234,11 @@ fn slot(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     }
     let mut findings = vec![reader(name, found), behind(config, facts, found)];
     findings.extend(failover(name, facts, found));
+    findings.extend(found.slot.row.slotsync_skip_reason.as_ref().map(|reason| {
+        SIDE.warn("slot_sync", format!("this standby's last copy of the slot was left out: {reason}"))
+            .why("after a promotion the slot would be older than the primary's, or not there: rows would repeat, or be in no slot")
+            .fix("SELECT slot_name, slotsync_skip_count, slotsync_last_skip FROM pg_stat_replication_slots; on the standby, until the count stands still")
+    }));
     findings
 }
 

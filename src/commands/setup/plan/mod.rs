@@ -51,6 +51,8 @@ pub(super) struct PublicationFacts {
     pub(super) mark: PublicationMark,
     /// What it has now ([`crate::pg::catalog::membership`]).
     pub(super) members: Option<String>,
+    /// The tables that it leaves out though it is one of all tables.
+    pub(super) left_out: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone)]
@@ -211,7 +213,7 @@ fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError
 
 fn wal_level(facts: &Facts) -> Option<Step> {
     let found = &facts.server.wal_level;
-    (found != "logical").then(|| Step {
+    (!facts.server.decodes()).then(|| Step {
         kind: Kind::WalLevel,
         what: "wal_level".to_owned(),
         sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
@@ -265,18 +267,33 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
     })
 }
 
-/// Tables that a publication which is there does not have.
+/// Tables that a publication which is there does not have. One of all tables lacks what it leaves out, and what is not there yet.
 pub(super) fn lacking(facts: &Facts) -> impl Iterator<Item = &TableFacts> {
-    let listed = facts.publication.as_ref().is_some_and(|publication| !publication.row.puballtables);
-    facts.tables.iter().filter(move |table| listed && !table.covered)
+    let publication = facts.publication.as_ref();
+    let is_left_out = move |table: &TableFacts| {
+        let name = (table.filter.schema.clone(), table.filter.name.clone());
+        publication.is_some_and(|found| !found.row.puballtables || found.left_out.contains(&name))
+    };
+    facts.tables.iter().filter(move |table| !table.covered && is_left_out(table))
 }
 
 fn members(request: &Request, facts: &Facts) -> Vec<Step> {
+    let mut left_out = facts.publication.as_ref().map(|found| found.left_out.clone()).unwrap_or_default();
+    let is_of_all = facts.publication.as_ref().is_some_and(|found| found.row.puballtables);
+    let mut sql = |table: &TableName| {
+        if !is_of_all {
+            return format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), table.sql());
+        }
+        let name = (table.schema.as_str(), table.name.as_str());
+        let sql = catalog::no_longer_left_out(&request.publication, &left_out, name);
+        left_out.retain(|(schema, table)| (schema.as_str(), table.as_str()) != name);
+        sql
+    };
     lacking(facts)
         .map(|missing| Step {
             kind: Kind::Member,
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
-            sql: format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), missing.filter.sql()),
+            sql: sql(&missing.filter),
             comment: "Rows committed from then on are published.".to_owned(),
             fix: "run it as the owner of publication and table".to_owned(),
         })

@@ -51,7 +51,7 @@ fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
     let row =
         Publication { puballtables: false, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
     let mark = PublicationMark { comment: comment.map(str::to_owned), owned };
-    PublicationFacts { row, mark, members: Some("a1b2".to_owned()) }
+    PublicationFacts { row, mark, members: Some("a1b2".to_owned()), left_out: Vec::new() }
 }
 
 fn slot_of(row: Value) -> Slot {

@@ -18,6 +18,7 @@ use crate::given::units::bytes;
 use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// What the findings here are about.
 const SIDE: Side = Side::Destination(KIND.name);
@@ -113,8 +114,10 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
 
 /// Everything about the cluster.
 fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let mut found =
-        vec![SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())), protocol(settings)];
+    let mut found = vec![
+        SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())),
+        protocol(settings, &cluster.brokers),
+    ];
     found.extend(advertised(cluster));
     found.push(idempotence(kafka, cluster, wanted));
     found.extend(missing(kafka, cluster, wanted));
@@ -127,7 +130,7 @@ fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Want
     found
 }
 
-fn protocol(settings: &Settings) -> Finding {
+fn protocol(settings: &Settings, brokers: &[String]) -> Finding {
     let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
     let encrypted = protocol.contains("ssl");
     let text = format!("security.protocol is {protocol}");
@@ -138,10 +141,22 @@ fn protocol(settings: &Settings) -> Finding {
             .fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
     }
     if encrypted {
-        SIDE.ok("security", text)
-    } else {
-        SIDE.ok("security", text).why("records and passwords are not encrypted on the way")
+        return SIDE.ok("security", text);
     }
+    let why = "records and passwords are not encrypted on the way";
+    if brokers.iter().all(|broker| is_loopback(broker)) {
+        return SIDE.ok("security", text).why(why);
+    }
+    let flag = if protocol.starts_with("sasl") { "SASL_SSL" } else { "SSL" };
+    SIDE.warn("security", format!("{text}, and brokers are on other machines"))
+        .why(why)
+        .fix(format!("-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"))
+}
+
+/// Whether what is sent to a broker (`host:port`) stays on this machine, as far as its address says.
+fn is_loopback(broker: &str) -> bool {
+    let host = broker.rsplit_once(':').map_or(broker, |(host, _)| host).trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
 }
 
 fn advertised(cluster: &Cluster) -> Vec<Finding> {

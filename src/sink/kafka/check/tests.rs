@@ -25,7 +25,7 @@ pub(super) fn topic(settings: &[(&str, &str)]) -> TopicFacts {
 
 pub(super) fn cluster(topic: TopicFacts) -> Cluster {
     Cluster {
-        brokers: ["a:9092", "b:9092", "c:9092"].map(str::to_owned).to_vec(),
+        brokers: ["127.0.0.1:9092", "localhost:9093", "[::1]:9094"].map(str::to_owned).to_vec(),
         unreachable: Vec::new(),
         topics: [("orders".to_owned(), topic)].into(),
         settings: Ok([("auto.create.topics.enable".to_owned(), "false".to_owned())].into()),
@@ -70,6 +70,14 @@ fn nothing_is_said_of_what_is_well() {
 }
 
 #[test]
+fn a_connection_without_tls_is_warned_of_beyond_this_machine() {
+    let orders = seen(&["orders"], 0);
+    let remote = Cluster { brokers: vec!["localhost:9092".to_owned(), "b:9092".to_owned()], ..cluster(topic(&[])) };
+    check(&remote, &orders, "security", Level::Warn, "-X security.protocol=SSL,");
+    assert_eq!(found(&[("security.protocol", "ssl")], &remote, &orders), []);
+}
+
+#[test]
 fn replicas_are_judged_against_what_must_be_in_sync() {
     let orders = seen(&["orders"], 0);
     let least = |least| cluster(topic(&[("min.insync.replicas", least)]));
@@ -81,7 +89,7 @@ fn replicas_are_judged_against_what_must_be_in_sync() {
     let alone = TopicFacts { replicas: 1, in_sync: 1, ..topic(&[("min.insync.replicas", "1")]) };
     check(&cluster(alone.clone()), &orders, "replicas", Level::Warn, "kafka-reassign-partitions.sh");
     // One broker has nothing to choose.
-    let single = Cluster { brokers: vec!["a:9092".to_owned()], ..cluster(alone) };
+    let single = Cluster { brokers: vec!["localhost:9092".to_owned()], ..cluster(alone) };
     assert_eq!(found(&[], &single, &orders), []);
 }
 

@@ -15,6 +15,7 @@
 //! Invariants: the thread ends with the last that knows the login; no secret shows in `Debug` or in an error.
 //! Specification: KIP-255, KIP-368; librdkafka's `rd_kafka_oauthbearer_set_token`, `rd_kafka_sasl_set_credentials`.
 
+#[cfg(feature = "aws")]
 mod msk;
 mod native;
 mod token;
@@ -22,7 +23,7 @@ mod token;
 use super::context::Context;
 use crate::given::{Given, Origin, SettingError, nearest};
 use crate::secret::{Secret, SecretCommand, SecretError};
-use crate::sink::aws::{AwsError, Surroundings};
+#[cfg(feature = "aws")]
 use msk::Msk;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
@@ -78,7 +79,7 @@ pub enum LoginError {
     },
     /// AWS gives no access keys.
     #[error("-X oauthbearer=aws-msk-iam: {0}")]
-    Aws(AwsError),
+    Aws(String),
     /// It is none.
     #[error(
         "-X {property}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
@@ -133,6 +134,7 @@ struct Clients(Vec<Weak<BaseProducer<Context>>>);
 #[derive(Debug, Clone)]
 enum Source {
     Token(SecretCommand),
+    #[cfg(feature = "aws")]
     Msk(Msk),
     Password(Secret),
 }
@@ -308,8 +310,17 @@ fn by_msk(
         return Err(issuer.invalid(MSK, Some(MSK.to_owned())));
     }
     by_token(properties, issuer)?;
-    let msk = Msk::new(region.map(|region| region.text.trim().to_owned()), brokers);
-    Ok(Login::new(ISSUED_BY, Source::Msk(msk), String::new()))
+    #[cfg(feature = "aws")]
+    return Ok(Login::new(
+        ISSUED_BY,
+        Source::Msk(Msk::new(region.map(|it| it.text.trim().to_owned()), brokers)),
+        String::new(),
+    ));
+    #[cfg(not(feature = "aws"))]
+    {
+        drop((region, brokers));
+        Err(issuer.invalid("a program (oauthbearer-token-command): this walrelay was built without AWS", None))
+    }
 }
 
 /// A token goes with its mechanism, and with a protocol that has logins.
@@ -356,8 +367,9 @@ impl Shared {
                 let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken { property })?;
                 self.judged(token, now)
             }
+            #[cfg(feature = "aws")]
             Source::Msk(msk) => {
-                let token = msk.token(&Surroundings::of_process(), now).map_err(LoginError::Aws)?;
+                let token = msk.token(now).map_err(LoginError::Aws)?;
                 self.judged(token, now)
             }
         }
@@ -416,7 +428,9 @@ impl Shared {
     fn refused_every(&self) -> Duration {
         match &self.source {
             Source::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
-            Source::Password(Secret::Command(_)) | Source::Token(_) | Source::Msk(_) => REFUSED_EVERY,
+            Source::Password(Secret::Command(_)) | Source::Token(_) => REFUSED_EVERY,
+            #[cfg(feature = "aws")]
+            Source::Msk(_) => REFUSED_EVERY,
         }
     }
 

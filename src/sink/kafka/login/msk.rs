@@ -1,19 +1,22 @@
-//! Tokens for Amazon MSK's access by IAM: a request to connect to a cluster, signed with AWS's access keys.
+//! Tokens for Amazon MSK's access by IAM: a request to connect to a cluster, signed with AWS' access keys.
 //!
 //! In: the region, access keys. Out: a token that is good for 15 minutes at most. Nobody issues it: it is signed here.
 //! Specification: the `aws-msk-iam-sasl-signer` libraries of AWS, whose tokens these are byte for byte but for the name of the program.
 
 use super::token::Token;
-use crate::given::Given;
-use crate::sink::aws::{AwsError, Presigned, Surroundings};
+use crate::given::{Given, percent_encoded};
+use crate::sink::aws;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials as _;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign};
+use aws_sigv4::sign::v4;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use secrecy::ExposeSecret as _;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// How long MSK takes a token, in seconds.
-const LIFE_SECONDS: u32 = 900;
+/// How long MSK takes a token.
+const LIFE: Duration = Duration::from_mins(15);
 
 /// Signs tokens.
 #[derive(Debug, Clone)]
@@ -23,37 +26,57 @@ pub(super) struct Msk {
 }
 
 impl Msk {
-    /// For the region that is given, else that which the brokers' names have in them.
+    /// For the region that is given, else the one in the brokers' names.
     pub(super) fn new(given: Option<String>, brokers: &[Given]) -> Self {
         let of_name = || brokers.iter().find_map(|broker| region_of(&broker.text)).map(str::to_owned);
         Self { region: given.or_else(of_name) }
     }
 
-    /// A token, signed now.
-    pub(super) fn token(&self, surroundings: &Surroundings, now: SystemTime) -> Result<Token, AwsError> {
-        let region = self.region.clone().or_else(|| surroundings.region()).ok_or_else(|| AwsError::Missing {
-            place: "the region".to_owned(),
-            missing: "-X aws-region=REGION or AWS_REGION".to_owned(),
+    /// A token, signed now. Asks AWS' chain for keys, and waits for them.
+    ///
+    /// # Errors
+    /// There is no region, or there are no keys.
+    pub(super) fn token(&self, now: SystemTime) -> Result<Token, String> {
+        let region = self.region.clone().or_else(aws::region);
+        let region = region.ok_or("the region is missing: -X aws-region=REGION or AWS_REGION")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let keys = runtime.block_on(async {
+            let keys = aws::credentials(&region).await?.provide_credentials().await;
+            keys.map_err(|error| aws::chain_of(&error))
         })?;
-        let keys = surroundings.keys(now)?;
-        let (host, query) = (format!("kafka.{region}.amazonaws.com"), [("Action", "kafka-cluster:Connect")]);
-        let presigned = Presigned {
-            host: &host,
-            region: &region,
-            service: "kafka-cluster",
-            query: &query,
-            expires_seconds: LIFE_SECONDS,
-        };
-        let url = presigned.url(&keys, now);
-        let signed = format!("{}&User-Agent=walrelay%2F{}", url.expose_secret(), env!("CARGO_PKG_VERSION"));
-        let end = now + Duration::from_secs(u64::from(LIFE_SECONDS));
-        Ok(Token {
-            value: BASE64_URL_SAFE_NO_PAD.encode(signed).into(),
-            expires_at: keys.expires_at.map_or(end, |keys| keys.min(end)),
-            principal: "walrelay".to_owned(),
-            extensions: BTreeMap::new(),
-        })
+        signed(&region, keys, now)
     }
+}
+
+fn signed(region: &str, keys: Credentials, now: SystemTime) -> Result<Token, String> {
+    let end = now + LIFE;
+    let expires_at = keys.expiry().map_or(end, |keys| keys.min(end));
+    let mut settings = SigningSettings::default();
+    (settings.signature_location, settings.expires_in) = (SignatureLocation::QueryParams, Some(LIFE));
+    let identity = keys.into();
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name("kafka-cluster")
+        .time(now)
+        .settings(settings)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut url = format!("https://kafka.{region}.amazonaws.com/?Action=kafka-cluster%3AConnect");
+    let request = SignableRequest::new("GET", url.clone(), std::iter::empty(), SignableBody::Bytes(&[]));
+    let request = request.map_err(|error| error.to_string())?;
+    let (signature, _) = sign(request, &params.into()).map_err(|error| error.to_string())?.into_parts();
+    for (name, value) in signature.params() {
+        url.extend(["&", name, "=", &percent_encoded(value)]);
+    }
+    url.extend(["&User-Agent=walrelay%2F", env!("CARGO_PKG_VERSION")]);
+    Ok(Token {
+        value: BASE64_URL_SAFE_NO_PAD.encode(url).into(),
+        expires_at,
+        principal: "walrelay".to_owned(),
+        extensions: BTreeMap::new(),
+    })
 }
 
 /// `b-1.orders.abc.c2.kafka.eu-central-1.amazonaws.com:9098`, `boot-abc.c1.kafka-serverless.eu-central-1.amazonaws.com:9098`.
@@ -70,6 +93,7 @@ fn region_of(brokers: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::given::Origin;
+    use secrecy::ExposeSecret as _;
     use std::time::UNIX_EPOCH;
 
     fn msk(region: Option<&str>, broker: &str) -> Msk {
@@ -88,21 +112,18 @@ mod tests {
         assert_eq!(msk(Some("us-east-1"), provisioned).region.as_deref(), Some("us-east-1"));
     }
 
-    /// The signature is the one that AWS's own signer wrote: see `aws::sign`.
+    /// AWS' own signer wrote the signature.
     #[test]
     fn a_token_is_the_signed_url_and_ends_with_the_keys_at_the_latest() {
         let now = UNIX_EPOCH + Duration::from_secs(1_795_372_205);
-        let variables = [
-            ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
-            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
-        ];
-        let token = msk(Some("eu-central-1"), "a:1").token(&Surroundings::of(&variables), now).unwrap();
+        let keys = |end| Credentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", None, end, "test");
+        let token = signed("eu-central-1", keys(None), now).unwrap();
         let url = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(token.value.expose_secret()).unwrap()).unwrap();
         let signature = "X-Amz-Signature=ea52f01fb2798378540c353a5c46df203f225eb7a0a18680aa3b7ad9c7672d67";
         assert!(url.starts_with("https://kafka.eu-central-1.amazonaws.com/?Action=kafka-cluster%3AConnect&"), "{url}");
         assert!(url.contains(signature) && url.contains("&User-Agent=walrelay%2F"), "{url}");
         assert_eq!(token.expires_at_millis(), 1_795_373_105_000);
-        let error = msk(None, "a:1").token(&Surroundings::of(&variables), now).unwrap_err();
-        assert!(error.to_string().contains("-X aws-region"), "{error}");
+        let soon = now + Duration::from_mins(1);
+        assert_eq!(signed("eu-central-1", keys(Some(soon)), now).unwrap().expires_at, soon);
     }
 }

@@ -31,20 +31,61 @@ impl Ticket {
     }
 }
 
-/// What is noted of a record.
+/// What is noted of a record. Packed, so that it leaves room for the four bytes that a [`Slot`] adds.
 #[derive(Debug, Clone, Copy)]
+#[repr(Rust, packed(4))]
 pub(super) struct Entry {
     pub(super) tag: Tag,
-    /// The place of its partition.
-    pub(super) partition: u32,
+    /// The record's time. librdkafka gives a failed record back without it.
+    pub(super) timestamp_millis: i64,
+    pub(super) chosen: Chosen,
     /// The partition that resumes once it is delivered, where it replaces a record that was refused.
     pub(super) releases: Option<Released>,
-    /// Rises with each record that is taken.
-    pub(super) sequence: u64,
+    pub(super) sequence: Sequence,
     /// Its bytes of key and value.
     pub(super) bytes: u32,
     /// What it counts for in flight.
     pub(super) held: u32,
+}
+
+/// The place of a record's partition, and whether its row names that partition. librdkafka gives each failed record back with a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chosen(u32);
+
+impl Chosen {
+    const BY_ROW: u32 = 1 << 31;
+
+    /// Places are below 2^31.
+    pub(super) fn new(at: u32, by_row: bool) -> Self {
+        Self(at & !Self::BY_ROW | if by_row { Self::BY_ROW } else { 0 })
+    }
+
+    pub(super) fn at(self) -> u32 {
+        self.0 & !Self::BY_ROW
+    }
+
+    pub(super) fn by_row(self) -> bool {
+        self.0 & Self::BY_ROW != 0
+    }
+}
+
+/// A record's number among those of its partition, modulo 2^32. Fewer than 2^31 of them are in flight, so two of them have an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sequence(u32);
+
+impl Sequence {
+    pub(super) fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    pub(super) fn is_before(self, other: Self) -> bool {
+        self.distance_from(other) < 0
+    }
+
+    /// How far it is behind `other`. Negative: before it.
+    pub(super) fn distance_from(self, other: Self) -> i32 {
+        self.0.wrapping_sub(other.0).cast_signed()
+    }
 }
 
 /// The place of a partition, in a form of which "none" takes no room.
@@ -155,9 +196,10 @@ mod tests {
     use super::*;
     use crate::sink::{Origin, Token};
 
-    fn entry(sequence: u64) -> Entry {
+    fn entry(bytes: u32) -> Entry {
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
-        Entry { tag, partition: 0, sequence, bytes: 1, held: 2, releases: None }
+        let (chosen, sequence) = (Chosen::new(0, false), Sequence::default());
+        Entry { tag, timestamp_millis: 7, chosen, sequence, bytes, held: 2, releases: None }
     }
 
     #[test]
@@ -165,11 +207,11 @@ mod tests {
         let mut entries = Entries::default();
         let first = entries.add(entry(1));
         assert_eq!(Ticket::unpack(first.pack()), first);
-        assert_eq!(entries.take(first).sequence, 1);
+        assert_eq!(entries.take(first).bytes, 1);
         let second = entries.add(entry(2));
         assert_eq!((second.place, entries.slots.len()), (first.place, 1));
         assert_ne!(first, second);
-        assert_eq!(entries.get(second).sequence, 2);
+        assert_eq!(entries.get(second).bytes, 2);
         assert!(entries.have([second].into_iter()));
         assert!(!entries.have([second, first].into_iter()));
         assert!(!entries.have([Ticket { place: 1, generation: 0 }].into_iter()));
@@ -178,6 +220,24 @@ mod tests {
     #[test]
     fn the_place_of_a_partition_comes_back() {
         assert_eq!([0, 1, u32::MAX - 1].map(|at| Released::new(at).map(Released::at)), [0, 1, u32::MAX - 1].map(Some));
+    }
+
+    #[test]
+    fn a_partition_is_chosen_by_its_row_or_not() {
+        for (at, by_row) in [(0, false), (7, true), (u32::MAX >> 1, true), (u32::MAX >> 1, false)] {
+            let chosen = Chosen::new(at, by_row);
+            assert_eq!((chosen.at(), chosen.by_row()), (at, by_row));
+        }
+    }
+
+    #[test]
+    fn records_of_a_partition_keep_their_order_where_the_numbers_begin_again() {
+        let last = Sequence(u32::MAX);
+        let next = last.next();
+        assert!(last.is_before(next) && !next.is_before(last) && !last.is_before(last));
+        let mut found = [next.next(), last, next];
+        found.sort_unstable_by_key(|sequence| sequence.distance_from(last));
+        assert_eq!(found, [last, next, next.next()]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub use partition::Place;
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
-use entries::{Entries, Entry, Released, size};
+use entries::{Chosen, Entries, Entry, Released, size};
 use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
 use pool::Pool;
 use std::collections::HashMap;
@@ -126,7 +126,6 @@ pub struct Partitions {
     in_flight: InFlight,
     pool: Pool,
     room: HeaderRoom,
-    sequence: u64,
     refusals: u64,
     /// Which partition waits for a resolution.
     held: HashMap<RefusalId, u32>,
@@ -241,8 +240,16 @@ impl Partitions {
         let Self { list, entries, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         let (held, releases) = (size(record.held_bytes()), releases.and_then(Released::new));
-        self.sequence += 1;
-        let entry = Entry { tag, partition: at, releases, sequence: self.sequence, bytes: size(record.bytes()), held };
+        partition.taken = partition.taken.next();
+        let entry = Entry {
+            tag,
+            timestamp_millis: record.timestamp_millis,
+            chosen: Chosen::new(at, record.partition.is_some()),
+            releases,
+            sequence: partition.taken,
+            bytes: size(record.bytes()),
+            held,
+        };
         let ticket = entries.add(entry);
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
@@ -310,11 +317,13 @@ impl Partitions {
     /// A record was delivered.
     #[inline]
     pub fn delivered(&mut self, ticket: Ticket, now: Instant) -> Delivered {
-        let Entry { tag, partition: at, sequence, bytes, held, releases } = self.entries.take(ticket);
+        let Entry { tag, chosen, sequence, bytes, held, releases, .. } = self.entries.take(ticket);
         self.uncount(held);
-        if let Some(partition) = self.list.get_mut(at as usize) {
+        if let Some(partition) = self.list.get_mut(chosen.at() as usize) {
             partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
-            partition.delivered = partition.delivered.max(sequence);
+            if partition.delivered.is_before(sequence) {
+                partition.delivered = sequence;
+            }
             partition.moved = now;
             if partition.obstacle.is_some() {
                 partition.obstacle = None;
@@ -333,13 +342,15 @@ impl Partitions {
         Delivered { token: tag.token, records: 1, bytes: u64::from(bytes) }
     }
 
-    /// A record was not delivered. `record` is its copy.
-    pub fn failed(&mut self, ticket: Ticket, record: OwnedRecord, failure: Failure) {
-        let Entry { partition: at, sequence, held, .. } = *self.entries.get(ticket);
+    /// A record was not delivered. `record`: what the client gives back of it, whose time and partition may be others.
+    pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
+        let Entry { chosen, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
+        let at = chosen.at();
         let Some(partition) = self.list.get_mut(at as usize) else { return };
+        record.restore(timestamp_millis, chosen.by_row().then_some(partition.place.partition));
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
-        if sequence < partition.delivered {
+        if sequence.is_before(partition.delivered) {
             // A later one arrived. What is right again is the stream from its confirmed position.
             let text = format!("a later record was delivered before one that failed: {}", failure.text);
             self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text }));
@@ -392,6 +403,14 @@ impl Partitions {
         None
     }
 
+    /// The place of the partition that has waited longest for the answer to a record that was sent, if that is at least so long.
+    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<Place> {
+        let waits = |partition: &&Partition| {
+            partition.under_way > 0 && now.saturating_duration_since(partition.moved) >= at_least
+        };
+        self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.place)
+    }
+
     /// Another isolating producer is there, which no broker knows yet.
     pub fn isolating_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
@@ -412,7 +431,7 @@ impl Partitions {
 
     /// The partition of a record in flight.
     pub fn partition_of(&self, ticket: Ticket) -> u32 {
-        self.entries.get(ticket).partition
+        self.entries.get(ticket).chosen.at()
     }
 
     /// Gives up everything in flight. Its tickets are never to be redeemed.

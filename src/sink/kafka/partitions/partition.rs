@@ -22,7 +22,7 @@
 //! in `Isolating` at most one request is; what waits stands in the order in which it was taken, and behind what is under way.
 //! Pure: reads no clock.
 
-use super::entries::Ticket;
+use super::entries::{Sequence, Ticket};
 use crate::sink::{Failure, FailureClass, OwnedRecord};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub(super) struct Queued {
 /// A record whose hand-over failed.
 #[derive(Debug)]
 pub(super) struct Returned {
-    pub(super) sequence: u64,
+    pub(super) sequence: Sequence,
     pub(super) queued: Queued,
     /// For a reason that may be its own.
     pub(super) refused: bool,
@@ -178,8 +178,10 @@ pub(super) struct Partition {
     pub(super) returned: Vec<Returned>,
     /// The failure among them that says most.
     pub(super) cause: Option<Failure>,
-    /// The highest sequence that was delivered.
-    pub(super) delivered: u64,
+    /// Of the last record that was taken.
+    pub(super) taken: Sequence,
+    /// Of the last record that was delivered.
+    pub(super) delivered: Sequence,
     /// Counts in `Isolating`, and in what comes between two requests of a search.
     pub(super) search: Search,
     /// So many bytes under way at most, and until when: a larger batch was refused though none of its records is by itself.
@@ -205,7 +207,8 @@ impl Partition {
             queue: VecDeque::new(),
             returned: Vec::new(),
             cause: None,
-            delivered: 0,
+            taken: Sequence::default(),
+            delivered: Sequence::default(),
             search: Search::of(0, 0, now),
             window: None,
             passes_on: None,
@@ -284,7 +287,8 @@ impl Partition {
 
     /// What failed waits again, in front and in order. How many in front may be to blame.
     pub(super) fn take_back(&mut self) -> usize {
-        self.returned.sort_unstable_by_key(|returned| returned.sequence);
+        let delivered = self.delivered;
+        self.returned.sort_unstable_by_key(|returned| returned.sequence.distance_from(delivered));
         let suspects = self.returned.iter().rposition(|returned| returned.refused).map_or(0, |last| last + 1);
         while let Some(Returned { queued, .. }) = self.returned.pop() {
             self.queue.push_front(queued);

@@ -3,7 +3,7 @@
 //! In: a refusal, its resolution. Out: reports for the relay, records in place of others. A record in another partition that
 //! replaces one holds up what waited behind that one until its report.
 
-use super::entries::{Entry, Released, size};
+use super::entries::{Chosen, Entry, Released, size};
 use super::partition::{Queued, State};
 use super::{Clients, Partitions, WIRE_OVERHEAD_BYTES};
 use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
@@ -104,6 +104,7 @@ impl Partitions {
         let entry = self.entries.get_mut(front.ticket);
         self.in_flight.bytes = self.in_flight.bytes + u64::from(held) - u64::from(entry.held);
         (entry.held, entry.bytes, entry.tag.token) = (held, size(record.bytes()), token);
+        (entry.timestamp_millis, entry.chosen) = (record.timestamp_millis, Chosen::new(at, record.partition.is_some()));
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
         partition.state = State::Isolating;

@@ -59,7 +59,7 @@ fn every_broker(world: &mut World, act: impl Fn(&mut Servers, usize) -> Result<(
 }
 
 /// Numbered rows of a kind, from the first to the last, dealt out among so many keys in turn, in one transaction.
-fn insert(
+pub(super) fn insert(
     client: &mut ::postgres::Client,
     kind: &str,
     numbers: std::ops::RangeInclusive<i64>,
@@ -98,7 +98,7 @@ fn look_at(stage: &Stage, topic: &str) -> Result<Seen> {
     Ok(seen)
 }
 
-fn number_of(payload: &str) -> Option<i64> {
+pub(super) fn number_of(payload: &str) -> Option<i64> {
     serde_json::from_str::<serde_json::Value>(payload).ok()?.get("number")?.as_i64()
 }
 

@@ -102,7 +102,7 @@ impl Clients for World {
         if producer.fatal {
             return Err(NotTaken::Later);
         }
-        producer.waiting.entry(place.partition).or_default().push_back(message(record, ticket));
+        producer.waiting.entry(place.partition).or_default().push_back(message(record, place, ticket));
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Clients for World {
         if isolating.fatal {
             return Err(NotTaken::Later);
         }
-        isolating.waiting.entry(place.partition).or_default().push_back(message(record, ticket));
+        isolating.waiting.entry(place.partition).or_default().push_back(message(record, place, ticket));
         Ok(())
     }
 
@@ -128,9 +128,23 @@ impl Clients for World {
     }
 }
 
-fn message(record: &Record<'_>, ticket: Ticket) -> Message {
+/// A record's time, and the partition that its row asks for. Every second row asks for none.
+fn given(number: u64, partition: i32) -> (i64, Option<i32>) {
+    (i64::try_from(number).unwrap() + 7, (number % 2 == 1).then_some(partition))
+}
+
+/// As librdkafka gives it back when it fails: without its time, and with the partition that it was sent to.
+fn message(record: &Record<'_>, place: Place, ticket: Ticket) -> Message {
     let number = std::str::from_utf8(record.value.unwrap()).unwrap().parse().unwrap();
-    Message { ticket, number, record: OwnedRecord::of(record) }
+    if record.topic == "orders" {
+        assert_eq!(
+            (record.timestamp_millis, record.partition),
+            given(number, place.partition),
+            "record {number} changed"
+        );
+    }
+    let record = OwnedRecord::of(&Record { timestamp_millis: 0, partition: Some(place.partition), ..*record });
+    Message { ticket, number, record }
 }
 
 fn failure(class: FailureClass) -> Failure {
@@ -297,13 +311,14 @@ fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut 
     let partition = i32::try_from(world.dice.below(PARTITIONS.unsigned_abs().into())).unwrap();
     let value = number.to_string();
     let headers = [Header { name: "id", value: Some(value.as_bytes()) }];
+    let (timestamp_millis, asked) = given(number, partition);
     let record = Record {
         topic: "orders",
         key: Some(b"k"),
         value: Some(value.as_bytes()),
         headers: &headers,
-        timestamp_millis: 0,
-        partition: None,
+        timestamp_millis,
+        partition: asked,
         content: Content::Unknown,
     };
     let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
@@ -427,6 +442,11 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
             found += 1;
             let number = refused.tag.origin.ordinal;
             assert!(world.bad.contains(&number), "seed {seed}: {number} is refused, and nothing is wrong with it");
+            refused.record.with_record(&mut HeaderRoom::default(), |record| {
+                let partition = taken.iter().find(|(_, numbers)| numbers.contains(&number)).map(|(at, _)| *at);
+                let expected = given(number, partition.unwrap());
+                assert_eq!((record.timestamp_millis, record.partition), expected, "seed {seed}: {number} changed");
+            });
             resolve(&mut partitions, &refused, &mut world, &mut over, dead_letters);
         }
         if offered == RECORDS && partitions.in_flight().records == 0 {

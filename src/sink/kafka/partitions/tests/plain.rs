@@ -4,7 +4,7 @@ use super::*;
 
 fn record(value: &[u8]) -> Record<'_> {
     Record {
-        topic: "orders",
+        topic: "plain",
         key: None,
         value: Some(value),
         headers: &[],

@@ -27,8 +27,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bound on an ordinary query.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Largest message outside the stream, in bytes.
+/// Largest message outside the stream, and largest result of a query, in bytes: the latest rows of an outbox table that `check` reads,
+/// or the columns of some ten thousand tables.
 const LARGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Largest message of a log-in, and largest result of a question about one thing, in bytes: a comment is the longest of them.
+const SMALL_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// What the text form of values depends on. Defaults of the database and the role reach a walsender, too; what stands in
 /// the start-up packet beats them.
@@ -78,6 +82,12 @@ impl Row {
     /// As [`Row::text`], parsed; `None` also when it does not parse.
     pub fn parse<T: std::str::FromStr>(&self, index: usize) -> Option<T> {
         self.text(index)?.parse().ok()
+    }
+
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        let values: usize = self.0.iter().map(|value| size_of_val(value) + value.as_ref().map_or(0, String::len)).sum();
+        size_of::<Self>() + values
     }
 
     /// Whether a boolean column is true.
@@ -131,7 +141,7 @@ impl Connection {
         let (socket, deadline) =
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
-        let buffer = ReadBuffer::new(LARGEST_ANSWER_BYTES);
+        let buffer = ReadBuffer::new(SMALL_ANSWER_BYTES);
         let mut connection = Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false };
         match connection.start_up(source, host, purpose, deadline) {
             Ok(()) => Ok(connection),
@@ -175,6 +185,11 @@ impl Connection {
         source.hosts.first().map_or_else(String::new, host_name)
     }
 
+    /// Whether others on the network can read along: TCP without TLS to a host that is not loopback.
+    pub fn is_exposed(&self) -> bool {
+        self.stream.is_exposed()
+    }
+
     /// Host and port, for messages.
     pub fn host(&self) -> &str {
         &self.host
@@ -199,7 +214,16 @@ impl Connection {
     /// As there.
     pub fn query_within(&mut self, sql: &str, patience: Duration) -> Result<Vec<Row>, Error> {
         self.send_query(sql)?;
-        self.answer(sql, Instant::now() + patience)
+        self.answer(sql, Instant::now() + patience, LARGEST_ANSWER_BYTES)
+    }
+
+    /// As [`Connection::query`], for a question about one thing: the server's answer may have no more than [`SMALL_ANSWER_BYTES`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ask(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
+        self.send_query(sql)?;
+        self.answer(sql, Instant::now() + QUERY_TIMEOUT, SMALL_ANSWER_BYTES)
     }
 
     pub(super) fn send_query(&mut self, sql: &str) -> Result<(), Error> {
@@ -208,14 +232,20 @@ impl Connection {
         self.stream.write_all(&message).map_err(broke("sending a query"))
     }
 
-    fn answer(&mut self, sql: &str, deadline: Instant) -> Result<Vec<Row>, Error> {
-        let (mut rows, mut refusal) = (Vec::new(), None);
+    /// The rows that come until `deadline`, of `most` bytes in all.
+    fn answer(&mut self, sql: &str, deadline: Instant, most: usize) -> Result<Vec<Row>, Error> {
+        let (mut rows, mut refusal, mut left) = (Vec::new(), None, most);
         loop {
             let message = self.message(deadline, "waiting for a query's result")?;
             match message.tag {
                 b'Z' => break,
                 b'T' => rows.clear(),
-                b'D' => rows.push(row(&message.body)?),
+                b'D' => {
+                    let row = row(&message.body)?;
+                    let oversized = || Error::Oversized { doing: shortened(sql), limit: most };
+                    left = left.checked_sub(row.bytes()).ok_or_else(oversized)?;
+                    rows.push(row);
+                }
                 b'E' => refusal = Some(server_error(&message.body)?),
                 b'C' | b'I' => {}
                 tag => return Err(Error::Unexpected { tag, doing: "running a query" }),
@@ -299,6 +329,7 @@ impl Connection {
         self.stream.write_all(&message).map_err(broke("starting up"))?;
         self.authenticate(source, host, deadline)?;
         self.until_ready(deadline)?;
+        self.buffer.set_limit(LARGEST_ANSWER_BYTES);
         if self.is_without_encoding {
             self.query(&format!("SET client_encoding = '{NO_ENCODING}'"))?;
         }
@@ -329,7 +360,7 @@ impl Connection {
 
     pub(super) fn refused(&self, body: &[u8]) -> Result<Error, Error> {
         let error = Box::new(server_error(body)?);
-        Ok(Error::Server { doing: format!("Postgres at {} refuses the connection", self.host), error })
+        Ok(Error::LoginRefused { host: self.host.clone(), error })
     }
 }
 
@@ -486,80 +517,4 @@ pub fn literal(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::source::Environment;
-    use super::*;
-
-    #[test]
-    fn identifiers_and_literals_are_quoted_whatever_they_hold() {
-        assert_eq!(identifier("Od\"d"), "\"Od\"\"d\"");
-        assert_eq!(literal("it's"), "'it''s'");
-        assert_eq!(literal("a\\b"), "E'a\\\\b'");
-    }
-
-    #[test]
-    fn the_replication_command_names_slot_publication_and_protocol() {
-        let options = PluginOptions { publication: "My pub", binary: false, messages: true };
-        assert_eq!(
-            options.command("walrelay", Lsn::new(0x1_0000_0010)),
-            "START_REPLICATION SLOT \"walrelay\" LOGICAL 1/10 (proto_version '1', publication_names '\"My pub\"', messages 'true')"
-        );
-        let odd = PluginOptions { publication: r"it's \", binary: false, messages: false };
-        assert_eq!(
-            odd.command("walrelay", Lsn::ZERO),
-            r#"START_REPLICATION SLOT "walrelay" LOGICAL 0/0 (proto_version '1', publication_names '"it''s \"')"#
-        );
-    }
-
-    #[test]
-    fn an_error_response_is_read_by_its_fields() {
-        let body = b"SFEHLER\0VERROR\0C55006\0Mslot is active\0Dmore\0Hdo\0Fslot.c\0\0";
-        let error = server_error(body).unwrap();
-        assert_eq!((error.code.as_str(), error.severity.as_str(), error.hint.as_str()), ("55006", "ERROR", "do"));
-        assert_eq!(error.to_string(), "slot is active (more) [SQLSTATE 55006]");
-        for cut in 0..body.len() {
-            assert!(server_error(&body[..cut]).is_err(), "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn a_host_that_refuses_the_password_is_not_hidden_by_the_next_ones_silence() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
-            let body = b"SFATAL\0VFATAL\0C28P01\0Mno\0\0";
-            let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
-            io::Write::write_all(&mut stream, &[&b"E"[..], &length, body].concat()).unwrap();
-        });
-        let text = format!("postgres://u:p@127.0.0.1:{port},127.0.0.1:1/d?sslmode=disable");
-        let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
-        let error = Connection::open(&source, Purpose::Control).unwrap_err();
-        assert_eq!(error.code(), Some("28P01"), "{error}");
-        server.join().unwrap();
-    }
-
-    #[test]
-    fn a_server_without_room_for_a_connection_is_waited_for() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
-            // What a postmaster says that cannot fork.
-            io::Write::write_all(&mut stream, b"Ecould not fork new process for connection\n\0").unwrap();
-        });
-        let text = format!("postgres://u:p@127.0.0.1:{port}/d");
-        let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
-        let error = Connection::open(&source, Purpose::Control).unwrap_err();
-        assert_eq!(error.recovery(), Recovery::Reconnect, "{error}");
-        server.join().unwrap();
-    }
-
-    #[test]
-    fn a_long_statement_is_shortened_in_messages() {
-        assert_eq!(shortened("SELECT\n  1"), "SELECT 1");
-        assert_eq!(shortened(&"é".repeat(100)).chars().count(), 81);
-    }
-}
+mod tests;

@@ -3,8 +3,8 @@
 //! In: a code, a status. Out: what is to be done. It does no I/O. Control flow follows codes and statuses, never texts.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
 
+use super::Settings;
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
-use super::settings::Settings;
 use crate::sink::aws::words;
 use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;

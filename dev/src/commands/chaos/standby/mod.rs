@@ -1,0 +1,330 @@
+//! Rounds with a standby: the active relay loses the slot while records of it are under way, the standby publishes the same rows and
+//! newer ones of the same keys, and then the active one can do again what it could not.
+//!
+//! ```text
+//!  writer ──▶ Postgres ──┬▶ tap ──▶ active relay ──▶ taps ─────┬──▶ brokers ──▶ judge: which keys end with an old value?
+//!                        └──────▶ standby ──▶ taps of its own ─┘
+//! ```
+//!
+//! Each round has a database, a slot, topics and two relays of its own. A tap that is stalled holds the relay's bytes back as a kernel
+//! does whose packets are dropped: they arrive later if the relay closed its connection, and not if it reset it.
+
+mod faults;
+mod judge;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use walrelay_dev::postgres::{self, Postgres, unique_name};
+use walrelay_dev::process;
+use walrelay_dev::relay::Relay;
+use walrelay_dev::servers::Servers;
+use walrelay_dev::shop;
+use walrelay_dev::stage::Stage;
+use walrelay_dev::tap::Tap;
+use walrelay_dev::{brokers, provision};
+
+use super::scenarios::{insert, number_of};
+use super::world;
+use crate::screen::line;
+pub(crate) use faults::Fault;
+use faults::{Round, plan};
+use judge::{Found, Judge};
+
+/// How long anything may take that has to happen.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A relay that is not heard of loses the slot this soon.
+const WAL_SENDER_TIMEOUT: &str = "5s";
+
+/// Of each round.
+const KEYS: i64 = 64;
+
+/// Rows of a transaction.
+const BATCH: i64 = 16;
+
+const PARTITIONS: u32 = 12;
+
+/// What all addresses begin with.
+const PREFIX: &str = "outbox.event";
+
+/// Nothing has come for so long: all that is under way has arrived.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// What a run is about.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) to: Option<brokers::Kind>,
+    pub(super) seed: u64,
+    pub(super) rounds: usize,
+    /// Only this one of the rounds.
+    pub(super) at: Option<usize>,
+    /// All when empty.
+    pub(super) only: Vec<Fault>,
+    pub(super) major: u32,
+    pub(super) exactly_once: bool,
+    pub(super) relay: Vec<String>,
+}
+
+/// A relay and its standby, and what faults are done to.
+pub(super) struct Pair<'a> {
+    servers: &'a Servers,
+    postgres_tap: &'a Tap,
+    stage: &'a Stage,
+    active: Relay,
+    standby: Relay,
+}
+
+/// What came of a round.
+struct Outcome {
+    round: Round,
+    /// Of the active relay, when the fault began.
+    in_flight: u64,
+    takeover: Duration,
+    found: Found,
+    broken: Vec<String>,
+}
+
+/// Whether everything that is promised held.
+pub(super) fn run(settings: &Settings, binary: &Path) -> Result<bool> {
+    let rounds = plan(settings.seed, settings.rounds, &settings.only);
+    let rounds: Vec<Round> =
+        rounds.into_iter().filter(|round| settings.at.is_none_or(|at| at == round.number)).collect();
+    line(&format!("chaos with a standby: {} rounds, seed {}", rounds.len(), settings.seed));
+    let servers = match settings.to {
+        None => Servers::Kafka(world::start_kafka(1)?),
+        Some(kind) => Servers::other(kind, PREFIX, &[], false)?,
+    };
+    servers.take_repeats()?;
+    let options = postgres::Options {
+        major: settings.major,
+        settings: vec![("wal_sender_timeout".to_owned(), WAL_SENDER_TIMEOUT.to_owned())],
+        ..postgres::Options::default()
+    };
+    let postgres = Postgres::start(&options)?;
+    let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+    let mut outcomes = Vec::new();
+    for round in rounds {
+        let outcome = play(settings, round, &postgres, (&servers, &postgres_tap), binary)
+            .with_context(|| format!("round {}, {}", round.number, round.fault.name()))?;
+        line(&outcome.describe(settings.rounds));
+        outcome.broken.iter().for_each(|what| line(&format!("  {what}")));
+        outcomes.push(outcome);
+    }
+    print_table(&outcomes);
+    Ok(outcomes.iter().all(|outcome| outcome.broken.is_empty()))
+}
+
+fn play(
+    settings: &Settings,
+    round: Round,
+    postgres: &Postgres,
+    (servers, postgres_tap): (&Servers, &Tap),
+    binary: &Path,
+) -> Result<Outcome> {
+    let stage = build(settings, postgres, servers, binary)?;
+    let mut behind_tap = stage.clone();
+    behind_tap.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
+    let mut beside_taps = stage.clone();
+    beside_taps.to = servers.second_to();
+    let arguments = arguments(settings);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut active = behind_tap.relay(&arguments)?;
+    active.wait_streaming(PATIENCE)?;
+    let standby = beside_taps.relay(&arguments)?;
+    let mut pair = Pair { servers, postgres_tap, stage: &stage, active, standby };
+    process::wait_until(PATIENCE, "the standby to wait", || Ok(pair.standby.log().contains("waiting as standby")))?;
+    let stop = AtomicBool::new(false);
+    let (last, played) = thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&stage, settings, &stop));
+        let played = pair.lose_slot(round);
+        stop.store(true, Ordering::SeqCst);
+        let last = writer.join().map_err(|_| anyhow!("the writer panicked"))??;
+        anyhow::Ok((last, played?))
+    })?;
+    let (in_flight, takeover) = played;
+    stage.wait_confirmed(PATIENCE).context("by the standby")?;
+    round.fault.end(&mut pair)?;
+    let judge = pair.settle()?;
+    let found = judge.found();
+    let mut broken = broken(settings, round, &found, judge.missing(last));
+    if !broken.is_empty() {
+        broken.push(format!("logs are kept in {}", pair.keep_logs(settings.seed, round)?.display()));
+    }
+    pair.strike_down()?;
+    Ok(Outcome { round, in_flight, takeover, found, broken })
+}
+
+fn build(settings: &Settings, postgres: &Postgres, servers: &Servers, binary: &Path) -> Result<Stage> {
+    let prefix = format!("{PREFIX}.{}", unique_name("round"));
+    let options = shop::Options::default();
+    let mut stage = if settings.to.is_some() {
+        Stage::build_to(postgres, &servers.to(), servers.arrivals(), binary, &prefix, &options)?
+    } else {
+        Stage::build_with(postgres, servers.first_kafka()?, binary, &prefix, &options, PARTITIONS, &[])?
+    };
+    (stage.to, stage.arrivals) = (servers.to(), servers.arrivals());
+    stage.setup()?;
+    Ok(stage)
+}
+
+fn arguments(settings: &Settings) -> Vec<String> {
+    let mut arguments = vec!["--disconnect-after=1s".to_owned()];
+    if settings.exactly_once {
+        arguments.push("--delivery=exactly-once".to_owned());
+    }
+    arguments.extend(settings.relay.iter().cloned());
+    arguments
+}
+
+/// Writes numbered rows until it is stopped; the last number.
+fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
+    let mut client = stage.connect()?;
+    // What ElasticMQ and RabbitMQ take is less by far.
+    let pause = match settings.to {
+        None | Some(brokers::Kind::Valkey | brokers::Kind::Nats) => Duration::from_millis(4),
+        Some(brokers::Kind::RabbitMq) => Duration::from_millis(20),
+        Some(brokers::Kind::ElasticMq) => Duration::from_millis(200),
+    };
+    let mut last = 0;
+    while !stop.load(Ordering::SeqCst) {
+        insert(&mut client, "order", last + 1..=last + BATCH, KEYS)?;
+        last += BATCH;
+        thread::sleep(pause);
+    }
+    Ok(last)
+}
+
+impl Pair<'_> {
+    /// What was in flight when the fault began, and how long the standby took from then on.
+    fn lose_slot(&mut self, round: Round) -> Result<(u64, Duration)> {
+        let arrived = || Ok(self.active.metric("walrelay_events_total")? > 0.0);
+        process::wait_until(PATIENCE, "some records", arrived)?;
+        thread::sleep(round.calm);
+        let in_flight = in_flight(&self.active);
+        let began = Instant::now();
+        round.fault.begin(self)?;
+        self.standby.wait_streaming(PATIENCE).context("the standby")?;
+        let takeover = began.elapsed();
+        thread::sleep(round.more);
+        Ok((in_flight, takeover))
+    }
+
+    fn terminate_walsender(&self) -> Result<()> {
+        let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
+                   WHERE slot_name = $1 AND active_pid IS NOT NULL";
+        self.stage.connect()?.execute(sql, &[&self.stage.name])?;
+        Ok(())
+    }
+
+    /// Waits until nothing is under way any more, and reads what has arrived.
+    fn settle(&mut self) -> Result<Judge> {
+        self.stage.wait_confirmed(PATIENCE)?;
+        let mut gauge = self.stage.arrivals.gauge(&self.stage.topics())?;
+        let (mut count, mut since) = (gauge.count()?, Instant::now());
+        process::wait_until(PATIENCE, "nothing to be in flight", || {
+            let now = gauge.count()?;
+            if now != count || in_flight(&self.active) + in_flight(&self.standby) > 0 {
+                (count, since) = (now, Instant::now());
+            }
+            Ok(since.elapsed() >= QUIET)
+        })?;
+        let mut judge = Judge::default();
+        let topics = self.stage.topics();
+        self.stage.arrivals.read(&topics, |record| {
+            // A stream of NATS has all subjects.
+            let number = number_of(&record.value_text()).filter(|_| topics.contains(&record.topic));
+            if let Some(number) = number {
+                judge.see(record.key_text(), number);
+            }
+        })?;
+        Ok(judge)
+    }
+
+    fn keep_logs(&self, seed: u64, round: Round) -> Result<std::path::PathBuf> {
+        let folder = provision::dev_dir().join("chaos").join(format!("standby-{seed}-{}", round.number));
+        std::fs::create_dir_all(&folder)?;
+        for (relay, name) in [(&self.active, "active.log"), (&self.standby, "standby.log")] {
+            std::fs::copy(relay.log_path(), folder.join(name))?;
+        }
+        Ok(folder)
+    }
+
+    fn strike_down(mut self) -> Result<()> {
+        self.active.kill9()?;
+        self.standby.kill9()?;
+        let mut client = self.stage.connect()?;
+        let sql = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
+        process::wait_until(PATIENCE, "the slot to be released", || {
+            Ok(client.query_one(sql, &[&self.stage.name])?.get(0))
+        })?;
+        drop(client);
+        if let Ok(kafka) = self.servers.first_kafka() {
+            return self.stage.strike(kafka);
+        }
+        self.stage.drop_database()?;
+        let topics = self.stage.topics();
+        self.stage.arrivals.remove(&topics.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+fn in_flight(relay: &Relay) -> u64 {
+    let count = || relay.status().ok()?.get("in_flight_records")?.as_u64();
+    count().unwrap_or(0)
+}
+
+fn broken(settings: &Settings, round: Round, found: &Found, missing: usize) -> Vec<String> {
+    let mut broken = Vec::new();
+    if missing > 0 {
+        broken.push(format!("{missing} rows have no record"));
+    }
+    if found.stale_records > 0 && (settings.exactly_once || !round.fault.may_be_late()) {
+        broken.push(format!("{} of {} keys end with an old value", found.stale_keys, found.keys));
+    }
+    if found.repeats > 0 && settings.exactly_once {
+        broken.push(format!("{} records came again", found.repeats));
+    }
+    broken
+}
+
+impl Outcome {
+    fn describe(&self, rounds: usize) -> String {
+        let Self { round, in_flight, takeover, found, .. } = self;
+        format!(
+            "{:>5}/{rounds}  {:<14} {in_flight:>5} in flight  takeover in {:>4.1} s  {:>6} records  {:>5} repeats  {:>5} stale  {:>2} of {} keys stale",
+            round.number,
+            round.fault.name(),
+            takeover.as_secs_f64(),
+            found.records,
+            found.repeats,
+            found.stale_records,
+            found.stale_keys,
+            found.keys
+        )
+    }
+}
+
+fn print_table(outcomes: &[Outcome]) {
+    line("");
+    line("fault           rounds  broken  stale records  stale keys  repeats  takeover max");
+    for fault in <Fault as clap::ValueEnum>::value_variants() {
+        let these: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.round.fault == *fault).collect();
+        let sum = |part: &dyn Fn(&Found) -> usize| these.iter().map(|outcome| part(&outcome.found)).sum::<usize>();
+        if !these.is_empty() {
+            line(&format!(
+                "{:<14} {:>7} {:>7} {:>14} {:>11} {:>8} {:>11.1} s",
+                fault.name(),
+                these.len(),
+                these.iter().filter(|outcome| !outcome.broken.is_empty()).count(),
+                sum(&|found| found.stale_records),
+                sum(&|found| found.stale_keys),
+                sum(&|found| found.repeats),
+                these.iter().map(|outcome| outcome.takeover).max().unwrap_or_default().as_secs_f64()
+            ));
+        }
+    }
+    line("");
+}

@@ -1,0 +1,191 @@
+//! The places in which Debezium Server finds its keys, and which of them counts.
+//!
+//! ```text
+//!  variables ──► .env in the working directory ──► application-PROFILE.properties ──► application.properties
+//! ```
+//!
+//! In: the keys of each place. Out: the keys as Debezium Server sees them. The first place that has a key counts, and in each place
+//! a key of an active profile before the same key without one. Variables stand for keys in whatever case, with an underscore for
+//! each other character.
+//! Invariant: two spellings of one key with different values are an error: which of them counts depends on Java's hashes.
+//! Specification: Debezium Server's `DebeziumServer.configToProperties`; SmallRye Config's `EnvConfigSource`,
+//! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
+
+use super::error::DebeziumError;
+use super::keys::{Keys, Value};
+use crate::given::Origin;
+use crate::pg::source::Environment;
+
+/// All places, the strongest first.
+#[derive(Default)]
+pub(super) struct Places {
+    places: Vec<Place>,
+    /// Active profiles, the strongest last.
+    profiles: Vec<String>,
+}
+
+struct Place {
+    keys: Keys,
+    /// Names are variables'.
+    is_of_variables: bool,
+}
+
+/// Prefixes of the keys that Debezium Server also takes with underscores in the place of dots.
+const IN_ANY_FORM: [&str; 4] = ["debezium.source.", "debezium.format.", "debezium.transforms.", "debezium.predicates."];
+
+/// Keys below those that it looks up with their dots alone.
+const WITH_DOTS: [&str; 3] = ["debezium.format.key", "debezium.format.value", "debezium.format.header"];
+
+/// What else is a key where it is a variable. `DEBEZIUM_VERSION` and the like are its image's.
+const OF_VARIABLES: [&str; 7] = [
+    "debezium.source.",
+    "debezium.sink.",
+    "debezium.format.",
+    "debezium.transforms",
+    "debezium.predicates",
+    "quarkus.config.",
+    "smallrye.config.loc",
+];
+
+/// Variables whose options Java reads.
+const JAVA_OPTIONS: [&str; 4] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "DEBEZIUM_OPTS"];
+
+impl Places {
+    /// `files`: the keys of all files together; `dot_env`: those of `.env`.
+    pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
+        let mut variables = Keys::default();
+        for (name, text) in &environment.variables {
+            variables.insert(name.clone(), Value { text: text.clone(), origin: Origin::Variable(name.clone()) });
+        }
+        let of_variables = std::iter::once(variables).chain(dot_env).map(|keys| Place { keys, is_of_variables: true });
+        let mut places = Self {
+            places: of_variables.chain(std::iter::once(Place { keys: files, is_of_variables: false })).collect(),
+            profiles: Vec::new(),
+        };
+        places.profiles = places.active();
+        places
+    }
+
+    /// Active profiles, the strongest last. An empty list of profiles is one, too.
+    pub(super) fn profiles(&self) -> &[String] {
+        &self.profiles
+    }
+
+    fn active(&self) -> Vec<String> {
+        const NAMES: [&str; 3] = ["mp.config.profile", "quarkus.profile", "smallrye.config.profile"];
+        let named = self.places.iter().find_map(|place| NAMES.iter().find_map(|name| place.find(name)));
+        let given = named.map_or(DEFAULT_PROFILE, |value| &value.text);
+        given.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The value that counts.
+    pub(super) fn find(&self, name: &str) -> Option<&Value> {
+        self.places.iter().find_map(|place| {
+            let of_profiles = self.profiles.iter().rev().find_map(|profile| place.find(&format!("%{profile}.{name}")));
+            of_profiles.or_else(|| place.find(name))
+        })
+    }
+
+    /// All keys by the names that Debezium Server gives them.
+    ///
+    /// # Errors
+    /// Two spellings of one key have different values.
+    pub(super) fn keys(&self) -> Result<Keys, DebeziumError> {
+        let mut keys = Keys::default();
+        for name in self.names() {
+            let dotted = dotted(&name);
+            let is_shell = name.contains('_') && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            let key = if is_shell && is_in_any_form(&dotted) { dotted } else { name.clone() };
+            let Some(value) = self.find(&name).cloned() else { continue };
+            if let Some(other) = keys.get(&key).filter(|other| other.text != value.text) {
+                return Err(DebeziumError::Together {
+                    message: format!("{} and {} are one key with two values", other.origin, value.origin),
+                    hint: "leave one of them out: which of them Debezium Server takes depends on Java's hashes",
+                });
+            }
+            keys.insert(key, value);
+        }
+        Ok(keys)
+    }
+
+    /// Those of the files, and those that variables stand for.
+    fn names(&self) -> Vec<String> {
+        let of = |is_of_variables| self.places.iter().filter(move |place| place.is_of_variables == is_of_variables);
+        let mut names = of(false)
+            .flat_map(|place| place.keys.iter().filter_map(|(name, _)| self.without_profile(name)))
+            .collect::<Vec<_>>();
+        let of_variables = of(true)
+            .flat_map(|place| place.keys.iter().flat_map(|(name, value)| self.of_variable(name, value, &names)));
+        let of_variables = of_variables.collect::<Vec<_>>();
+        names.extend(of_variables);
+        names
+    }
+
+    /// `None`: it belongs to a profile that is not active.
+    fn without_profile(&self, name: &str) -> Option<String> {
+        let Some((profile, rest)) = name.strip_prefix('%').and_then(|rest| rest.split_once('.')) else {
+            return Some(name.to_owned());
+        };
+        self.profiles.iter().any(|active| active == profile).then(|| rest.to_owned())
+    }
+
+    /// The names of keys that a variable gives, its own and one with dots, unless a file has the key in mixed case.
+    fn of_variable(&self, name: &str, value: &Value, of_files: &[String]) -> Vec<String> {
+        let is_option = |word: &str| {
+            ["debezium", "quarkus", "smallrye", "mp"].iter().any(|of| word.starts_with(&format!("-D{of}.")))
+        };
+        if JAVA_OPTIONS.contains(&name) && value.text.split_whitespace().any(is_option) {
+            return vec![name.to_owned()];
+        }
+        let of_profile = self.profiles.iter().find_map(|profile| {
+            let prefix = format!("_{}_", plain(profile));
+            plain(name).starts_with(&prefix).then(|| name.get(prefix.len()..)).flatten()
+        });
+        let name = of_profile.unwrap_or(name);
+        let dotted = dotted(name);
+        let is_key = OF_VARIABLES.iter().any(|prefix| dotted.starts_with(prefix));
+        let in_mixed_case = |known: &&String| plain(known) == plain(name) && known.contains('.') && **known != dotted;
+        if !is_key || of_files.iter().any(|known| in_mixed_case(&known)) {
+            return Vec::new();
+        }
+        let own = (name.contains('.') || is_in_any_form(&dotted)).then(|| name.to_owned());
+        own.into_iter().chain((!name.contains('.')).then_some(dotted)).collect()
+    }
+}
+
+/// Whether a key may have underscores in the place of its dots.
+fn is_in_any_form(dotted: &str) -> bool {
+    IN_ANY_FORM.iter().any(|prefix| dotted.starts_with(prefix)) && !WITH_DOTS.contains(&dotted)
+}
+
+/// What Debezium Server runs with where nobody says otherwise.
+const DEFAULT_PROFILE: &str = "prod";
+
+impl Place {
+    fn find(&self, name: &str) -> Option<&Value> {
+        if !self.is_of_variables {
+            return self.keys.get(name);
+        }
+        let alike = || self.keys.iter().filter(|(known, _)| plain(known) == plain(name)).map(|(_, value)| value);
+        if alike().count() < 2 {
+            return alike().next();
+        }
+        let underscored = underscored(name);
+        let exactly = self.keys.get(name).or_else(|| self.keys.get(&underscored));
+        exactly.or_else(|| self.keys.get(&underscored.to_ascii_uppercase()))
+    }
+}
+
+/// `DEBEZIUM_SOURCE_SLOT_NAME` is `debezium.source.slot.name`.
+fn dotted(name: &str) -> String {
+    name.replace('_', ".").to_ascii_lowercase()
+}
+
+fn underscored(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+/// What names that a variable stands for have in common.
+fn plain(name: &str) -> String {
+    underscored(name).to_ascii_lowercase()
+}

@@ -1,0 +1,133 @@
+//! The connections that are open, and which of them ends when there is no place for another.
+//!
+//! In: accepted sockets, an answer for a request. Out: one answer for each connection.
+//! Invariants: at most [`Limits::connections`] are open. A client has [`Limits::head`] to send the head of its request, and
+//! [`Limits::life`] until it has read the answer. When all places are taken, a new connection ends the oldest one that has not sent its head;
+//! if each has, the oldest of all. So clients that send nothing, or half a request, cannot keep a probe out.
+//! It knows nothing about paths.
+
+use super::{Limits, MAX_HEAD_BYTES, Reply};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+/// Whether the head of the request is there, and the number of the connection: in the order in which connections are ended.
+type Place = (bool, u64);
+
+/// The connections of all listeners.
+#[derive(Debug)]
+pub(super) struct Connections {
+    limits: Limits,
+    free: Arc<Semaphore>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// Connections accepted so far.
+    accepted: u64,
+    tasks: BTreeMap<Place, AbortHandle>,
+}
+
+impl Connections {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, free: Arc::new(Semaphore::new(limits.connections)), open: Mutex::default() }
+    }
+
+    /// Serves `stream` in a task of `tasks`, as soon as there is a place for it.
+    pub(super) async fn add<A>(self: &Arc<Self>, stream: TcpStream, answer: A, tasks: &mut JoinSet<()>)
+    where
+        A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
+    {
+        if self.free.available_permits() == 0 {
+            self.end_one();
+        }
+        let Ok(permit) = Arc::clone(&self.free).acquire_owned().await else { return };
+        let mut open = self.open();
+        open.accepted += 1;
+        let number = open.accepted;
+        let connection = Connection { of: Arc::clone(self), number, _permit: permit };
+        let task = tasks.spawn(connection.converse(stream, answer));
+        open.tasks.insert((false, number), task);
+    }
+
+    /// Waits until no connection is open.
+    pub(super) async fn all_ended(&self) {
+        let all = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
+        drop(self.free.acquire_many(all).await);
+    }
+
+    fn end_one(&self) {
+        let first = self.open().tasks.pop_first();
+        if let Some((_, task)) = first {
+            task.abort();
+        }
+    }
+
+    fn head_is_there(&self, number: u64) {
+        let mut open = self.open();
+        if let Some(task) = open.tasks.remove(&(false, number)) {
+            open.tasks.insert((true, number), task);
+        }
+    }
+
+    fn is_without_head(&self, number: u64) -> bool {
+        self.open().tasks.contains_key(&(false, number))
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection, whose place is free again once it is dropped.
+struct Connection {
+    of: Arc<Connections>,
+    number: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// One request, one answer.
+    async fn converse<A>(self, stream: TcpStream, answer: A)
+    where
+        A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
+    {
+        let Limits { head, life, .. } = self.of.limits;
+        let service = service_fn(|request: Request<Incoming>| {
+            self.of.head_is_there(self.number);
+            let reply = answer(&request);
+            async move { Ok::<_, Infallible>(reply) }
+        });
+        let serve = http1::Builder::new()
+            .keep_alive(false)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        let no_head = async {
+            sleep(head).await;
+            if !self.of.is_without_head(self.number) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            _whole_or_broken = timeout(life, serve) => {}
+            () = no_head => {}
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut open = self.of.open();
+        drop((open.tasks.remove(&(false, self.number)), open.tasks.remove(&(true, self.number))));
+    }
+}

@@ -1,0 +1,70 @@
+//! In the place of `connect` in a build without the feature `debezium`: types that have no value, so that nothing is written that way.
+
+use super::details::Details;
+use super::fault::RowError;
+use super::mapping::Mapping;
+use super::patterns::TablePatterns;
+use super::plan::Plan;
+use super::record::{Row, Scratch};
+use crate::pgoutput::Relation;
+use crate::sink::Record;
+
+/// How Debezium's records are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Connect {}
+
+/// How one table's columns become Debezium's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ConnectPlan {}
+
+/// Why a table has no such plan.
+pub(super) struct NoPlan {
+    pub(super) index: usize,
+    pub(super) why: &'static str,
+}
+
+impl Connect {
+    /// Which columns are captured.
+    pub fn captured(&self) -> TablePatterns {
+        match *self {}
+    }
+
+    /// Whether tables must have the same envelopes.
+    pub const fn wants_alike_envelopes(&self) -> bool {
+        match *self {}
+    }
+
+    /// Whether a table may lack a column.
+    pub const fn skips_missing(&self) -> bool {
+        match *self {}
+    }
+}
+
+impl ConnectPlan {
+    pub(super) fn new(
+        _: &Plan,
+        _: Option<&Relation>,
+        _: &Mapping,
+        connect: &Connect,
+        _: &Details,
+    ) -> Result<Self, NoPlan> {
+        match *connect {}
+    }
+}
+
+impl Plan {
+    pub(super) fn without_left_out(&mut self, _: Option<&Relation>, connect: &Connect, _: &Details) {
+        match *connect {}
+    }
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn with_connect_record<T>(
+        self,
+        connect: &'a ConnectPlan,
+        _: &mut Scratch,
+        _: impl FnOnce(&Record<'_>) -> T,
+    ) -> Result<T, RowError> {
+        match *connect {}
+    }
+}

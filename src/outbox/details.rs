@@ -1,0 +1,44 @@
+//! What the catalogue says of types and columns, beyond what a Relation message does.
+//!
+//! In: the answers of two queries. Out: the same by oid and by name. Knows no meaning of them.
+
+use std::collections::HashMap;
+
+/// What the catalogue says of a column, beyond what a Relation message does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ColumnDetail {
+    /// `NOT NULL`.
+    pub not_null: bool,
+    /// Its `DEFAULT`, as `pg_get_expr` writes it.
+    pub default: Option<String>,
+}
+
+/// What the catalogue says of published tables.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Details {
+    /// Types that are not built in, by oid.
+    pub types: HashMap<u32, TypeDetail>,
+    /// Columns by schema, table and name.
+    pub columns: HashMap<(String, String, String), ColumnDetail>,
+}
+
+/// What the catalogue says of a type that is not built in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeDetail {
+    /// `pg_type.oid`.
+    pub type_id: u32,
+    /// `pg_type.typname`.
+    pub name: String,
+    /// The type under a domain; 0: it is no domain.
+    pub base: u32,
+    /// The modifier that a domain gives its base type; -1: none.
+    pub base_modifier: i32,
+    /// The type of an array's elements; 0: it is no array.
+    pub element: u32,
+    /// An enum's labels in their order; `None`: it is no enum.
+    pub labels: Option<Vec<String>>,
+}
+
+/// Types that are not built in, by oid.
+#[cfg(feature = "debezium")]
+pub(super) type TypeDetails = HashMap<u32, TypeDetail>;

@@ -1,0 +1,134 @@
+//! Questions that open the tables of a publication, and so wait for locks on them.
+//!
+//! From version 16 on, `pg_publication_tables` opens each table of the publication; `pg_get_expr` opens the table of a column's
+//! default. ALTER TABLE, VACUUM FULL, CLUSTER and LOCK TABLE lock a table against that until their transaction ends.
+//!
+//! In: such a question. Out: its rows, or [`Error::Locked`], which names the table and who holds it. It does not wait for long: who
+//! asks decides what happens meanwhile.
+//! Specification: PostgreSQL manual, sections 13.3 "Explicit Locking", 54.12 "pg_locks".
+
+use super::connection::{Connection, Row, literal, shortened};
+use super::error::{Error, sqlstate};
+
+/// How long the server waits for a lock, in milliseconds: a relay that waits for one reports it within 5 s.
+const LOCK_TIMEOUT_MS: u32 = 2000;
+
+/// Asks a question that opens the tables of `publication`.
+///
+/// # Errors
+/// A table is locked, the server refuses the question, or the connection broke.
+pub(super) fn query(connection: &mut Connection, publication: &str, sql: &str) -> Result<Vec<Row>, Error> {
+    // Both statements are one transaction, so the setting ends with it. It beats the role's.
+    let asked = connection.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; {sql}"));
+    match asked {
+        Err(Error::Server { error, .. }) => {
+            let locked = error.code == sqlstate::LOCK_NOT_AVAILABLE;
+            // In a transaction that the refusal has ended, the server answers no more. It says "lock timeout" itself.
+            let holder = if locked { holder(connection, publication).unwrap_or_default() } else { None };
+            Err(holder.unwrap_or_else(|| Error::Server { doing: shortened(sql), error }))
+        }
+        answer => answer,
+    }
+}
+
+/// Who keeps a table of the publication locked, as [`Error::Locked`]. `None`: nobody does any more.
+///
+/// A session that waits for such a lock keeps the question waiting as well. Then the session that it waits for is meant.
+fn holder(connection: &mut Connection, publication: &str) -> Result<Option<Error>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT n.nspname || '.' || c.relname, a.pid, x.gid, nullif(a.application_name, ''), a.state,
+                extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::bigint
+           FROM pg_catalog.pg_publication AS p, pg_catalog.pg_locks AS l
+           JOIN pg_catalog.pg_database AS d ON d.oid = l.database AND d.datname = current_database()
+           JOIN pg_catalog.pg_class AS c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+           LEFT JOIN pg_catalog.pg_prepared_xacts AS x ON l.virtualtransaction = '-1/' || x.transaction::text
+           LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = COALESCE(
+                (SELECT b.pid FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(l.pid)) AS b (pid)
+                  WHERE NOT l.granted AND b.pid <> 0 LIMIT 1), l.pid)
+          WHERE p.pubname = {} AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
+            AND (p.puballtables
+                 OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel AS m
+                             WHERE m.prpubid = p.oid AND m.prrelid IN (
+                                   SELECT c.oid UNION SELECT t.relid FROM pg_catalog.pg_partition_ancestors(c.oid) AS t (relid)))
+                 OR EXISTS (SELECT FROM pg_catalog.pg_depend AS s
+                              JOIN pg_catalog.pg_depend AS o ON o.classid = s.classid AND o.objid = s.objid
+                             WHERE s.refclassid = 'pg_catalog.pg_publication'::regclass AND s.refobjid = p.oid
+                               AND o.refclassid = 'pg_catalog.pg_namespace'::regclass AND o.refobjid = n.oid))
+          ORDER BY l.granted DESC, a.xact_start LIMIT 1",
+        literal(publication)
+    ))?;
+    let text = |row: &Row, at| row.text(at).map(str::to_owned);
+    let locked = |row: &Row| {
+        Some(Error::Locked {
+            table: text(row, 0)?,
+            holder: Box::new(LockHolder {
+                pid: row.parse(1),
+                gid: text(row, 2),
+                application: text(row, 3),
+                state: text(row, 4),
+                open_for_s: row.parse(5),
+            }),
+        })
+    };
+    Ok(rows.first().and_then(locked))
+}
+
+/// Who holds a lock. What our role may not see is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LockHolder {
+    /// The server process. `None`: a prepared transaction holds it.
+    pub pid: Option<u32>,
+    /// The name of the prepared transaction.
+    pub gid: Option<String>,
+    /// The session's `application_name`.
+    pub application: Option<String>,
+    /// `active`, `idle in transaction`, …
+    pub state: Option<String>,
+    /// Seconds since its transaction began.
+    pub open_for_s: Option<u64>,
+}
+
+impl std::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, &self.gid) {
+            (Some(pid), _) => write!(f, "process {pid}")?,
+            (None, Some(gid)) => return write!(f, "prepared transaction {}", literal(gid)),
+            (None, None) => return f.write_str("another transaction"),
+        }
+        let open = self.open_for_s.map(|seconds| format!("transaction open for {seconds} s"));
+        let facts: Vec<String> = [self.application.clone(), self.state.clone(), open].into_iter().flatten().collect();
+        if facts.is_empty() { Ok(()) } else { write!(f, " ({})", facts.join(", ")) }
+    }
+}
+
+impl LockHolder {
+    /// What ends the lock, as SQL; `None` where nothing is known of the holder.
+    pub fn release(&self) -> Option<String> {
+        match (self.pid, &self.gid) {
+            (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),
+            (None, Some(gid)) => Some(format!("ROLLBACK PREPARED {0}; or COMMIT PREPARED {0};", literal(gid))),
+            (None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_named_with_what_is_seen_of_it_and_what_ends_it() {
+        let mut holder = LockHolder { pid: Some(42), ..LockHolder::default() };
+        assert_eq!(holder.to_string(), "process 42");
+        holder.application = Some("psql".to_owned());
+        holder.state = Some("idle in transaction".to_owned());
+        holder.open_for_s = Some(7);
+        assert_eq!(holder.to_string(), "process 42 (psql, idle in transaction, transaction open for 7 s)");
+        assert_eq!(holder.release().as_deref(), Some("SELECT pg_terminate_backend(42);"));
+        let prepared = LockHolder { gid: Some("it's".to_owned()), ..LockHolder::default() };
+        assert_eq!(prepared.to_string(), "prepared transaction 'it''s'");
+        assert!(prepared.release().unwrap().starts_with("ROLLBACK PREPARED 'it''s';"));
+        assert_eq!(LockHolder::default().release(), None);
+    }
+}

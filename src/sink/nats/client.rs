@@ -1,0 +1,576 @@
+//! The library's client behind the queue: connects, sends what may be under way, judges the answers.
+//!
+//! In: records behind the hand-over's lanes. Out: their outcomes. Many messages are under way on one connection, at most one of a
+//! lane: JetStream takes what follows a refused message. What was under way when a connection was lost, or was not acknowledged in time,
+//! goes back to its lane, and the stream drops it by its id where it is a repeat.
+//!
+//! The library sends what waits in its queue after it has reconnected, so it never reconnects here: a client's runtime ends with its
+//! connection, and takes queue and socket with it.
+//!
+//! With `atomic`, what waits of one lane goes as one batch that the stream stores as a whole or not at all. A batch that it does not
+//! store says of no record why: its records go one by one.
+
+use super::Settings;
+use super::check::allows_atomic;
+use super::errors::{self, NoResponders, QUESTION, Said, broken, judge, no_ack, not_permitted};
+use super::message::{Headers, InBatch, Sending};
+use crate::sink::destination::Destination as _;
+use crate::sink::lanes::address::Server;
+use crate::sink::lanes::runtime::ClientRuntime;
+use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
+use crate::sink::{Failure, FailureClass};
+use async_nats::connection::State;
+use async_nats::{Client, HeaderMap, Message, RequestErrorKind, ServerInfo, StatusCode, Subscriber};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+/// How long reaching a server and logging in may take.
+pub(super) const REACHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long an answer to a question may take.
+pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The library tries to reconnect only after so long.
+const NEVER: Duration = Duration::from_hours(24 * 365);
+
+/// Messages under way at a time: as many as hide the way to the server and its disk.
+const WINDOW: usize = 1024;
+
+/// Bytes under way at a time, but for one message that has more: the library copies each message.
+const WINDOW_BYTES: usize = 4 << 20;
+
+/// Messages that the library's queue holds: what is under way, what is sent again for want of an answer, questions.
+pub(super) const QUEUE: usize = 4 * WINDOW;
+
+/// The most messages in a batch, and the most batches under way: servers take 1,000 and 50.
+const BATCH: u32 = 200;
+const BATCHES: usize = 16;
+
+/// How long no message at all may be acknowledged before those that were sent before that are sent again: a stream without a leader
+/// drops messages without a word.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long one message may go without, while others are acknowledged.
+const ACKNOWLEDGED_AT_LAST: Duration = Duration::from_mins(1);
+
+/// How often it is looked whether any of these times has run out.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The part before the number in the subject of an answer to a question.
+const ANSWER: &str = "s";
+
+/// A connection, with the library's client on a thread of its own.
+pub(super) struct Connection {
+    client: Client,
+    events: UnboundedReceiver<async_nats::Event>,
+    /// `host:port`, for people.
+    address: String,
+    /// How long the server may be silent.
+    timeout: Duration,
+    _runtime: ClientRuntime,
+}
+
+/// What became of a question.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// The answer's data.
+    With(Bytes),
+    /// Nobody listens (503).
+    NoResponders,
+    /// The user may not ask.
+    Forbidden,
+}
+
+impl Answered {
+    /// Its data; empty where there is none.
+    pub(super) fn data(&self) -> &[u8] {
+        match self {
+            Self::With(data) => data,
+            Self::NoResponders | Self::Forbidden => &[],
+        }
+    }
+}
+
+impl Connection {
+    /// Reaches one of the servers, the `first`-th before the others, and logs in.
+    ///
+    /// # Errors
+    /// None will have us: why the last did not, or one that refuses the login.
+    pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
+        let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
+        let mut refused = broken(&settings.address(), "there is no server");
+        for server in servers.take(settings.servers.len()) {
+            let opening = Self::open_one(settings, server);
+            let failure = match tokio::time::timeout(REACHED_WITHIN, opening).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(failure)) => failure,
+                Err(_late) => broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs())),
+            };
+            if refused.class != FailureClass::LogIn {
+                refused = failure;
+            }
+        }
+        Err(refused)
+    }
+
+    async fn open_one(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+        let address = server.address();
+        let failed = |error: &dyn std::fmt::Display| broken(&address, &error.to_string());
+        let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;
+        let (to, events) = unbounded_channel();
+        let is_first = AtomicBool::new(true);
+        // The library's task has this callback beside the socket.
+        let delay = move |_attempts| {
+            let _alive = &alive;
+            if is_first.swap(false, Ordering::Relaxed) { Duration::ZERO } else { NEVER }
+        };
+        let options = settings.options(&address)?.reconnect_delay_callback(delay).event_callback(move |event| {
+            let _nobody_listens = to.send(event);
+            std::future::ready(())
+        });
+        let host = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.clone() };
+        let connecting = options.connect(format!("nats://{host}:{}", server.port));
+        let client = runtime.run(connecting).await.map_err(|error| failed(&error))?;
+        let client = client.map_err(|error| errors::of_connect(&address, &settings.login, &error))?;
+        if !client.server_info().headers {
+            return Err(broken(&address, "it is older than NATS 2.2 or has headers turned off"));
+        }
+        Ok(Self { client, events, address, timeout: settings.timeout, _runtime: runtime })
+    }
+
+    /// What the server said of itself.
+    pub(super) fn info(&self) -> ServerInfo {
+        self.client.server_info()
+    }
+
+    /// Asks something, while nothing else is under way.
+    ///
+    /// # Errors
+    /// The connection is lost, or no answer comes.
+    pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
+        let Self { client, events, address, timeout, .. } = self;
+        let mut asking = std::pin::pin!(client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes())));
+        loop {
+            tokio::select! {
+                answered = &mut asking => return match answered {
+                    Ok(Message { payload, .. }) => Ok(Answered::With(payload)),
+                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::NoResponders),
+                    Err(error) if error.kind() == RequestErrorKind::TimedOut => {
+                        Err(broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
+                    }
+                    Err(error) => Err(broken(address, &error.to_string())),
+                },
+                event = events.recv() => match Said::of(address, event) {
+                    Said::Forbidden(_) => return Ok(Answered::Forbidden),
+                    Said::Closes(failure) => return Err(failure),
+                    Said::Ended => return Err(errors::ended(address, *timeout)),
+                    Said::Leaves | Said::Nothing => {}
+                },
+            }
+        }
+    }
+
+    /// Hands a message to the library, which sends it soon. `false`: its queue is full, so that nothing leaves.
+    fn send(&self, subject: &str, reply: Option<String>, headers: HeaderMap, data: Bytes) -> bool {
+        let subject = subject.to_owned();
+        let sending = async {
+            match reply {
+                Some(reply) => self.client.publish_with_reply_and_headers(subject, reply, headers, data).await.is_ok(),
+                None => self.client.publish_with_headers(subject, headers, data).await.is_ok(),
+            }
+        };
+        tokio::task::unconstrained(sending).now_or_never().unwrap_or(false)
+    }
+}
+
+/// A message whose acknowledgement is due, or a batch of one lane's.
+struct Flight {
+    taken: Taken<Place>,
+    /// How many messages there are.
+    records: usize,
+    bytes: usize,
+    sent: Instant,
+}
+
+/// Messages under way by their numbers, which count from 0 on each connection.
+#[derive(Default)]
+struct Flights {
+    numbered: BTreeMap<u64, Flight>,
+    /// The number of the next.
+    next: u64,
+    /// Messages.
+    under_way: usize,
+    /// What they hold.
+    bytes: usize,
+    /// How many of them are batches.
+    batches: usize,
+}
+
+/// Runs until the relay wants nothing more.
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+    let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
+    loop {
+        let Some(opened) = receiver.while_listening(Worker::open(settings, server, alone)).await else { return };
+        let ended = match opened {
+            Err(failure) => Err(failure),
+            Ok(mut worker) => {
+                let ended = worker.serve(receiver).await;
+                // What was answered before the end counts.
+                if let Some(Some(answer)) = worker.answers.next().now_or_never() {
+                    worker.hear(&answer, receiver);
+                }
+                worker.give_back(receiver);
+                alone = worker.alone;
+                if worker.answered {
+                    reconnect = Reconnect::default();
+                }
+                ended
+            }
+        };
+        match ended {
+            // The relay wants nothing more.
+            Ok(()) => return,
+            Err(failure) => {
+                server += 1;
+                if reconnect.wait(receiver, failure).await.is_none() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One connection's work.
+#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
+struct Worker<'a> {
+    settings: &'a Settings,
+    connection: Connection,
+    answers: Subscriber,
+    /// What the subjects of answers begin with.
+    inbox: String,
+    flights: Flights,
+    /// So many messages of a lane go together: more than one where the stream stores batches as a whole or not at all.
+    most_of_a_lane: u32,
+    /// So many messages go one by one: a batch that held them was not stored, or is not known to be.
+    alone: usize,
+    /// Batches that were sent.
+    sent_batches: u64,
+    /// Emptied, to be used again.
+    taken: Vec<Taken<Place>>,
+    /// When a message was last acknowledged, or began to be due.
+    acknowledged: Instant,
+    /// When it is looked next whether something is missing.
+    look_at: Instant,
+    /// What is said to be blocked is that nothing was acknowledged.
+    unanswered: bool,
+    /// JetStream has taken something.
+    answered: bool,
+    /// The server is about to leave.
+    leaves: bool,
+    /// The library's queue is full.
+    is_stuck: bool,
+    /// Subjects that nobody answers for.
+    no_responders: NoResponders,
+}
+
+impl<'a> Worker<'a> {
+    async fn open(settings: &'a Settings, server: usize, alone: usize) -> Result<Self, Failure> {
+        let mut connection = Connection::open(settings, server).await?;
+        let stream = settings.stream.as_deref().filter(|_| settings.atomic);
+        let atomic = match stream {
+            Some(stream) => allows_atomic(&mut connection, stream).await?,
+            None => false,
+        };
+        let inbox = format!("{}.", connection.client.new_inbox());
+        let answers = connection.client.subscribe(format!("{inbox}*")).await;
+        let answers = answers.map_err(|error| broken(&connection.address, &error.to_string()))?;
+        let now = Instant::now();
+        Ok(Self {
+            settings,
+            connection,
+            answers,
+            inbox,
+            flights: Flights::default(),
+            most_of_a_lane: if atomic { BATCH } else { 1 },
+            alone,
+            sent_batches: 0,
+            taken: Vec::new(),
+            acknowledged: now,
+            look_at: now + LOOK_EVERY,
+            unanswered: false,
+            answered: false,
+            leaves: false,
+            is_stuck: false,
+            no_responders: NoResponders::default(),
+        })
+    }
+
+    async fn serve(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        receiver.set_blocked(None);
+        loop {
+            if self.leaves && self.flights.under_way == 0 {
+                return Err(broken(&self.connection.address, "it is about to leave"));
+            }
+            self.fill(receiver);
+            if self.is_stuck {
+                return Err(broken(&self.connection.address, "it reads nothing of what is sent"));
+            }
+            tokio::select! {
+                event = receiver.next() => match event {
+                    Event::Work => {}
+                    Event::Closed => return Ok(()),
+                },
+                Some(answer) = self.answers.next() => self.hear(&answer, receiver),
+                event = self.connection.events.recv() => self.heed(event, receiver)?,
+                () = tokio::time::sleep_until(self.look_at), if self.flights.under_way > 0 => {
+                    self.look_at = Instant::now() + LOOK_EVERY;
+                    self.look(receiver)?;
+                }
+            }
+        }
+    }
+
+    /// Sends what may be under way.
+    fn fill(&mut self, receiver: &mut Receiver) {
+        while !self.leaves && receiver.has_ready() {
+            let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
+            let mut taken = std::mem::take(&mut self.taken);
+            let together = self.alone == 0 && self.flights.batches < BATCHES;
+            receiver.take(&mut taken, if together { self.most_of_a_lane } else { 1 }, |record| {
+                if room == 0 || (bytes > 0 && bytes + record.held_bytes() > WINDOW_BYTES) {
+                    return Fit::Full;
+                }
+                (room, bytes) = (room - 1, bytes + record.held_bytes());
+                Fit::Takes
+            });
+            let any = !taken.is_empty();
+            let now = Instant::now();
+            // What goes out again for want of an answer does not start over.
+            if any && self.flights.under_way == 0 && !self.unanswered {
+                self.acknowledged = now;
+            }
+            self.alone = self.alone.saturating_sub(taken.len());
+            if together && self.most_of_a_lane > 1 {
+                taken.sort_unstable_by_key(|taken| (taken.lane, taken.number));
+            }
+            for run in taken.chunk_by(|a, b| a.lane == b.lane) {
+                self.send(run, now, receiver);
+            }
+            taken.clear();
+            self.taken = taken;
+            if !any {
+                break;
+            }
+        }
+    }
+
+    /// Sends records of one lane: one, or several as a batch.
+    fn send(&mut self, run: &[Taken<Place>], now: Instant, receiver: &mut Receiver) {
+        let Some(&first) = run.first() else { return };
+        let records = run.len();
+        let mut flight = Flight { taken: first, records, bytes: 0, sent: now };
+        let messages = match self.messages(run, receiver) {
+            Ok(messages) => messages,
+            Err(failure) => {
+                // Which of several it is shows when each goes by itself.
+                let outcome = if records == 1 { Outcome::Refused(failure) } else { Outcome::Unknown };
+                self.alone += flight.alone();
+                receiver.settle(first, &outcome);
+                return receiver.publish();
+            }
+        };
+        for (place, (taken, headers)) in messages.into_iter().enumerate() {
+            let Some(record) = receiver.record(taken.item) else { continue };
+            flight.bytes += record.held_bytes();
+            let reply = (place + 1 == records).then(|| format!("{}{}", self.inbox, self.flights.next));
+            let data = Bytes::copy_from_slice(record.value().unwrap_or_default());
+            self.is_stuck |= !self.connection.send(record.topic(), reply, headers.map, data);
+        }
+        self.flights.push(flight);
+    }
+
+    /// The headers of each; nothing is sent where the server would close the connection over one of them.
+    fn messages(&mut self, run: &[Taken<Place>], receiver: &Receiver) -> Result<Vec<(Taken<Place>, Headers)>, Failure> {
+        let sending = Sending { stream: self.settings.stream.as_deref(), id: self.settings.id };
+        let most = self.connection.client.max_payload();
+        let batch = (run.len() > 1).then(|| {
+            self.sent_batches += 1;
+            let client = self.inbox.rsplit('.').find(|part| !part.is_empty()).unwrap_or_default();
+            format!("{client}-{}", self.sent_batches)
+        });
+        let message = |(place, taken): (usize, &Taken<Place>)| {
+            let record = receiver.record(taken.item)?;
+            let batch = batch.as_deref();
+            let batch = batch.map(|batch| InBatch { batch, place: place + 1, last: place + 1 == run.len() });
+            let headers = Headers::of(sending, batch, record);
+            let bytes = headers.bytes + record.value().map_or(0, <[u8]>::len);
+            let fits = most == 0 || bytes <= most;
+            Some(if fits { Ok((*taken, headers)) } else { Err(errors::too_large(record.topic(), bytes, most)) })
+        };
+        run.iter().enumerate().filter_map(message).collect()
+    }
+
+    /// Deals with an answer, and with those behind it that are there.
+    fn hear(&mut self, answer: &Message, receiver: &mut Receiver) {
+        self.settle(answer, receiver);
+        while let Some(Some(answer)) = self.answers.next().now_or_never() {
+            self.settle(&answer, receiver);
+        }
+        receiver.publish();
+    }
+
+    /// Settles the message, or the batch, that the answer is for.
+    fn settle(&mut self, answer: &Message, receiver: &mut Receiver) {
+        let Some(number) = answer.subject.strip_prefix(self.inbox.as_str()) else { return };
+        let is_from_nobody = answer.status == Some(StatusCode::NO_RESPONDERS);
+        if let Some(question) = number.strip_prefix(ANSWER).and_then(|number| number.parse().ok()) {
+            let said = if is_from_nobody { Answered::NoResponders } else { Answered::With(answer.payload.clone()) };
+            return self.no_responders.heed(question, &said);
+        }
+        let Ok(number) = number.parse() else { return };
+        let Some(&Flight { taken, records, .. }) = self.flights.numbered.get(&number) else { return };
+        let subject = receiver.record(taken.item).map_or("", |record| record.topic());
+        let outcome =
+            if is_from_nobody { Some(self.judge_nobody(subject)) } else { judge(subject, records, &answer.payload) };
+        // Another than JetStream may answer too; its acknowledgement is waited for.
+        let Some(outcome) = outcome else { return };
+        let alone = self.flights.take(number).map_or(0, |flight| flight.alone());
+        match outcome {
+            Outcome::Delivered => {
+                receiver.delivered(taken.lane, records);
+                self.acknowledged = Instant::now();
+                self.answered = true;
+                if std::mem::take(&mut self.unanswered) {
+                    receiver.set_blocked(None);
+                }
+            }
+            // Why a batch was not stored is for one of them to say.
+            Outcome::Refused(_) | Outcome::Unknown | Outcome::Later(_) => {
+                self.alone += alone;
+                receiver.settle(taken, if alone > 0 { &Outcome::Unknown } else { &outcome });
+            }
+        }
+    }
+
+    /// What becomes of a message to a subject that nobody answers for; asks which streams take the subject, where that is not known.
+    fn judge_nobody(&mut self, subject: &str) -> Outcome {
+        let (outcome, question) = self.no_responders.judge(subject, Instant::now());
+        if let Some(number) = question {
+            let question = serde_json::json!({ "subject": subject }).to_string();
+            let reply = format!("{}{ANSWER}{number}", self.inbox);
+            self.is_stuck |= !self.connection.send(QUESTION, Some(reply), HeaderMap::new(), question.into());
+        }
+        outcome
+    }
+
+    fn heed(&mut self, event: Option<async_nats::Event>, receiver: &mut Receiver) -> Result<(), Failure> {
+        match Said::of(&self.connection.address, event) {
+            Said::Nothing => Ok(()),
+            Said::Leaves => {
+                self.leaves = true;
+                Ok(())
+            }
+            Said::Closes(failure) => Err(failure),
+            Said::Ended => Err(errors::ended(&self.connection.address, self.connection.timeout)),
+            Said::Forbidden(subject) if subject == QUESTION => {
+                self.no_responders.forbid();
+                Ok(())
+            }
+            Said::Forbidden(subject) => {
+                // Which of a batch it is for is not said.
+                if self.flights.batches > 0 {
+                    self.alone = self.flights.under_way;
+                    return Err(not_permitted(&subject));
+                }
+                self.refuse_all_to(&subject, receiver);
+                Ok(())
+            }
+        }
+    }
+
+    /// The server refuses each message to the subject.
+    fn refuse_all_to(&mut self, subject: &str, receiver: &mut Receiver) {
+        let is_to =
+            |flight: &Flight| receiver.record(flight.taken.item).is_some_and(|record| record.topic() == subject);
+        let here: Vec<u64> =
+            self.flights.numbered.iter().filter(|(_, flight)| is_to(flight)).map(|(number, _)| *number).collect();
+        for number in here {
+            if let Some(flight) = self.flights.take(number) {
+                receiver.settle(flight.taken, &Outcome::Refused(not_permitted(subject)));
+            }
+        }
+        receiver.publish();
+    }
+
+    /// Looks whether an acknowledgement, or the server, has been missing for too long.
+    fn look(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        let now = Instant::now();
+        if self.connection.client.connection_state() == State::Disconnected {
+            return Err(errors::ended(&self.connection.address, self.connection.timeout));
+        }
+        let none = now.duration_since(self.acknowledged) >= ACKNOWLEDGED_WITHIN;
+        let patience = if none { ACKNOWLEDGED_WITHIN } else { ACKNOWLEDGED_AT_LAST };
+        let mut missing = None;
+        while let Some(flight) = self.flights.take_older(now, patience) {
+            if missing.is_none() {
+                let subject = receiver.record(flight.taken.item).map_or("", |record| record.topic());
+                missing = Some(no_ack(subject, patience.as_secs()));
+            }
+            receiver.settle(flight.taken, &Outcome::Unknown);
+            self.alone += flight.alone();
+        }
+        if missing.is_some() {
+            self.unanswered = true;
+            receiver.set_blocked(missing);
+            receiver.publish();
+        }
+        Ok(())
+    }
+
+    /// What is under way goes back to its lanes: what became of it is not known.
+    fn give_back(&mut self, receiver: &mut Receiver) {
+        for flight in std::mem::take(&mut self.flights).numbered.into_values() {
+            receiver.settle(flight.taken, &Outcome::Unknown);
+            self.alone += flight.alone();
+        }
+        receiver.publish();
+    }
+}
+
+impl Flight {
+    /// How many are to go one by one where nothing is known of it: the stream refuses a batch with a message that it has.
+    fn alone(&self) -> usize {
+        if self.records > 1 { self.records } else { 0 }
+    }
+}
+
+impl Flights {
+    fn push(&mut self, flight: Flight) {
+        self.under_way += flight.records;
+        self.bytes += flight.bytes;
+        self.batches += usize::from(flight.records > 1);
+        self.numbered.insert(self.next, flight);
+        self.next += 1;
+    }
+
+    fn take(&mut self, number: u64) -> Option<Flight> {
+        let flight = self.numbered.remove(&number)?;
+        self.under_way -= flight.records;
+        self.bytes -= flight.bytes;
+        self.batches -= usize::from(flight.records > 1);
+        Some(flight)
+    }
+
+    /// The first, if it has been under way for so long.
+    fn take_older(&mut self, now: Instant, than: Duration) -> Option<Flight> {
+        let (number, flight) = self.numbered.first_key_value()?;
+        let is_old = now.duration_since(flight.sent) >= than;
+        let number = *number;
+        is_old.then(|| self.take(number)).flatten()
+    }
+}

@@ -1,0 +1,488 @@
+//! What the server says, in errors of connections and in answers of JetStream: what it means for a message, or for the client.
+//!
+//! In: the library's errors, the server's texts, answers' data. Out: outcomes and failures, each with its class. Control flow follows the
+//! server's codes; errors of the protocol have none, so their texts count. It does no I/O and reads no clock.
+//! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
+
+use super::LogIn;
+use super::check::{Names, api_error};
+use super::client::Answered;
+use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
+use crate::sink::{Failure, FailureClass};
+use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Labels of failures, for metrics.
+pub(super) const CONNECTION: &str = "connection";
+pub(super) const NO_STREAM: &str = "no_stream";
+pub(super) const OTHER_STREAM: &str = "other_stream";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+pub(super) const HEADERS: &str = "headers";
+const TOO_LARGE: &str = "too_large";
+const SEALED: &str = "sealed";
+const FULL: &str = "full";
+const UNAVAILABLE: &str = "unavailable";
+const REFUSED: &str = "refused";
+const NO_ACK: &str = "no_ack";
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 7] = [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 11] = [
+    CONNECTION,
+    crate::sink::lanes::LOG_IN_LABEL,
+    NO_ACK,
+    FULL,
+    UNAVAILABLE,
+    NO_STREAM,
+    OTHER_STREAM,
+    NOT_PERMITTED,
+    TOO_LARGE,
+    SEALED,
+    REFUSED,
+];
+
+/// An answer of the API, as far as all of them have it.
+#[derive(Debug, Deserialize)]
+struct PubAck<'a> {
+    /// The stream that has it.
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
+    /// Its place there, from 1.
+    #[serde(default)]
+    seq: u64,
+    /// How many were stored with it, where it is the last of a batch; else 0.
+    #[serde(default)]
+    count: usize,
+    #[serde(borrow, default)]
+    error: Option<ApiError<'a>>,
+}
+
+/// What the API refuses something for.
+#[derive(Debug, Deserialize)]
+pub(super) struct ApiError<'a> {
+    /// As in HTTP.
+    #[serde(default)]
+    pub(super) code: u16,
+    #[serde(default)]
+    pub(super) err_code: u16,
+    #[serde(borrow, default)]
+    pub(super) description: Cow<'a, str>,
+}
+
+/// What JetStream's answer says of the message to `subject`, or of the `records` of its batch; `None`: it is none.
+pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<Outcome> {
+    let ack: PubAck<'_> = serde_json::from_slice(answer).ok()?;
+    match ack.error {
+        Some(error) => Some(of_error(subject, &error)),
+        // It is not one batch to this server: what became of the others is not said.
+        None if records > 1 && ack.count != records => Some(Outcome::Unknown),
+        None => (!ack.stream.is_empty() && ack.seq > 0).then_some(Outcome::Delivered),
+    }
+}
+
+fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
+    let ApiError { code, err_code, description } = error;
+    let text = format!("NATS refuses a message to {subject}: {description} ({err_code})");
+    let refused = |class, reason| Outcome::Refused(Failure { class, reason, text: text.clone() });
+    let later = |reason| Outcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
+    match (err_code, code) {
+        // The message, or its headers, are larger than the stream or the server takes.
+        (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
+        // A stream that discards new messages has no room (bytes, messages, or messages of the subject), or its account has none, or no
+        // limit that applies.
+        (10077 | 10002 | 10120, _) => later(FULL),
+        // The same message, sent before, is on its way into the stream, or was: it is not known yet whether that will have it.
+        (10158, _) => later(UNAVAILABLE),
+        (10059, _) => refused(FailureClass::Topic, NO_STREAM),
+        (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
+        (10109, _) => refused(FailureClass::Topic, SEALED),
+        (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
+        // Resources, leaders, too many requests: they pass.
+        (_, 408 | 429 | 500..) => later(UNAVAILABLE),
+        (_, _) => refused(FailureClass::Row, REFUSED),
+    }
+}
+
+/// The server would close the connection over a message of this size.
+pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
+    let text =
+        format!("a message to {subject} has {bytes} bytes with its headers; the server takes {most} (max_payload)");
+    Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
+}
+
+/// No stream takes the subject.
+pub(super) fn no_stream(subject: &str) -> Failure {
+    let text = format!("no stream of NATS takes subject {subject}");
+    Failure { class: FailureClass::Topic, reason: NO_STREAM, text }
+}
+
+/// A stream may take the subject, and none does now.
+pub(super) fn no_leader(subject: &str) -> Failure {
+    let text = format!("no stream of NATS answers for subject {subject} now; it may be without a leader");
+    Failure { class: FailureClass::Environment, reason: UNAVAILABLE, text }
+}
+
+/// The user may not publish to the subject.
+pub(super) fn not_permitted(subject: &str) -> Failure {
+    let text = format!("NATS does not let this user publish to {subject}");
+    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+}
+
+/// JetStream did not answer.
+pub(super) fn no_ack(subject: &str, seconds: u64) -> Failure {
+    let text = format!("JetStream has not acknowledged a message to {subject} within {seconds} s");
+    Failure { class: FailureClass::Environment, reason: NO_ACK, text }
+}
+
+/// The connection cannot be had, or is lost.
+pub(super) fn broken(address: &str, reason: &str) -> Failure {
+    let text = format!("NATS at {address} cannot be reached: {reason}");
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// Why a server cannot be connected to.
+pub(super) fn of_connect(address: &str, login: &LogIn, error: &ConnectError) -> Failure {
+    let mut cause: &(dyn Error + 'static) = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    if let Some(said) = cause.downcast_ref::<ServerError>() {
+        return refusal(address, &said_text(said));
+    }
+    match (error.kind(), login) {
+        (ConnectErrorKind::Authentication, LogIn::Nkey(_)) => {
+            log_in_fails(address, "the file of nkey holds no user's seed")
+        }
+        (ConnectErrorKind::Authentication, _) => log_in_fails(address, &cause.to_string()),
+        (_, _) if speaks_no_tls(cause) => broken(address, "it offers no encryption, and tls:// asks for it"),
+        (_, _) => broken(address, &cause.to_string()),
+    }
+}
+
+/// Whether the other end has answered TLS by something else.
+fn speaks_no_tls(error: &(dyn Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    matches!(error.and_then(|error| error.downcast_ref()), Some(rustls::Error::InvalidMessage(_)))
+}
+
+/// The server's words.
+fn said_text(error: &ServerError) -> Cow<'_, str> {
+    match error {
+        ServerError::AuthorizationViolation => "Authorization Violation".into(),
+        ServerError::Other(text) => text.as_str().into(),
+        ServerError::SlowConsumer(_) => error.to_string().into(),
+    }
+}
+
+/// The connection has ended; the library does not say why.
+pub(super) fn ended(address: &str, timeout: Duration) -> Failure {
+    broken(address, &format!("the connection was lost, or there was no answer for {} s", timeout.as_secs()))
+}
+
+/// The credentials are refused, or cannot be used.
+pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
+    let text = format!("NATS at {address}: {reason}");
+    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
+}
+
+/// What an error of the server's says of the connection. NATS has no codes for them: the texts are the protocol's.
+pub(super) fn refusal(address: &str, text: &str) -> Failure {
+    let (class, reason) = if is_log_in(text) {
+        (FailureClass::LogIn, LOG_IN_LABEL)
+    } else if is_forbidden(text) {
+        (FailureClass::Environment, NOT_PERMITTED)
+    } else {
+        (FailureClass::Environment, CONNECTION)
+    };
+    Failure { class, reason, text: format!("NATS at {address}: {text}") }
+}
+
+fn is_log_in(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    // Then what was said was not looked at.
+    if text.ends_with(" timeout") {
+        return false;
+    }
+    ["authorization ", "authentication ", "user authentication ", "account authentication "]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+/// Whether the user lacks a right.
+pub(super) fn is_forbidden(text: &str) -> bool {
+    text.to_ascii_lowercase().starts_with("permissions violation")
+}
+
+/// The subject that a message may not be published to, where that is what the error says.
+pub(super) fn forbidden_subject(text: &str) -> Option<String> {
+    let (said, rest) = text.split_once('"')?;
+    if !is_forbidden(text) || !said.to_ascii_lowercase().contains("publish") {
+        return None;
+    }
+    unquoted(rest.rsplit_once('"')?.0)
+}
+
+/// A text as it was before Go quoted it: it writes `\"`, `\\`, and `\u200d` or `\U000e0001` for characters that do not show. A subject has no
+/// control characters, which have escapes of their own.
+fn unquoted(text: &str) -> Option<String> {
+    let (mut unquoted, mut rest) = (String::new(), text.chars());
+    while let Some(character) = rest.next() {
+        let escaped = if character == '\\' { Some(rest.next()?) } else { None };
+        let digits = match escaped {
+            Some('u') => 4,
+            Some('U') => 8,
+            itself => {
+                unquoted.push(itself.unwrap_or(character));
+                continue;
+            }
+        };
+        let number = rest.as_str().get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok())?;
+        unquoted.push(char::from_u32(number)?);
+        rest = rest.as_str().get(digits..)?.chars();
+    }
+    Some(unquoted)
+}
+
+/// What an event means here.
+pub(super) enum Said {
+    /// The user may not publish to the subject.
+    Forbidden(String),
+    /// The server is about to leave.
+    Leaves,
+    /// The server ends the connection, for this reason.
+    Closes(Failure),
+    /// The connection has ended.
+    Ended,
+    Nothing,
+}
+
+impl Said {
+    /// `None`: the client has ended.
+    pub(super) fn of(address: &str, event: Option<Event>) -> Self {
+        match event {
+            Some(Event::ServerError(error)) => {
+                let text = said_text(&error);
+                forbidden_subject(&text).map_or_else(|| Self::Closes(refusal(address, &text)), Self::Forbidden)
+            }
+            Some(Event::Disconnected | Event::Closed) | None => Self::Ended,
+            Some(Event::LameDuckMode) => Self::Leaves,
+            Some(Event::Connected | Event::Draining | Event::SlowConsumer(_) | Event::ClientError(_)) => Self::Nothing,
+        }
+    }
+}
+
+/// What is asked of JetStream, and what the user may be forbidden to ask.
+pub(super) const QUESTION: &str = "$JS.API.STREAM.NAMES";
+
+/// How long an answer counts, and how long one is waited for.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// So many subjects are remembered at most.
+const MOST_SUBJECTS: usize = 1000;
+
+/// Subjects without responders (503) on a connection: whether no stream takes them, or one that is not available now. A stream without a
+/// leader is not subscribed to its subjects, so that the server says of them what it says of subjects that no stream has.
+///
+/// Invariant: a message is refused only where JetStream has said that no stream takes its subject, or may not be asked.
+#[derive(Debug, Default)]
+pub(super) struct NoResponders {
+    subjects: BTreeMap<Box<str>, Known>,
+    /// Questions that were sent.
+    questions: u64,
+    /// The user may not ask.
+    is_forbidden: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Of the last question.
+    number: u64,
+    asked: Instant,
+    /// No stream takes it, as the last answer says; `None`: nothing was said.
+    is_free: Option<bool>,
+    /// The last question is answered.
+    is_answered: bool,
+}
+
+impl NoResponders {
+    /// What becomes of a message to this subject, and the number of the question that is to be asked, where what is known is too old.
+    pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (Outcome, Option<u64>) {
+        if self.is_forbidden {
+            return (Outcome::Refused(no_stream(subject)), None);
+        }
+        if self.subjects.len() >= MOST_SUBJECTS {
+            self.subjects.clear();
+        }
+        let number = self.questions;
+        let mut is_due = false;
+        let known = self.subjects.entry(subject.into()).or_insert_with(|| {
+            is_due = true;
+            Known { number, asked: now, is_free: None, is_answered: false }
+        });
+        is_due |= now.duration_since(known.asked) >= KNOWN_FOR;
+        if is_due {
+            if !known.is_answered {
+                known.is_free = None;
+            }
+            (known.number, known.asked, known.is_answered) = (number, now, false);
+            self.questions += 1;
+        }
+        let outcome = match known.is_free {
+            Some(true) => Outcome::Refused(no_stream(subject)),
+            Some(false) | None => Outcome::Later(no_leader(subject)),
+        };
+        (outcome, is_due.then_some(number))
+    }
+
+    /// The answer to a question.
+    pub(super) fn heed(&mut self, question: u64, answer: &Answered) {
+        if let Some(known) = self.subjects.values_mut().find(|known| known.number == question) {
+            known.is_answered = true;
+            let names = api_error(answer).map_or_else(|| serde_json::from_slice::<Names>(answer.data()).ok(), |_| None);
+            known.is_free = names.map(|names| names.streams.unwrap_or_default().is_empty());
+        }
+    }
+
+    /// The user may not ask: nobody tells the two apart.
+    pub(super) fn forbid(&mut self) {
+        self.is_forbidden = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn judged(data: &str) -> String {
+        judged_of(1, data)
+    }
+
+    #[track_caller]
+    fn judged_of(records: usize, data: &str) -> String {
+        match judge("a.b", records, data.as_bytes()) {
+            None => "none".to_owned(),
+            Some(Outcome::Delivered) => "stored".to_owned(),
+            Some(Outcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
+            Some(Outcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
+            Some(Outcome::Unknown) => "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_an_acknowledgement_with_stream_and_place_counts() {
+        assert_eq!(judged(r#"{"stream":"S","seq":7}"#), "stored");
+        assert_eq!(judged(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "stored");
+        for data in ["", "{}", "ok", r#"{"stream":"S"}"#, r#"{"stream":"","seq":7}"#, r#"{"stream":"S","seq":0}"#] {
+            assert_eq!(judged(data), "none", "{data}");
+        }
+    }
+
+    #[test]
+    fn a_batch_counts_only_as_a_whole() {
+        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":3}"#), "stored");
+        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":2}"#), "unknown");
+        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7}"#), "unknown");
+    }
+
+    #[test]
+    fn errors_are_distinguished_by_their_codes() {
+        for (code, err_code, expected) in [
+            (400, 10054, "refused Row too_large"),
+            (400, 10097, "refused Row too_large"),
+            (503, 10077, "later Environment full"),
+            (400, 10002, "later Environment full"),
+            (400, 10120, "later Environment full"),
+            (409, 10158, "later Environment unavailable"),
+            (404, 10059, "refused Topic no_stream"),
+            (400, 10060, "refused Topic other_stream"),
+            (400, 10109, "refused Topic sealed"),
+            (503, 10023, "later Environment unavailable"),
+            (429, 10167, "later Environment unavailable"),
+            (400, 10071, "refused Row refused"),
+        ] {
+            let data = format!(
+                r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d \u0041"}},"stream":"S","seq":0}}"#
+            );
+            assert_eq!(judged(&data), expected);
+        }
+    }
+
+    #[test]
+    fn errors_of_the_protocol_say_what_they_concern() {
+        for text in ["Authorization Violation", "User Authentication Expired", "Account Authentication Expired"] {
+            assert_eq!(refusal("h:1", text).class, FailureClass::LogIn, "{text}");
+        }
+        // It was not heard in time: a server or a network that is slow.
+        assert_eq!(refusal("h:1", "Authentication Timeout").class, FailureClass::Environment);
+        assert_eq!(refusal("h:1", "Stale Connection").reason, CONNECTION);
+        let publish = "Permissions Violation for Publish to \"a.\\\"b\"";
+        assert_eq!(refusal("h:1", publish).reason, NOT_PERMITTED);
+        assert_eq!(forbidden_subject(publish).as_deref(), Some("a.\"b"));
+        // As NATS 2.15 writes characters that do not show.
+        let unseen = r#"Permissions Violation for Publish to "a.\u200db\\\U000e0001\\u00ad""#;
+        assert_eq!(forbidden_subject(unseen).as_deref(), Some("a.\u{200d}b\\\u{e0001}\\u00ad"));
+        assert_eq!(forbidden_subject(r#"Permissions Violation for Publish to "a.\u20""#), None);
+        assert_eq!(forbidden_subject("Permissions Violation for Subscription to \"a\""), None);
+        assert_eq!(forbidden_subject("Stale Connection"), None);
+    }
+
+    fn class(outcome: &Outcome) -> FailureClass {
+        match outcome {
+            Outcome::Refused(failure) | Outcome::Later(failure) => failure.class,
+            Outcome::Delivered | Outcome::Unknown => panic!("{outcome:?}"),
+        }
+    }
+
+    fn answer(data: &'static [u8]) -> Answered {
+        Answered::With(data.into())
+    }
+
+    #[test]
+    fn a_subject_is_free_only_once_jetstream_has_said_so() {
+        let (mut none, start) = (NoResponders::default(), Instant::now());
+        let judge = |none: &mut NoResponders, seconds| {
+            let (outcome, asks) = none.judge("a.b", start + Duration::from_secs(seconds));
+            (class(&outcome), asks)
+        };
+        assert_eq!(judge(&mut none, 0), (FailureClass::Environment, Some(0)));
+        none.heed(0, &answer(br#"{"total":0,"streams":null}"#));
+        assert_eq!(judge(&mut none, 1), (FailureClass::Topic, None));
+        assert_eq!(judge(&mut none, 5), (FailureClass::Topic, Some(1)), "until something else is known");
+        none.heed(1, &answer(br#"{"total":1,"streams":["S"]}"#));
+        assert_eq!(judge(&mut none, 6), (FailureClass::Environment, None));
+    }
+
+    #[test]
+    fn where_jetstream_does_not_say_it_the_subject_is_not_at_fault() {
+        let (mut none, start) = (NoResponders::default(), Instant::now());
+        let judge =
+            |none: &mut NoResponders, seconds| class(&none.judge("a.b", start + Duration::from_secs(seconds)).0);
+        assert_eq!(judge(&mut none, 0), FailureClass::Environment);
+        none.heed(0, &answer(br#"{"total":0}"#));
+        assert_eq!(judge(&mut none, 9), FailureClass::Topic, "it is asked again");
+        assert_eq!(judge(&mut none, 15), FailureClass::Environment, "which nobody has answered");
+        let unavailable = br#"{"error":{"code":503,"err_code":10008,"description":"not available"}}"#;
+        for said in [Answered::NoResponders, answer(unavailable), answer(b"garbled")] {
+            let mut none = NoResponders::default();
+            judge(&mut none, 0);
+            none.heed(0, &said);
+            assert_eq!(judge(&mut none, 1), FailureClass::Environment);
+        }
+    }
+
+    #[test]
+    fn who_may_not_ask_takes_the_servers_word() {
+        let mut none = NoResponders::default();
+        none.forbid();
+        let (outcome, asks) = none.judge("a.b", Instant::now());
+        assert_eq!((class(&outcome), asks), (FailureClass::Topic, None));
+    }
+}

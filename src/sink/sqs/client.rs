@@ -1,0 +1,799 @@
+//! The client of SQS and SNS behind the ordered queue: takes what may be under way, sends it in batches, and judges each answer.
+//!
+//! ```text
+//!   queue ─▶ batch for one queue or topic ─▶ request of the AWS SDK ─▶ result of each message ─▶ queue
+//!            (≤ 10, ≤ 1 MiB)                 (up to MOST_REQUESTS at once)
+//! ```
+//!
+//! In: records. Out: their outcomes. The SDK signs, keeps connections and credentials, and retries nothing: what fails goes back to the queue.
+//!
+//! Invariants: of a FIFO queue's group at most one message is under way, in one batch: if that one is refused or its outcome is not
+//! known, no later one is in. HTTP's status 200 is no message's success.
+//! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
+
+use super::errors::{self, CONNECTION, Fault, Refusal, broken, passing};
+use super::message::{Form, sns_entry, sqs_entry};
+use super::{FIFO, GivenKeys, Service, Settings, is_url};
+use crate::sink::aws;
+use crate::sink::lanes::{Event, Fit, LOG_IN_LABEL, Outcome, Owner, Place, Receiver, Stored, Taken};
+use crate::sink::{Failure, FailureClass, Header, Origin, Record};
+use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
+use aws_sdk_sns::types::PublishBatchRequestEntry;
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::types::{QueueAttributeName, SendMessageBatchRequestEntry, SendMessageBatchResultEntry};
+use aws_types::region::Region;
+use secrecy::ExposeSecret as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Messages in a batch.
+const MOST_MESSAGES: usize = 10;
+
+/// How long the thread sleeps where nothing wakes it.
+const AT_LEAST_EACH: Duration = Duration::from_mins(1);
+
+/// Requests under way at a time: as many as hide the way to the service and back.
+const MOST_REQUESTS: usize = 16;
+
+/// Pauses: the first, doubled up to the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Keys from settings are read again after this: files change.
+const KEPT: Duration = Duration::from_mins(5);
+
+const MISFIT: &str = "its answer does not fit what was sent";
+
+/// The SDK's client of one of the two services.
+#[derive(Clone)]
+enum Api {
+    Sqs(aws_sdk_sqs::Client),
+    Sns(aws_sdk_sns::Client),
+}
+
+/// Sends requests to one service.
+pub(super) struct Caller {
+    pub(super) settings: Settings,
+    /// `None`: not created yet, or the service refused its keys, so that they are asked for again.
+    api: Mutex<Option<Api>>,
+}
+
+/// The messages of one batch.
+pub(super) enum Batch {
+    Sqs(Vec<SendMessageBatchRequestEntry>),
+    Sns(Vec<PublishBatchRequestEntry>),
+}
+
+/// What an answer says of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The service keeps it.
+    Kept,
+    /// The service does not keep it.
+    Failed {
+        /// The error's code.
+        code: String,
+        /// Whether the message is at fault, and not the service.
+        by_sender: bool,
+        /// For people.
+        text: String,
+    },
+    /// The answer does not name it.
+    Nothing,
+}
+
+/// Why a request was not served.
+#[derive(Debug)]
+pub(super) enum Unserved {
+    /// The service refuses it.
+    Refused(Refusal),
+    /// It was not sent, or whether it was served is not known.
+    Failed(Failure),
+}
+
+impl Unserved {
+    /// For people.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Refused(refusal) => refusal.text,
+            Self::Failed(failure) => failure.text,
+        }
+    }
+}
+
+impl ProvideCredentials for GivenKeys {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        let read = self.secret.read().map_err(CredentialsError::invalid_configuration);
+        future::ProvideCredentials::ready(read.map(|secret| {
+            let secret = secret.expose_secret().to_owned();
+            Credentials::new(self.id.clone(), secret, None, Some(SystemTime::now() + KEPT), "walrelay")
+        }))
+    }
+}
+
+impl Caller {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, api: Mutex::new(None) }
+    }
+
+    async fn api(&self) -> Result<Api, Unserved> {
+        let mut api = self.api.lock().await;
+        if let Some(api) = &*api {
+            return Ok(api.clone());
+        }
+        let failed = |text: String| Unserved::Failed(passing(&self.settings, (Fault::LogIn, LOG_IN_LABEL), &text));
+        let config = self.config().await.map_err(failed)?;
+        let made = match self.settings.service {
+            Service::Sqs => Api::Sqs(aws_sdk_sqs::Client::new(&config)),
+            Service::Sns => Api::Sns(aws_sdk_sns::Client::new(&config)),
+        };
+        *api = Some(made.clone());
+        Ok(made)
+    }
+
+    async fn config(&self) -> Result<SdkConfig, String> {
+        let Settings { endpoint, region, keys, timeout, .. } = &self.settings;
+        let credentials = match keys {
+            Some(given) => SharedCredentialsProvider::new(given.clone()),
+            None => aws::credentials(region).await?,
+        };
+        let scheme = if endpoint.tls.is_some() { "https" } else { "http" };
+        Ok(SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new(region.clone()))
+            .endpoint_url(format!("{scheme}://{}", endpoint.authority()))
+            .credentials_provider(credentials)
+            .http_client(aws::http_client(&endpoint.tls.clone().unwrap_or_default())?)
+            // A request that is sent again by itself could arrive behind a later one.
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(TimeoutConfig::builder().connect_timeout(*timeout).operation_timeout(*timeout).build())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .build())
+    }
+
+    /// Why the SDK has no answer.
+    async fn unserved<E>(&self, error: SdkError<E>) -> Unserved
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        let settings = &self.settings;
+        let unserved = match &error {
+            SdkError::ServiceError(said) => {
+                let (status, meta) = (said.raw().status().as_u16(), said.err().meta());
+                let said = meta.code().map(|code| (code.to_owned(), meta.message().unwrap_or_default().to_owned()));
+                Unserved::Refused(Refusal::of(status, said))
+            }
+            SdkError::TimeoutError(_) => {
+                Unserved::Failed(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
+            }
+            SdkError::ResponseError(_) => Unserved::Failed(broken(settings, MISFIT)),
+            SdkError::ConstructionFailure(_) | SdkError::DispatchFailure(_) | _ => {
+                let text = error.source().map_or_else(|| error.to_string(), aws::chain_of);
+                Unserved::Failed(match aws::of_credentials(&error) {
+                    Some(true) => passing(settings, (Fault::Later, CONNECTION), &text),
+                    Some(false) => passing(settings, (Fault::LogIn, LOG_IN_LABEL), &text),
+                    None => broken(settings, &text),
+                })
+            }
+        };
+        let of_keys = match &unserved {
+            Unserved::Refused(refusal) => refusal.fault().0 == Fault::LogIn,
+            Unserved::Failed(failure) => failure.class == FailureClass::LogIn,
+        };
+        if of_keys {
+            *self.api.lock().await = None;
+        }
+        unserved
+    }
+
+    async fn ask<T, E>(&self, request: impl Future<Output = Result<T, SdkError<E>>>) -> Result<T, Unserved>
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        match request.await {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.unserved(error).await),
+        }
+    }
+
+    /// Asks for what anybody with keys may ask for.
+    pub(super) async fn look(&self) -> Result<(), Unserved> {
+        match self.api().await? {
+            Api::Sqs(api) => self.ask(api.list_queues().max_results(1).send()).await.map(drop),
+            Api::Sns(api) => self.ask(api.list_topics().send()).await.map(drop),
+        }
+    }
+
+    /// Sends a batch to a queue's URL or a topic's ARN, once. What the answer says of each message, in their order.
+    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<Said>, Unserved> {
+        let results = match (self.api().await?, batch) {
+            (Api::Sqs(api), Batch::Sqs(entries)) => {
+                let messages = entries.len();
+                let request = api.send_message_batch().queue_url(place).set_entries(Some(entries));
+                let answer = self.ask(request.send()).await?;
+                let failed = answer.failed().iter();
+                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
+                results(messages, answer.successful().iter().map(SendMessageBatchResultEntry::id), failed)
+            }
+            (Api::Sns(api), Batch::Sns(entries)) => {
+                let messages = entries.len();
+                let request = api.publish_batch().topic_arn(place).set_publish_batch_request_entries(Some(entries));
+                let answer = self.ask(request.send()).await?;
+                let failed = answer.failed().iter();
+                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
+                results(messages, answer.successful().iter().map(|one| one.id().unwrap_or_default()), failed)
+            }
+            (Api::Sqs(_), Batch::Sns(_)) | (Api::Sns(_), Batch::Sqs(_)) => None,
+        };
+        results.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+    }
+
+    /// The URL of a queue with this name.
+    pub(super) async fn url_of(&self, queue: &str) -> Result<String, Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(queue.to_owned()) };
+        let url = self.ask(api.get_queue_url().queue_name(queue).send()).await?.queue_url;
+        url.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+    }
+
+    /// All attributes of a queue's URL or a topic's ARN, as the service names them.
+    pub(super) async fn attributes(&self, place: &str) -> Result<BTreeMap<String, String>, Unserved> {
+        match self.api().await? {
+            Api::Sqs(api) => {
+                let request = api.get_queue_attributes().queue_url(place).attribute_names(QueueAttributeName::All);
+                let found = self.ask(request.send()).await?.attributes.unwrap_or_default();
+                Ok(found.into_iter().map(|(name, value)| (name.as_str().to_owned(), value)).collect())
+            }
+            Api::Sns(api) => {
+                let found = self.ask(api.get_topic_attributes().topic_arn(place).send()).await?;
+                Ok(found.attributes.unwrap_or_default().into_iter().collect())
+            }
+        }
+    }
+
+    /// Creates a queue for a measurement.
+    pub(super) async fn create(&self, queue: &str) -> Result<(), Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
+        let fifo = queue.ends_with(FIFO).then(|| [(QueueAttributeName::FifoQueue, "true".to_owned())].into());
+        self.ask(api.create_queue().queue_name(queue).set_attributes(fifo).send()).await.map(drop)
+    }
+
+    /// Removes it.
+    pub(super) async fn remove(&self, queue: &str) -> Result<(), Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
+        let url = self.url_of(queue).await?;
+        self.ask(api.delete_queue().queue_url(url).send()).await.map(drop)
+    }
+}
+
+/// What an answer says of each of `messages`, in their order; `None`: it names a message that was not sent.
+fn results<'a>(
+    messages: usize,
+    kept: impl Iterator<Item = &'a str>,
+    failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
+) -> Option<Vec<Said>> {
+    let mut said = vec![Said::Nothing; messages];
+    for id in kept {
+        *said.get_mut(id.parse::<usize>().ok()?)? = Said::Kept;
+    }
+    for (id, code, by_sender, text) in failed {
+        let failed = Said::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
+        *said.get_mut(id.parse::<usize>().ok()?)? = failed;
+    }
+    Some(said)
+}
+
+impl Service {
+    pub(super) fn batch(self) -> Batch {
+        match self {
+            Self::Sqs => Batch::Sqs(Vec::with_capacity(MOST_MESSAGES)),
+            Self::Sns => Batch::Sns(Vec::with_capacity(MOST_MESSAGES)),
+        }
+    }
+}
+
+impl Batch {
+    fn push(&mut self, number: usize, record: &Record<'_>, origin: Origin, form: &Form, is_fifo: bool) {
+        match self {
+            Self::Sqs(entries) => entries.push(sqs_entry(number, record, origin, form, is_fifo)),
+            Self::Sns(entries) => entries.push(sns_entry(number, record, origin, form, is_fifo)),
+        }
+    }
+}
+
+/// Runs until the relay wants nothing more.
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+    let mut worker = Worker::new(settings.clone());
+    loop {
+        worker.fill(receiver);
+        let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
+        tokio::select! {
+            event = receiver.next() => match event {
+                Event::Work => {}
+                Event::Closed => return,
+            },
+            Some(ended) = worker.requests.join_next() => {
+                // A task that panicked has printed why; in a release the process is gone.
+                if let Ok(request) = ended {
+                    worker.settle(request, receiver);
+                }
+            }
+            () = tokio::time::sleep_until(wake) => {}
+        }
+    }
+}
+
+/// What is under way, and what is known.
+struct Worker {
+    caller: Arc<Caller>,
+    requests: JoinSet<Request>,
+    pace: Pace,
+    /// URLs of queues, by their names.
+    queues: BTreeMap<Box<str>, Arc<str>>,
+    /// Standard queues that were reported.
+    told: BTreeSet<Box<str>>,
+    /// The service answered, and takes our keys.
+    is_reached: bool,
+    /// So many records are sent one by one: which of them is refused is to be found out.
+    alone: usize,
+}
+
+/// A request that has ended.
+struct Request {
+    /// The queue's name or URL; empty: it was to see who answers.
+    queue: Box<str>,
+    /// Its URL, once that is known.
+    url: Option<Arc<str>>,
+    taken: Vec<Taken<Place>>,
+    answered: Result<Vec<Said>, Unserved>,
+}
+
+/// What a batch has room for.
+struct Room<'a> {
+    form: &'a Form,
+    most: usize,
+    most_bytes: usize,
+    queue: Box<str>,
+    is_fifo: bool,
+    messages: usize,
+    bytes: usize,
+    last: Option<Owner>,
+}
+
+impl Room<'_> {
+    /// One queue's messages; of a group of a FIFO queue's, one.
+    fn fit(&mut self, record: Stored<'_>) -> Fit {
+        let group = Owner::of(record.topic(), record.key());
+        if self.messages == 0 {
+            self.queue = record.topic().into();
+            self.is_fifo = record.topic().ends_with(FIFO);
+        } else if *self.queue != *record.topic() || (self.is_fifo && self.last == Some(group)) {
+            return Fit::NotThis;
+        }
+        let bytes = self.form.most_bytes(record.held_bytes(), record.value().map_or(0, <[u8]>::len));
+        if self.messages == self.most || (self.messages > 0 && self.bytes + bytes > self.most_bytes) {
+            return Fit::Full;
+        }
+        (self.messages, self.bytes, self.last) = (self.messages + 1, self.bytes + bytes, Some(group));
+        Fit::Takes
+    }
+}
+
+/// A record of the lanes with its headers, which stand beside it so that their room is used again.
+fn borrowed<'a>(stored: Stored<'a>, headers: &'a [Header<'a>]) -> Record<'a> {
+    Record {
+        topic: stored.topic(),
+        key: stored.key(),
+        value: stored.value(),
+        headers,
+        timestamp_millis: stored.timestamp_millis(),
+        partition: None,
+        content: stored.content(),
+    }
+}
+
+impl Worker {
+    fn new(settings: Settings) -> Self {
+        Self {
+            caller: Arc::new(Caller::new(settings)),
+            requests: JoinSet::new(),
+            pace: Pace::default(),
+            queues: BTreeMap::new(),
+            told: BTreeSet::new(),
+            is_reached: false,
+            alone: 0,
+        }
+    }
+
+    /// Sends what may be under way.
+    fn fill(&mut self, receiver: &mut Receiver) {
+        while self.requests.len() < self.pace.requests(Instant::now()) {
+            if !self.is_reached {
+                if self.requests.is_empty() {
+                    self.look();
+                }
+                return;
+            }
+            if !receiver.has_ready() || !self.send(receiver) {
+                return;
+            }
+        }
+    }
+
+    /// Whether anybody answers who takes our keys, before the first record: what may be listed is no matter.
+    fn look(&mut self) {
+        let caller = Arc::clone(&self.caller);
+        self.requests.spawn(async move {
+            let answered = caller.look().await.map(|()| Vec::new());
+            Request { queue: "".into(), url: None, taken: Vec::new(), answered }
+        });
+    }
+
+    /// Whether there was anything.
+    fn send(&mut self, receiver: &mut Receiver) -> bool {
+        let Settings { form, service, .. } = &self.caller.settings;
+        let service = *service;
+        let most = if self.alone > 0 { 1 } else { MOST_MESSAGES };
+        let mut room = Room {
+            form,
+            most,
+            most_bytes: service.batch_bytes(),
+            queue: "".into(),
+            is_fifo: false,
+            messages: 0,
+            bytes: 0,
+            last: None,
+        };
+        let mut taken = Vec::with_capacity(MOST_MESSAGES);
+        receiver.take(&mut taken, u32::MAX, |record| room.fit(record));
+        let Room { queue, is_fifo, .. } = room;
+        if taken.is_empty() {
+            return false;
+        }
+        self.alone = self.alone.saturating_sub(taken.len());
+        let mut headers: Vec<Header<'_>> = Vec::new();
+        let mut entries = service.batch();
+        for (number, stored) in taken.iter().filter_map(|taken| receiver.record(taken.item)).enumerate() {
+            headers.clear();
+            headers.extend(stored.headers());
+            entries.push(number, &borrowed(stored, &headers), stored.tag().origin, form, is_fifo);
+        }
+        self.tell(&queue, is_fifo);
+        let caller = Arc::clone(&self.caller);
+        let known = if service == Service::Sns || is_url(&queue) {
+            Some(Arc::from(&*queue))
+        } else {
+            self.queues.get(&queue).cloned()
+        };
+        self.requests.spawn(async move {
+            let url = match known {
+                Some(url) => Ok(url),
+                None => caller.url_of(&queue).await.map(Arc::from),
+            };
+            let (answered, url) = match url {
+                Ok(url) => (caller.send(&url, entries).await, Some(url)),
+                Err(unserved) => (Err(unserved), None),
+            };
+            Request { queue, url, taken, answered }
+        });
+        true
+    }
+
+    /// Says once of each queue without order that it has none.
+    fn tell(&mut self, queue: &str, is_fifo: bool) {
+        if !is_fifo && !self.told.contains(queue) {
+            self.told.insert(queue.into());
+            tracing::warn!(
+                name = queue,
+                "standard queues and topics keep no order and may repeat messages; those whose name ends with .fifo do not"
+            );
+        }
+    }
+
+    /// A request has ended.
+    fn settle(&mut self, request: Request, receiver: &mut Receiver) {
+        let Request { queue, url, taken, answered } = request;
+        let service = self.caller.settings.service;
+        if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
+            self.queues.entry(queue.clone()).or_insert(url);
+        }
+        if queue.is_empty() {
+            self.looked(answered, receiver);
+            return;
+        }
+        let judged = match answered {
+            Ok(results) => self.of_results(&queue, results),
+            Err(unserved) => self.of_none(&queue, unserved, taken.len()),
+        };
+        let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered));
+        // Where nothing was said of a message, nothing is known of it.
+        let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&Outcome::Unknown));
+        for (taken, outcome) in taken.into_iter().zip(outcomes) {
+            receiver.settle(taken, outcome);
+        }
+        receiver.publish();
+        match judged.problem {
+            Some(failure) => self.pause(failure, is_any, receiver),
+            None => self.goes_on(receiver),
+        }
+    }
+
+    fn looked(&mut self, answered: Result<Vec<Said>, Unserved>, receiver: &Receiver) {
+        let settings = &self.caller.settings;
+        let problem = match answered {
+            Ok(_) => None,
+            Err(Unserved::Failed(failure)) => Some(failure),
+            Err(Unserved::Refused(refusal)) => {
+                let fault = refusal.fault();
+                matches!(fault.0, Fault::Later | Fault::LogIn).then(|| errors::passing(settings, fault, &refusal.text))
+            }
+        };
+        if let Some(failure) = problem {
+            self.pause(failure, false, receiver);
+            return;
+        }
+        self.is_reached = true;
+        self.pace.went();
+        receiver.set_blocked(None);
+    }
+
+    fn goes_on(&mut self, receiver: &Receiver) {
+        if self.pace.went() {
+            receiver.set_blocked(None);
+        }
+    }
+
+    /// Nothing is sent for a while. Throttling by a service that takes some messages meanwhile blocks nobody.
+    fn pause(&mut self, failure: Failure, is_any: bool, receiver: &Receiver) {
+        if is_any {
+            self.goes_on(receiver);
+        }
+        let failures = self.pace.failed(Instant::now());
+        let is_connection = failure.class == FailureClass::LogIn || failure.reason == CONNECTION;
+        if failures > 1 || is_connection {
+            receiver.set_blocked(Some(failure));
+        }
+    }
+
+    /// HTTP's status was 200: that says nothing of any message.
+    fn of_results(&self, queue: &str, results: Vec<Said>) -> Judged {
+        let settings = &self.caller.settings;
+        let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
+        for said in results {
+            let outcome = match said {
+                Said::Kept => Outcome::Delivered,
+                Said::Nothing => {
+                    judged.problem = Some(broken(settings, "its answer does not name each message"));
+                    Outcome::Unknown
+                }
+                Said::Failed { code, by_sender, text } => {
+                    let fault = errors::fault(&code, 200, by_sender);
+                    let said = format!("{code}: {text}");
+                    match fault.0 {
+                        Fault::Row | Fault::Topic => Outcome::Refused(errors::refused(settings, queue, fault, &said)),
+                        Fault::Later | Fault::LogIn => {
+                            judged.problem = Some(passing(settings, fault, &said));
+                            Outcome::Unknown
+                        }
+                    }
+                }
+            };
+            judged.outcomes.push(outcome);
+        }
+        judged
+    }
+
+    /// No message of the batch was looked at, or nobody knows.
+    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
+        let settings = &self.caller.settings;
+        let refusal: Refusal = match unserved {
+            Unserved::Failed(failure) => return Judged { outcomes: Vec::new(), problem: Some(failure) },
+            Unserved::Refused(refusal) => refusal,
+        };
+        let fault = refusal.fault();
+        let refused = || errors::refused(settings, queue, fault, &refusal.text);
+        match fault.0 {
+            Fault::Later | Fault::LogIn => {
+                Judged { outcomes: Vec::new(), problem: Some(passing(settings, fault, &refusal.text)) }
+            }
+            Fault::Topic => {
+                let outcomes = vec![Outcome::Refused(refused()); messages];
+                // It may be created again under another URL.
+                self.queues.remove(queue);
+                Judged { outcomes, problem: None }
+            }
+            Fault::Row if messages == 1 => Judged { outcomes: vec![Outcome::Refused(refused())], problem: None },
+            Fault::Row => {
+                self.alone += messages;
+                Judged { outcomes: Vec::new(), problem: None }
+            }
+        }
+    }
+}
+
+/// What becomes of a batch.
+struct Judged {
+    /// Of each message, in their order; of those that are missing, nothing is known.
+    outcomes: Vec<Outcome>,
+    /// What passes by itself.
+    problem: Option<Failure>,
+}
+
+/// How many requests are under way at a time, and when none may be sent. A service throttles a client that sends too much: each failure
+/// halves what is under way and begins a pause, which doubles as long as nothing succeeds; each success adds one request.
+#[derive(Debug)]
+struct Pace {
+    requests: usize,
+    /// Since the last success.
+    failures: u32,
+    resumes_at: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { requests: MOST_REQUESTS, failures: 0, resumes_at: None }
+    }
+}
+
+impl Pace {
+    /// How many requests may be under way now.
+    fn requests(&mut self, now: Instant) -> usize {
+        if self.resumes_at.is_some_and(|at| now < at) {
+            return 0;
+        }
+        self.resumes_at = None;
+        self.requests
+    }
+
+    /// When that changes by itself.
+    fn resumes_at(&self) -> Option<Instant> {
+        self.resumes_at
+    }
+
+    /// A request was served. Whether it is the first one since a failure, or of all.
+    fn went(&mut self) -> bool {
+        let before = std::mem::take(&mut self.failures);
+        self.requests = MOST_REQUESTS.min(self.requests + 1);
+        before > 0
+    }
+
+    /// A request was not served. How many were not since the last success: those that were under way together are one.
+    fn failed(&mut self, now: Instant) -> u32 {
+        if self.resumes_at.is_some_and(|at| now < at) {
+            return self.failures;
+        }
+        let doubled = PAUSES.0 * 2_u32.saturating_pow(self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        self.requests = 1.max(self.requests / 2);
+        self.resumes_at = Some(now + doubled.min(PAUSES.1));
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::destination::Asked;
+    use crate::sink::lanes::block_on;
+    use crate::sink::tests::read_in_test;
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A service that answers each request with the same bytes, and closes the connection. `None`: it never answers. Where it is, and how
+    /// many requests came.
+    fn service(answer: Option<&'static str>) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, requests) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for socket in listener.incoming() {
+                let mut reader = BufReader::new(socket.unwrap());
+                let (mut line, mut length) = (String::new(), 0);
+                while reader.read_line(&mut line).unwrap() > 2 {
+                    let header = line.to_ascii_lowercase();
+                    length = header.strip_prefix("content-length:").map_or(length, |text| text.trim().parse().unwrap());
+                    line.clear();
+                }
+                reader.read_exact(&mut vec![0; length]).unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                match answer {
+                    Some(answer) => reader.get_mut().write_all(answer.as_bytes()).unwrap(),
+                    None => silent.push(reader),
+                }
+            }
+        });
+        (address, requests)
+    }
+
+    fn caller(scheme: &str, address: &str) -> Caller {
+        let read = |asked: &mut Asked<'_>| Settings::read(asked);
+        let address = format!("id:secret@{address}/eu-central-1");
+        Caller::new(read_in_test(scheme, &address, &[("timeout", "1s")], read).unwrap())
+    }
+
+    #[test]
+    fn a_request_is_sent_once_whatever_becomes_of_it() {
+        let answers = [
+            (Some(""), "connection"),
+            (Some("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"), "500"),
+            (
+                Some(
+                    "HTTP/1.1 400 No\r\ncontent-length: 53\r\n\r\n{\"__type\":\"com.amazonaws.sqs#RequestThrottled\",\"m\":1}",
+                ),
+                "RequestThrottled",
+            ),
+            (Some("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"), "connection"),
+            (Some("SSH-2.0-x\r\n\r\n"), "connection"),
+            (None, "no answer within 1 s"),
+        ];
+        for (answer, expected) in answers {
+            for scheme in ["sqs+http", "sns+http"] {
+                let (address, requests) = service(answer);
+                let caller = caller(scheme, &address);
+                let batch = caller.settings.service.batch();
+                let unserved = block_on(async { Ok(caller.send("place", batch).await) }).unwrap().unwrap_err();
+                assert_eq!(requests.load(Ordering::SeqCst), 1, "{scheme} {answer:?}: {unserved:?}");
+                let shown = format!("{unserved:?}");
+                assert!(scheme == "sns+http" || shown.contains(expected), "{answer:?}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_not_there_passes_and_a_missing_key_is_the_operators() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let caller = caller("sqs+http", &nobody);
+        let Err(Unserved::Failed(failure)) = block_on(async { Ok(caller.look().await) }).unwrap() else { panic!() };
+        assert_eq!((failure.class, failure.reason), (FailureClass::Environment, CONNECTION), "{}", failure.text);
+        let mut settings = caller.settings.clone();
+        settings.keys = Some(GivenKeys { id: "id".to_owned(), secret: crate::secret::Secret::of_value("@/nowhere") });
+        let caller = Caller::new(settings);
+        let Err(Unserved::Failed(failure)) = block_on(async { Ok(caller.look().await) }).unwrap() else { panic!() };
+        assert_eq!((failure.class, failure.reason), (FailureClass::LogIn, LOG_IN_LABEL), "{}", failure.text);
+        assert!(failure.text.contains("/nowhere"), "{}", failure.text);
+    }
+
+    #[test]
+    fn failures_slow_down_and_successes_speed_up() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        assert_eq!(pace.requests(now), MOST_REQUESTS);
+        assert_eq!((pace.failed(now), pace.failed(now), pace.requests(now)), (1, 1, 0));
+        now += PAUSES.0;
+        assert_eq!((pace.requests(now), pace.failed(now)), (MOST_REQUESTS / 2, 2));
+        assert_eq!(pace.resumes_at(), Some(now + PAUSES.0 * 2));
+        for _ in 0..40 {
+            now += PAUSES.1;
+            pace.failed(now);
+        }
+        assert_eq!(pace.resumes_at(), Some(now + PAUSES.1));
+        now += PAUSES.1;
+        assert_eq!((pace.requests(now), pace.went(), pace.went(), pace.requests(now)), (1, true, false, 3));
+    }
+
+    #[test]
+    fn each_message_has_its_own_result_and_none_is_made_up() {
+        let failed = ("2", "InternalError", false, Some("again"));
+        let of_failed = Said::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
+        assert_eq!(
+            results(3, ["0"].into_iter(), [failed].into_iter()),
+            Some(vec![Said::Kept, Said::Nothing, of_failed])
+        );
+        for id in ["3", "x", ""] {
+            assert_eq!(results(3, [id].into_iter(), [].into_iter()), None, "{id}");
+        }
+    }
+}
