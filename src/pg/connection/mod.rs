@@ -217,7 +217,7 @@ impl Connection {
         self.answer(sql, Instant::now() + patience, LARGEST_ANSWER_BYTES)
     }
 
-    /// As [`Connection::query`], for a question about one thing: the server's answer may have no more than [`SMALL_ANSWER_BYTES`].
+    /// As [`Connection::query`], for a question about one thing: the server's answer may have no more than `SMALL_ANSWER_BYTES`.
     ///
     /// # Errors
     /// As there.

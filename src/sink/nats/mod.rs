@@ -1,6 +1,6 @@
 //! NATS JetStream: what settings say of it, what it can do, and its sink.
 //!
-//! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: [`Settings`] as a [`Destination`]: sinks, checks, dead-letter
+//! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter
 //! records, a stream for measurements. A record becomes one message to the subject that is its topic, and counts once JetStream has
 //! acknowledged it. Many messages are under way at a time, of which no two have one key of one subject. No error here shows a secret.
 //!
