@@ -1,5 +1,7 @@
 //! In the place of `connect` in a build without the feature `debezium`: types that have no value, so that nothing is written that way.
 
+#![allow(clippy::unused_self, reason = "the methods are those of the module that this one stands for")]
+
 use super::details::Details;
 use super::fault::RowError;
 use super::mapping::Mapping;
