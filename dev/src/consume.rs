@@ -54,11 +54,6 @@ impl Record {
         std::str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// Whether it is no row's: the relay writes one where a broker has not marked what was committed (docs/exactly-once.md).
-    pub fn is_marker(&self) -> bool {
-        self.value.is_none() && self.header("walrelay-committed").is_some()
-    }
-
     /// The key as text; empty when it is null.
     pub fn key_text(&self) -> String {
         String::from_utf8_lossy(self.key.as_deref().unwrap_or_default()).into_owned()

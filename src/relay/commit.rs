@@ -151,7 +151,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let initialized = self
             .sink
-            .init_transactions(&self.group.identity.owner(self.flush_lsn()))
+            .init_transactions(&self.group.identity.owner())
             .map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
         match initialized {
             Initialized::Pending { reason, answered } => {

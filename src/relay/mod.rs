@@ -249,6 +249,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
+    /// What fixes the failure for which the sink cannot be recreated, if its text does not say it.
+    pub fn fix(&self) -> Option<String> {
+        self.sink.fix()
+    }
+
     fn renew_sink(&mut self) -> Result<(), Failure> {
         self.sink.restart()?;
         self.refusals.forget();

@@ -78,22 +78,10 @@ pub fn transactional_id(system_identifier: &str, slot: &str) -> String {
     format!("walrelay-{system_identifier}-{slot}")
 }
 
-/// The position that a value says.
-fn position(value: &str) -> Option<u64> {
-    let kept: Kept = serde_json::from_str(value).ok()?;
-    kept.end_lsn.parse().ok().map(Lsn::bytes)
-}
-
 impl Identity {
     /// Under which name transactions are made, and whose progress is of interest.
-    pub fn owner(&self, confirmed: Lsn) -> Owner {
-        Owner {
-            name: transactional_id(&self.system_identifier, &self.slot),
-            keys_ending: format!("/{}", self.slot),
-            key: self.key(),
-            confirmed: confirmed.bytes(),
-            position,
-        }
+    pub fn owner(&self) -> Owner {
+        Owner { name: transactional_id(&self.system_identifier, &self.slot), keys_ending: format!("/{}", self.slot) }
     }
 
     /// The key of this relay's progress.
@@ -171,8 +159,7 @@ mod tests {
     fn what_was_kept_is_where_it_goes_on() {
         let identity = identity();
         assert_eq!(identity.key(), "7/shop");
-        assert_eq!(identity.owner(Lsn::ZERO).name, "walrelay-7-shop");
-        assert_eq!(position(&identity.value(Lsn::new(500))), Some(500));
+        assert_eq!(identity.owner().name, "walrelay-7-shop");
         assert_eq!(identity.value(Lsn::new(500)), r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#);
         assert_eq!(identity.start(&kept(&identity, 500)), Ok(Some(Lsn::new(500))));
         assert_eq!(identity.start(&[]), Ok(None));

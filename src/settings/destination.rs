@@ -73,7 +73,7 @@ impl Reader<'_> {
     /// Sees that the kind can do what the other settings ask of it.
     pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), ConfigError> {
         let tombstones = self.layers.is_on("tombstone-on-empty-payload")?;
-        let exactly_once = delivery == Delivery::ExactlyOnce;
+        let exactly_once = delivery != Delivery::AtLeastOnce;
         let asked = [
             (!kind.can.exactly_once && exactly_once, "delivery", "it has no transactions of records"),
             (!kind.can.partitions, "partition-column", "it has no partitions"),

@@ -34,7 +34,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 const DELIVERIES: [(&str, Delivery); 2] =
-    [("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce)];
+    [("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce { one_replica: false })];
 
 const ON_STOP: [(&str, OnStop); 2] = [("exit", OnStop::Exit), ("hold", OnStop::Hold)];
 
@@ -69,7 +69,7 @@ impl Reader<'_> {
         let tables = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
         let bad_rows = self.bad_rows(&slot, destination.kind())?;
-        let delivery = self.one_of("delivery", &DELIVERIES)?.unwrap_or_default();
+        let delivery = self.delivery()?;
         self.asks_what_it_can(destination.kind(), delivery)?;
         let registry = self.registry()?;
         // Dead-letter records have one place, whatever the number of shards.
@@ -92,6 +92,14 @@ impl Reader<'_> {
             on_stop: self.one_of("on-stop", &ON_STOP)?.unwrap_or_default(),
             http: self.http()?,
             limits,
+        })
+    }
+
+    fn delivery(&self) -> Result<Delivery, ConfigError> {
+        let one_replica = self.layers.is_on("accept-one-replica")?;
+        Ok(match self.one_of("delivery", &DELIVERIES)?.unwrap_or_default() {
+            Delivery::AtLeastOnce => Delivery::AtLeastOnce,
+            Delivery::ExactlyOnce { .. } => Delivery::ExactlyOnce { one_replica },
         })
     }
 

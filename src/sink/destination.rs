@@ -125,7 +125,10 @@ pub enum Delivery {
     #[default]
     AtLeastOnce,
     /// In the destination's transactions: consumers that read what is committed see each once.
-    ExactlyOnce,
+    ExactlyOnce {
+        /// Topics may have one replica, and the crash of its broker may hide rows, or repeat them.
+        one_replica: bool,
+    },
 }
 
 /// One address with its properties. `Debug` shows no secret.
@@ -282,6 +285,8 @@ pub struct Wanted<'a> {
     pub without_key: bool,
     /// Exactly once is asked for; then, under which name, where that is known.
     pub exactly_once: Option<Option<&'a str>>,
+    /// Then, topics may have one replica.
+    pub one_replica: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -303,6 +308,7 @@ impl Wanted<'static> {
             largest_bytes: 0,
             without_key: false,
             exactly_once: None,
+            one_replica: false,
         }
     }
 }

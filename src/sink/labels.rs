@@ -109,6 +109,11 @@ pub const LABELS: &[Label] = &[
     ),
     label("queue", "the queue or the topic does not exist", "create it, or another --topic"),
     label("refused", "the destination refuses the record", "what the error says"),
+    label(
+        "replicas",
+        "exactly once: a topic has one replica, or min.insync.replicas of 1",
+        "the hint of the error: three replicas, two of them in sync; or --accept-one-replica",
+    ),
     label("routing_key", "the routing key is empty or longer than 255 bytes", "another --topic"),
     label(
         "schema_registry",

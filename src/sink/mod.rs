@@ -273,12 +273,6 @@ pub struct Owner {
     pub name: String,
     /// Whose progress is read: every key that ends in this.
     pub keys_ending: String,
-    /// The key of the owner's own progress.
-    pub key: String,
-    /// Everything before it is known to be published, as an integer.
-    pub confirmed: u64,
-    /// The position that a value of progress says, as an integer.
-    pub position: fn(&str) -> Option<u64>,
 }
 
 /// How far the fencing of the old producer is.
@@ -411,6 +405,11 @@ pub trait Sink {
 
     /// The end: what is open is aborted, so that it holds nobody up. May take a second.
     fn abandon(&mut self) {}
+
+    /// What fixes the failure for which [`Sink::restart`] refuses: a command, or a short text; `None`: the failure's text says it all.
+    fn fix(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Methods of [`Sink`] that a sink hands on to the one that is in its field: `hand_on!(sink: poll, resolve)`.
@@ -458,6 +457,7 @@ macro_rules! hand_on {
         }
     };
     (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
+    (@ $field:ident fix) => { hand_on!(@@ $field fix(&self) -> Option<String>); };
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
     (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
@@ -537,5 +537,9 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn abandon(&mut self) {
         (**self).abandon();
+    }
+
+    fn fix(&self) -> Option<String> {
+        (**self).fix()
     }
 }

@@ -306,7 +306,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         if let Some(stream) = stream {
             self.let_go(stream);
         }
-        self.relay.start_over().map_err(RunError::Sink)
+        start_over(&mut self.relay)
     }
 
     /// The end: what is in flight does not leave once the slot is free.
@@ -470,12 +470,20 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     }
 }
 
+/// Recreates the sink.
+fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError> {
+    relay.start_over().map_err(|failure| match relay.fix() {
+        Some(hint) => RunError::Advised { error: Box::new(RunError::Sink(failure)), hint },
+        None => RunError::Sink(failure),
+    })
+}
+
 /// Serves the sink for a while.
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
         Ended::SlotTaken(why) => pass_on(relay, why, None::<()>),
-        Ended::SinkFailed(_) | Ended::StartOver(_) => relay.start_over().map_err(RunError::Sink),
+        Ended::SinkFailed(_) | Ended::StartOver(_) => start_over(relay),
         Ended::BadRow(row) => Err(row.into()),
         // What only a stream comes to.
         Ended::Stopped

@@ -112,7 +112,10 @@ impl Lane {
         let topic = self.topic("{route}");
         let fixed = ["run", "--source", &self.source, "--publication", &self.name, "--slot", &self.name];
         let kafka = ["--brokers", &self.brokers, "--topic", &topic, "--shutdown-timeout=50s"];
-        fixed.iter().chain(&kafka).chain(more).map(|&argument| argument.to_owned()).collect()
+        // The shared broker is alone.
+        let is_alone = !self.brokers.contains(',') && more.iter().any(|argument| argument.ends_with("exactly-once"));
+        let one = is_alone.then_some("--accept-one-replica");
+        fixed.iter().chain(&kafka).chain(&one).chain(more).map(|&argument| argument.to_owned()).collect()
     }
 
     /// Starts a relay.

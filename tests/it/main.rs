@@ -8,7 +8,6 @@
 mod broker_errors;
 mod elsewhere;
 mod lane;
-mod leaderless;
 mod load;
 mod own;
 
@@ -59,6 +58,7 @@ mod redis_cluster;
 mod refusals;
 mod registry;
 mod renames;
+mod replicas;
 mod republish;
 mod resent;
 mod rights;
@@ -81,4 +81,3 @@ mod tables;
 mod tokens;
 mod topics;
 mod transactions;
-mod unmarked;

@@ -8,7 +8,6 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rustix::process::Signal;
-use walrelay_dev::consume;
 use walrelay_dev::process::wait_until;
 
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
@@ -67,38 +66,10 @@ pub(crate) fn strangers_transaction(lane: &Lane, topic: &str) -> BaseProducer {
     stranger
 }
 
-/// What a broker has forgotten to abort looks like this, but for the name of the transaction.
+/// What a broker has forgotten to end after a crash looks like this.
 #[test]
 #[ignore = "slow"]
-fn where_a_transaction_is_open_another_is_aborted_before_anything_is_written() {
-    let kafka = own::kafka();
-    let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
-    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
-    insert(&lane, 1, 100);
-    lane.wait_confirmed();
-    relay.kill9().unwrap();
-    relay.start_again().unwrap();
-    wait_log(&relay, "exactly once: resuming");
-    assert!(!relay.log().contains("ending an open transaction"), "nothing is open: {}", relay.log());
-    let stranger = strangers_transaction(&lane, &lane.topic("order"));
-    relay.kill9().unwrap();
-    relay.start_again().unwrap();
-    insert(&lane, 101, 200);
-    lane.wait_confirmed();
-    assert!(relay.log().contains("ending an open transaction"), "{}", relay.log());
-    stranger.abort_transaction(LONG).unwrap();
-    each_once(&lane.records("order"), 200);
-    let mut everything = lane.client.clone();
-    everything.set("isolation.level", "read_uncommitted");
-    let written = consume::read_to_end(&everything, &[&lane.topic("order")]).unwrap();
-    let covers = written.iter().filter(|record| record.header("walrelay-aborted").is_some()).count();
-    assert_eq!(covers, 1, "one for the one partition");
-    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
-}
-
-#[test]
-#[ignore = "slow"]
-fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
+fn an_open_transaction_on_the_progress_topic_is_named_with_the_command_that_ends_it() {
     let kafka = own::kafka();
     let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
     let mut relay = lane.streaming(&[EXACTLY_ONCE, "--disconnect-after=2s"]);
@@ -111,18 +82,25 @@ fn a_strangers_open_transaction_on_the_progress_topic_is_waited_for() {
     relay.kill9().unwrap();
     relay.start_again().unwrap();
     insert(&lane, 201, 300);
-    let reading = || {
-        Ok(relay.get("/readyz").is_ok_and(|answer| answer.body.contains("waiting for the transaction of 1/another")))
-    };
-    wait_until(LONG, "the relay to say what it waits for", reading).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
+    let ready = || relay.get("/readyz").map_or_else(|_| String::new(), |answer| answer.body);
+    let named = || Ok(ready().contains("kafka-transactions.sh"));
+    wait_until(LONG, "the relay to name the command", named).unwrap_or_else(|e| panic!("{e}: {}", relay.log()));
     assert_eq!(lane.records_now("order").len(), 200, "nothing is sent before it is known what was");
     // Kafka answers, so the slot is kept: for longer than it is where Kafka is silent.
     let uptime = || Ok::<_, anyhow::Error>(relay.status()?["uptime_seconds"].as_f64().unwrap());
     let began = uptime().unwrap();
+    assert!(began < 15.0, "it is named within seconds");
     wait_until(LONG, "time to pass", || Ok(uptime()? > began + 5.0)).unwrap();
     assert!(!relay.log().contains("connection is closed"), "{}", relay.log());
-    stranger.commit_transaction(LONG).unwrap();
+    assert_eq!(relay.log().matches("waiting for an open transaction").count(), 1, "{}", relay.log());
+    let body = ready();
+    let command = body.split_once("kafka-transactions.sh ").unwrap_or_else(|| panic!("{body}")).1;
+    let mut tool = kafka.tool("org.apache.kafka.tools.TransactionsCommand").unwrap();
+    let output = tool.args(command.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     each_once(&lane.records("order"), 300);
+    assert!(stranger.commit_transaction(LONG).is_err(), "its transaction was aborted");
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 
 /// Rows flow on after the next requests of that kind are answered so.

@@ -164,7 +164,7 @@ impl Job {
     fn publish(self, request: &Request, held: Option<Held>, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         let run = &request.run;
         let (kind, first) = (run.destination.kind(), self.progress.rows + 1);
-        if run.delivery == Delivery::ExactlyOnce {
+        if run.delivery != Delivery::AtLeastOnce {
             tracing::warn!(
                 "existing rows are published at least once, outside transactions; consumers see them at once"
             );

@@ -80,7 +80,8 @@ pub fn report(config: &run::Request) -> Result<Report, CommandError> {
         dead_letters: dead_letter_topic(config),
         largest_bytes: tables.largest_bytes,
         without_key: tables.without_key,
-        exactly_once: (config.delivery == Delivery::ExactlyOnce).then_some(id.as_deref()),
+        exactly_once: (config.delivery != Delivery::AtLeastOnce).then_some(id.as_deref()),
+        one_replica: config.delivery == Delivery::ExactlyOnce { one_replica: true },
     }));
     report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)

@@ -7,8 +7,9 @@ use super::described::text_and_default;
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 33] = [
+const SELDOM: [&str; 34] = [
     "accept-differences",
+    "accept-one-replica",
     "accept-slot-at",
     "bad-row-at",
     "cloudevents",

@@ -97,6 +97,11 @@ pub(crate) struct DestinationArgs {
     /// [default: at-least-once]
     #[arg(long, value_name = "HOW")]
     delivery: Option<String>,
+
+    /// With exactly-once: topics may have one replica, as on one broker; if it crashes, rows may stay hidden, or appear twice
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    accept_one_replica: Option<String>,
 }
 
 /// The destination of commands that publish something else than a run's rows.

@@ -152,7 +152,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
     let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
     assert_eq!(config.bad_rows.at, [(at, Action::Skip)]);
     assert_eq!((config.bad_rows.action, config.bad_rows.dead_letter_topic.as_str()), (Action::DeadLetter, "dead"));
-    assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce));
+    assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce { one_replica: false }));
     assert_eq!(config.http, None);
     assert_eq!(
         config.limits,
@@ -200,6 +200,7 @@ fn every_setting_can_come_from_a_variable_and_from_the_file() {
         ("dead-letter-topic", "dead"),
         ("on-stop", "hold"),
         ("delivery", "exactly-once"),
+        ("accept-one-replica", "true"),
         ("message-prefix", "outbox"),
         ("http", "off"),
         ("shutdown-timeout", "1s"),

@@ -5,6 +5,7 @@
 use super::context::{Context, events};
 use super::retire::retire_producer;
 use super::topics::Chosen;
+use super::transactions::replicas_of;
 use super::{KafkaSink, client_failure, failure, probe};
 use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -91,25 +92,18 @@ impl KafkaSink {
         if self.topics.turn_to(topic) {
             return Ok(());
         }
-        self.keep(topic)?;
         self.count_partitions(topic)?;
         self.topics.turn_to(topic);
         Ok(())
     }
 
-    /// In transactions, a topic is to be known to whoever takes them over, before the first record goes to it.
-    fn keep(&mut self, topic: &str) -> Result<(), Failure> {
-        let Some(transactions) = &mut self.transactions else { return Ok(()) };
-        if transactions.keep(topic, &self.settings)? {
-            return Ok(());
-        }
-        let text = format!("topic {topic} is being noted in {}", super::progress::TOPIC);
-        Err(Failure { class: FailureClass::Environment, reason: failure::reason(None), text })
-    }
-
-    /// Asks how many partitions the topic has, and takes that for true.
+    /// Asks how many partitions the topic has, and takes that for true. In transactions, the topic must have replicas enough.
     pub(super) fn count_partitions(&mut self, topic: &str) -> Result<i32, Failure> {
-        let count = i32::try_from(self.ask(topic)?).unwrap_or(i32::MAX);
+        let (partitions, replicas) = self.ask(topic)?;
+        if let Some(transactions) = &mut self.transactions {
+            transactions.replicas.see(topic, replicas, &self.settings)?;
+        }
+        let count = i32::try_from(partitions).unwrap_or(i32::MAX);
         if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
             let text = format!("topic {topic} was recreated with fewer partitions");
             self.shrunk = Some(client_failure(text));
@@ -117,8 +111,9 @@ impl KafkaSink {
         Ok(count)
     }
 
-    /// How many partitions the topic has, in the cluster's words, which the first lane's client hears as well; others ask when they need to.
-    fn ask(&mut self, topic: &str) -> Result<usize, Failure> {
+    /// How many partitions the topic has, and the fewest replicas of one, in the cluster's words, which the first lane's client hears as
+    /// well; others ask when they need to.
+    fn ask(&mut self, topic: &str) -> Result<(usize, Option<usize>), Failure> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
         self.serve_events();
         let metadata = metadata.map_err(|error| {
@@ -131,12 +126,12 @@ impl KafkaSink {
         self.sockets.named(&metadata);
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         let refused = |code| failure::of_topic(topic, code, &self.settings);
-        match answer.map(|answer| (answer.error(), answer.partitions().len())) {
-            Some((Some(error), _)) => Err(refused(RDKafkaErrorCode::from(error))),
-            Some((None, 0)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
-            Some((None, partitions)) => {
+        match answer.map(|answer| (answer.error(), answer.partitions().len(), replicas_of(answer))) {
+            Some((Some(error), ..)) => Err(refused(RDKafkaErrorCode::from(error))),
+            Some((None, 0, _)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
+            Some((None, partitions, replicas)) => {
                 self.producer.context().recovered();
-                Ok(partitions)
+                Ok((partitions, replicas))
             }
         }
     }

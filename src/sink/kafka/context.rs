@@ -29,8 +29,7 @@ thread_local! {
 
 /// One report, with the opaque that the record was handed over with.
 pub(super) enum Reported {
-    /// With the record's offset.
-    Delivered(u64, i64),
+    Delivered(u64),
     /// With the record, which librdkafka gives back.
     Failed(u64, Box<(OwnedRecord, Failure)>),
 }
@@ -45,12 +44,6 @@ pub(super) fn events() -> u64 {
     EVENTS.get()
 }
 
-/// What librdkafka's log lines about the end of a connection are marked with. Of an established one that ends it tells in no other way
-/// where the next attempt succeeds, as behind a proxy, or after this process was stopped for a while. It says it in two lines. The
-/// one for people is left out within 30 s of one that says the same, where nothing was sent for a minute, and where
-/// `log.connection.close` is off. The one for [debugging](super::settings) always comes, and before whatever the next connection brings.
-const CONNECTION_ENDED: &str = "FAIL";
-
 /// Receives librdkafka's callbacks.
 pub(super) struct Context {
     /// Bootstrap servers.
@@ -58,8 +51,6 @@ pub(super) struct Context {
     shared: Arc<Problems>,
     /// An error came since it was asked whether it was fatal.
     failed: AtomicBool,
-    /// A connection broke, or could not be made, since that was asked.
-    lost: AtomicBool,
     /// The user wants to see lines for debugging.
     debugs: bool,
     login: Option<Login>,
@@ -86,8 +77,8 @@ struct Problem {
 
 impl Context {
     pub(super) fn new(brokers: &str, shared: &Arc<Problems>, debugs: bool, login: Option<&Login>) -> Self {
-        let (brokers, failed, lost) = (brokers.to_owned(), AtomicBool::new(false), AtomicBool::new(false));
-        Self { brokers, shared: Arc::clone(shared), failed, lost, debugs, login: login.cloned() }
+        let (brokers, failed) = (brokers.to_owned(), AtomicBool::new(false));
+        Self { brokers, shared: Arc::clone(shared), failed, debugs, login: login.cloned() }
     }
 
     /// Its producer gets each new token or password.
@@ -122,15 +113,6 @@ impl Context {
     /// Whether an error came since the last call: librdkafka knows whether it was fatal.
     pub(super) fn take_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether a connection broke, or could not be made, since that was last forgotten.
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn forget_lost(&self) {
-        self.lost.store(false, Ordering::Relaxed);
     }
 
     /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to
@@ -183,10 +165,6 @@ impl Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         EVENTS.set(EVENTS.get() + 1);
-        // It is also said of connections that librdkafka ends itself: that is rare, and looked at for nothing.
-        if facility == CONNECTION_ENDED {
-            self.lost.store(true, Ordering::Relaxed);
-        }
         // Errors come again, with their code, by `error`.
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
@@ -213,9 +191,6 @@ impl ClientContext for Context {
         if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {
             return;
         }
-        if matches!(code, Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown)) {
-            self.lost.store(true, Ordering::Relaxed);
-        }
         let reason = self.words(code, reason);
         let was_said = failure::is_of_login(code) && self.login_refused(&reason);
         let mut problem = self.lock();
@@ -241,7 +216,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let opaque = opaque as u64;
         let report = match result {
-            Ok(message) => Reported::Delivered(opaque, message.offset()),
+            Ok(_) => Reported::Delivered(opaque),
             Err((error, message)) => {
                 let failure = failure::of_report(message.topic(), error);
                 Reported::Failed(opaque, Box::new((copy(message), failure)))
@@ -302,19 +277,6 @@ mod tests {
                 "librdkafka was built without its atomics: CFLAGS lacks -DHAVE_ATOMICS_32_ATOMIC=1"
             );
             producer.poll(Duration::from_millis(10));
-        }
-    }
-
-    #[test]
-    fn a_connection_that_ends_is_heard_of_whatever_line_says_so() {
-        for level in [RDKafkaLogLevel::Error, RDKafkaLogLevel::Info, RDKafkaLogLevel::Debug] {
-            let context = Context::new("127.0.0.1:1", &Arc::default(), false, None);
-            context.log(level, "STATE", "Broker changed state CONNECT -> UP");
-            assert!(!context.is_lost());
-            context.log(level, CONNECTION_ENDED, "Disconnected (after 17468ms in state UP)");
-            assert!(context.is_lost(), "{level:?}");
-            context.forget_lost();
-            assert!(!context.is_lost());
         }
     }
 }

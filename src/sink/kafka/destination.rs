@@ -190,7 +190,9 @@ impl Destination for Kafka {
         let settings = self.settings(client).map_err(refused)?;
         Ok(match how {
             Delivery::AtLeastOnce => Box::new(KafkaSink::new(settings).map_err(refused)?),
-            Delivery::ExactlyOnce => Box::new(KafkaSink::in_transactions(settings).map_err(refused)?),
+            Delivery::ExactlyOnce { one_replica } => {
+                Box::new(KafkaSink::in_transactions(settings.exactly_once(one_replica)).map_err(refused)?)
+            }
         })
     }
 

@@ -5,6 +5,7 @@
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
 use super::partitions::NotTaken;
+use super::replicas;
 use super::settings::Settings;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -85,6 +86,9 @@ const OTHER: &str = "other";
 /// The label of a topic of progress that cannot be created, or that would forget.
 pub(super) const PROGRESS_TOPIC: &str = "progress_topic";
 
+/// The label of a topic with too few replicas for exactly once.
+pub(super) const REPLICAS: &str = "replicas";
+
 /// The label of an error without a code.
 const TIMED_OUT: &str = "timed_out";
 
@@ -96,7 +100,7 @@ pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
 
 /// Every label that a failure may have.
 pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
-    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC])
+    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC, REPLICAS])
 }
 
 /// Those of them that a row may be bad for: the refusals of records, and of topics.
@@ -111,10 +115,7 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings)
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
-            format!(
-                "topic {topic} does not exist; to create it: \
-                 kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
-            )
+            format!("topic {topic} does not exist; to create it: {}", replicas::create(topic, settings, ""))
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
@@ -122,7 +123,8 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings)
                 allow(brokers, settings.property("sasl.username"), &["Write", "Describe"], &format!("--topic {topic}"));
             format!(
                 "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
-                 create it: kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}"
+                 create it: {}",
+                replicas::create(topic, settings, "")
             )
         }
         code => format!("topic {topic}: {code}"),

@@ -23,14 +23,12 @@ mod asking;
 mod check;
 mod client;
 mod context;
-mod cover;
 mod dead_letters;
 mod destination;
 mod examine;
 mod failure;
 mod known;
 mod lines;
-mod listed;
 mod listener;
 mod login;
 mod marks;
@@ -39,6 +37,7 @@ mod probe;
 mod progress;
 mod properties;
 mod refused;
+mod replicas;
 mod reports;
 mod retire;
 mod rights;
@@ -46,10 +45,8 @@ mod scratch;
 mod senders;
 mod settings;
 mod sockets;
-mod stillness;
 mod topics;
 mod transactions;
-mod written;
 
 pub use destination::KIND;
 pub use partitions::RECORD_OVERHEAD_BYTES;
@@ -240,7 +237,7 @@ impl Sink for KafkaSink {
         if let Some(transactions) = &mut self.transactions {
             match transactions.open(&self.producer) {
                 Ok(true) => {}
-                Ok(false) => return self.unmarked().map_or(Enqueue::Full, Enqueue::Blocked),
+                Ok(false) => return Enqueue::Full,
                 Err(failure) => return Enqueue::Blocked(failure),
             }
         }
@@ -248,9 +245,6 @@ impl Sink for KafkaSink {
             Ok(at) => at,
             Err(outcome) => return outcome,
         };
-        if let Err(failure) = self.may_write(at) {
-            return Enqueue::Blocked(failure);
-        }
         if self.partitions.in_flight().records == 0 {
             self.now = Instant::now();
             self.hear();
@@ -276,9 +270,6 @@ impl Sink for KafkaSink {
             self.fatal().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
         self.shrunk.take().into_iter().for_each(|failure| each(Report::Failed(failure)));
-        if let Err(failure) = self.see_that_it_is_marked() {
-            each(Report::Failed(failure));
-        }
         if self.transactions.is_none() {
             self.renew(each);
         }
@@ -398,6 +389,10 @@ impl Sink for KafkaSink {
 
     fn abandon(&mut self) {
         self.abort();
+    }
+
+    fn fix(&self) -> Option<String> {
+        self.transactions.as_ref()?.replicas.fix().map(str::to_owned)
     }
 }
 

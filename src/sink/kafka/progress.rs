@@ -5,16 +5,16 @@
 
 use super::context::Context;
 use super::failure;
+use super::replicas::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS, Replicas};
 use super::retire::retire;
 use super::settings::Settings;
-use super::transactions::{broken, client};
-use super::written::{self, Ends};
+use super::transactions::{broken, client, replicas_of};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers as _, Message};
+use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,6 +29,10 @@ pub(super) const PARTITION: i32 = 0;
 /// alone, the newest segment, is kept small.
 const SEGMENT_BYTES: &str = "16777216";
 
+/// Of its replicas so many have to be in sync.
+const IN_SYNC: &str = "2";
+const _: () = assert!(LEAST_IN_SYNC == 2, "IN_SYNC says the same");
+
 /// What is waited for as a rule, for people.
 pub(super) const READING: &str = "reading walrelay.progress";
 
@@ -36,45 +40,27 @@ pub(super) const READING: &str = "reading walrelay.progress";
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 pub(super) const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// Transactions of others are open for moments. What is open for longer may be ours.
-pub(super) const OPEN_FOR: Duration = Duration::from_secs(2);
+/// Transactions of other relays are open for moments. One that is open for longer is named, with what ends it.
+const OPEN_FOR: Duration = Duration::from_secs(2);
 
 /// How reading goes.
 pub(super) enum Read {
     /// Ask again; whether somebody has answered.
     Pending { answered: bool },
-    /// Something is open, and nothing that comes behind it is shown so long: its first record. Where it is ours, a
-    /// [cover](super::cover) ends it before the next step.
-    Open(First),
     /// The last of each key.
     Done(Kept),
 }
 
 /// The last of each key.
-pub(super) type Kept = BTreeMap<String, Value>;
-
-/// What a record of the progress topic says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Value {
-    pub(super) text: String,
-    /// Up to where its transaction wrote.
-    pub(super) written: Option<Ends>,
-}
-
-/// A record of the progress topic: whose it is, its key says.
-pub(super) struct First {
-    pub(super) key: String,
-    /// `None`: a [cover](super::cover)'s.
-    pub(super) value: Option<String>,
-}
+pub(super) type Kept = BTreeMap<String, String>;
 
 /// Reads the progress topic to the end that it had when the transactions of others under our name were over.
 pub(super) struct Reading {
     settings: Settings,
     step: Step,
     kept: Kept,
-    /// Whose transaction is waited for, by the key of its first record.
-    stranger: Option<String>,
+    /// Where a transaction is open, and has been for [`OPEN_FOR`].
+    open: Option<i64>,
 }
 
 enum Step {
@@ -82,34 +68,27 @@ enum Step {
     Topic,
     /// Where it ends, with everything that is still open.
     End { uncommitted: BaseConsumer<Context> },
-    /// A stranger's transaction may still be open before that end: what comes behind it is not shown so long. `first`: what was read
-    /// where it begins, which counts if it still begins there.
-    Stable { end: i64, committed: BaseConsumer<Context>, since: Instant, first: Option<(i64, First)> },
-    /// The record at `stable` is read, the first of what is open.
-    Open { end: i64, stable: i64, uncommitted: BaseConsumer<Context>, since: Instant },
+    /// A transaction of another relay may be open before that end: Kafka shows nothing that comes behind its first record, which was last
+    /// seen at that offset since then.
+    Stable { end: i64, committed: BaseConsumer<Context>, seen: (i64, Instant) },
     /// An end of the partition that comes from here on lies at or behind that end.
     Records { committed: BaseConsumer<Context> },
 }
 
 impl Reading {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), stranger: None }
-    }
-
-    /// The transaction is another relay's. What is waited for.
-    pub(super) fn wait_for(&mut self, stranger: String) -> String {
-        if self.stranger.as_ref() != Some(&stranger) {
-            tracing::warn!(key = stranger, "waiting for another relay's transaction in {TOPIC} to end");
-        }
-        self.stranger = Some(stranger);
-        self.reason()
+        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), open: None }
     }
 
     /// What is waited for, for people.
     pub(super) fn reason(&self) -> String {
-        let stranger =
-            |key| format!("waiting for the transaction of {key} in {TOPIC}, which is another relay's, to end");
-        self.stranger.as_deref().map_or_else(|| READING.to_owned(), stranger)
+        let Some(offset) = self.open else { return READING.to_owned() };
+        format!(
+            "a transaction is open in {TOPIC} at offset {offset}, and Kafka shows nothing behind it: it ends when its relay starts again, or \
+             after that one's transaction.timeout.ms. If it has not ended by then, Kafka has forgotten it: \
+             kafka-transactions.sh --bootstrap-server {} abort --topic {TOPIC} --partition {PARTITION} --start-offset {offset}",
+            self.settings.brokers()
+        )
     }
 
     /// The readers of the step before are done.
@@ -120,11 +99,13 @@ impl Reading {
         }
     }
 
-    /// One step; everything, once it is there.
-    pub(super) fn read(&mut self) -> Result<Read, Failure> {
+    /// One step; everything, once it is there. The topic must have replicas enough.
+    pub(super) fn read(&mut self, replicas: &mut Replicas) -> Result<Read, Failure> {
         match &mut self.step {
             Step::Topic => {
-                make_topic(&self.settings)?;
+                if !make_topic(&self.settings, replicas)? {
+                    return Ok(Read::Pending { answered: true });
+                }
                 let uncommitted = self.consumer("read_uncommitted")?;
                 self.turn_to(Step::End { uncommitted });
             }
@@ -134,43 +115,32 @@ impl Reading {
                     return Ok(Read::Done(Kept::new()));
                 }
                 let committed = self.consumer("read_committed")?;
-                self.turn_to(Step::Stable { end, committed, since: Instant::now(), first: None });
+                self.turn_to(Step::Stable { end, committed, seen: (0, Instant::now()) });
             }
-            Step::Stable { end, committed, since, first } => {
-                let end = *end;
+            Step::Stable { end, committed, seen } => {
                 let Some(stable) = high_watermark(committed)? else { return Ok(Read::Pending { answered: false }) };
-                if stable < end && since.elapsed() >= OPEN_FOR {
-                    if let Some((_, first)) = first.take().filter(|(at, _)| *at == stable) {
-                        *since = Instant::now();
-                        return Ok(Read::Open(first));
+                if stable < *end {
+                    if seen.0 != stable {
+                        *seen = (stable, Instant::now());
                     }
-                    let since = *since;
-                    let uncommitted = self.consumer("read_uncommitted")?;
-                    read_from(&uncommitted, Offset::Offset(stable))?;
-                    self.turn_to(Step::Open { end, stable, uncommitted, since });
+                    let open = (seen.1.elapsed() >= OPEN_FOR).then_some(stable);
+                    if open.is_some() && self.open != open {
+                        tracing::warn!(
+                            offset = stable,
+                            "waiting for an open transaction in {TOPIC} to end; no data lost"
+                        );
+                    }
+                    self.open = open;
                     return Ok(Read::Pending { answered: true });
                 }
-                if stable < end {
-                    return Ok(Read::Pending { answered: true });
-                }
-                read_from(committed, Offset::Beginning)?;
+                read_from_the_beginning(committed)?;
                 let Step::Stable { committed, .. } = std::mem::replace(&mut self.step, Step::Topic) else {
                     return Ok(Read::Pending { answered: true });
                 };
-                self.step = Step::Records { committed };
-            }
-            Step::Open { end, stable, uncommitted, since } => {
-                let (end, stable, since, mut first) = (*end, *stable, *since, None);
-                let is_read = take_records(uncommitted, &mut |message| {
-                    first.get_or_insert_with(|| (stable, First::of(message)));
-                })?;
-                if is_read || first.is_some() {
-                    let committed = self.consumer("read_committed")?;
-                    self.turn_to(Step::Stable { end, committed, since, first });
-                }
+                (self.step, self.open) = (Step::Records { committed }, None);
             }
             Step::Records { committed } => {
-                if take_records(committed, &mut |message| keep(&mut self.kept, message))? {
+                if take_records(committed, &mut self.kept)? {
                     return Ok(Read::Done(std::mem::take(&mut self.kept)));
                 }
             }
@@ -189,18 +159,22 @@ impl Drop for Reading {
     }
 }
 
-fn read_from(reader: &BaseConsumer<Context>, offset: Offset) -> Result<(), Failure> {
+fn read_from_the_beginning(reader: &BaseConsumer<Context>) -> Result<(), Failure> {
     let mut all = TopicPartitionList::new();
-    let whole = all.add_partition_offset(TOPIC, PARTITION, offset);
+    let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
     whole.and_then(|()| reader.assign(&all)).map_err(|error| broken("read its progress", &error))
 }
 
-/// Takes what comes within a slice; whether the end has been seen.
-fn take_records(reader: &BaseConsumer<Context>, each: &mut dyn FnMut(&BorrowedMessage<'_>)) -> Result<bool, Failure> {
+/// Takes what comes within a slice: the last of each key counts. Whether the end has been seen.
+fn take_records(reader: &BaseConsumer<Context>, kept: &mut Kept) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
-            Ok(message) => each(&message),
+            Ok(message) => match (text(message.key()), text(message.payload())) {
+                (Some(key), Some(value)) => drop(kept.insert(key, value)),
+                (Some(key), None) => drop(kept.remove(&key)),
+                (None, _) => {}
+            },
             Err(KafkaError::PartitionEOF(_)) => return Ok(true),
             Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
             Err(error) => return Err(broken("read its progress", &error)),
@@ -211,22 +185,6 @@ fn take_records(reader: &BaseConsumer<Context>, each: &mut dyn FnMut(&BorrowedMe
 
 fn text(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-}
-
-impl First {
-    fn of(message: &BorrowedMessage<'_>) -> Self {
-        Self { key: text(message.key()).unwrap_or_default(), value: text(message.payload()) }
-    }
-}
-
-/// The last of each key counts.
-fn keep(kept: &mut Kept, message: &BorrowedMessage<'_>) {
-    let header = || message.headers()?.iter().find(|header| header.key == written::HEADER)?.value;
-    match (text(message.key()), text(message.payload())) {
-        (Some(key), Some(text)) => drop(kept.insert(key, Value { text, written: header().and_then(Ends::read) })),
-        (Some(key), None) => drop(kept.remove(&key)),
-        (None, _) => {}
-    }
 }
 
 pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
@@ -253,7 +211,7 @@ fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failu
 }
 
 /// What is said of a topic that was made a moment ago.
-pub(super) fn is_young(code: RDKafkaErrorCode) -> bool {
+fn is_young(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
         code,
@@ -261,36 +219,52 @@ pub(super) fn is_young(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// As it is made, with as many replicas as the cluster gives to any topic.
-pub(super) fn new_topic() -> NewTopic<'static> {
-    NewTopic::new(TOPIC, 1, TopicReplication::Fixed(-1))
+/// As it is made: with three replicas, or as many as there are brokers, two of them in sync. With one broker as many as the cluster gives to
+/// any topic.
+pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
+    let replicas = i32::try_from(brokers.min(REPLICAS)).unwrap_or(-1);
+    let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(if replicas > 1 { replicas } else { -1 }))
         .set("cleanup.policy", "compact")
-        .set("segment.bytes", SEGMENT_BYTES)
+        .set("segment.bytes", SEGMENT_BYTES);
+    if replicas > 1 { topic.set(MIN_INSYNC, IN_SYNC) } else { topic }
 }
 
-/// Sees that the topic is there and compacted.
-fn make_topic(settings: &Settings) -> Result<(), Failure> {
+/// The command that makes it so.
+pub(super) fn create(settings: &Settings) -> String {
+    let more = format!(" --partitions 1 --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}");
+    replicas::create(TOPIC, settings, &more)
+}
+
+/// Sees that the topic is there and compacted, and has replicas enough. Whether every broker has heard of it.
+fn make_topic(settings: &Settings, replicas: &mut Replicas) -> Result<bool, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
-    let outcome = make_topic_with(&admin, settings);
+    let found = make_topic_with(&admin, settings).and_then(|()| {
+        let metadata = admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE);
+        metadata.map_err(|error| Failure {
+            class: FailureClass::Environment,
+            ..broken("see the replicas of its progress topic", &error)
+        })
+    });
     retire(admin);
-    outcome
+    let found = found?;
+    let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
+        return Ok(false);
+    };
+    replicas.see(TOPIC, Some(count), settings)?;
+    Ok(true)
 }
 
 fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Settings) -> Result<(), Failure> {
     let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
         reason: failure::PROGRESS_TOPIC,
-        text: format!(
-            "topic {TOPIC} is not there and cannot be created ({error}): \
-             kafka-topics.sh --bootstrap-server {} --create --topic {TOPIC} --partitions 1 \
-             --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}",
-            settings.brokers()
-        ),
+        text: format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
-    let outcome = match runtime.block_on(admin.create_topics([&new_topic()], &options)) {
+    let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
+    let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &options)) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };

@@ -68,22 +68,18 @@ impl KafkaSink {
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
         let (mut run, mut refused, mut delivered) = (Run::default(), None, false);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
-            Reported::Delivered(opaque, _) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
-            Reported::Delivered(..) | Reported::Failed(..) => None,
+            Reported::Delivered(opaque) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
+            Reported::Delivered(_) | Reported::Failed(..) => None,
         }));
         for report in reports.drain(..) {
             match report {
                 // What becomes of a progress record, the commit says.
-                Reported::Delivered(opaque, _) | Reported::Failed(opaque, _) if opaque == PROGRESS.pack() => {
+                Reported::Delivered(opaque) | Reported::Failed(opaque, _) if opaque == PROGRESS.pack() => {
                     self.transactions.iter_mut().for_each(Transactions::progress_reported);
                 }
-                Reported::Delivered(opaque, offset) => {
-                    let ticket = Ticket::unpack(opaque);
-                    if let Some(transactions) = &mut self.transactions {
-                        transactions.arrived(self.partitions.partition_of(ticket), offset);
-                    }
+                Reported::Delivered(opaque) => {
                     delivered = true;
-                    let one = self.partitions.delivered(ticket, self.now);
+                    let one = self.partitions.delivered(Ticket::unpack(opaque), self.now);
                     run.add(one, each);
                 }
                 Reported::Failed(opaque, failed) => {

@@ -61,7 +61,7 @@ pub(super) fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -
     let progress = if cluster.topics.contains_key(TOPIC) {
         Progress::There(readable(settings))
     } else {
-        Progress::Absent(makeable(settings))
+        Progress::Absent(makeable(settings, cluster.brokers.len()))
     };
     ExactlyOnce { transactions: asked.then(|| transactions(settings, name)), progress }
 }
@@ -115,8 +115,8 @@ fn readable(settings: &Settings) -> Result<(), Refusal> {
     Err(Refusal { forbidden: false, text: format!("no answer within {} s", PATIENCE.as_secs()) })
 }
 
-fn makeable(settings: &Settings) -> Result<(), Refusal> {
-    made_for_trial(settings, &[new_topic()])?.into_iter().try_for_each(|outcome| match outcome {
+fn makeable(settings: &Settings, brokers: usize) -> Result<(), Refusal> {
+    made_for_trial(settings, &[new_topic(brokers)])?.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
         Err((_, code)) => Err(Refusal::of(Some(code), &code)),
     })

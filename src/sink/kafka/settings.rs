@@ -53,10 +53,8 @@ const TOGETHER: [(&str, &str); 3] =
 /// Brokers allow 15 minutes; a user may say less.
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 
-/// What librdkafka says for debugging; and of what, where it is to tell of each connection that ends: a line or two for each of those, one
-/// for each flush, none for a record.
+/// What librdkafka says for debugging.
 const DEBUG: &str = "debug";
-const CONNECTIONS: &str = "broker";
 
 /// More than a broker admits, unless its `transaction.max.timeout.ms` is as large as it can be.
 pub(super) const LONGEST_TRANSACTION_MS: &str = "2147483647";
@@ -113,6 +111,19 @@ pub struct Settings {
     /// The user wants to see what librdkafka says for debugging.
     debugs: bool,
     login: Option<Login>,
+    replicas: ReplicaRule,
+}
+
+/// How many replicas topics must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ReplicaRule {
+    /// At least once: any number.
+    #[default]
+    Any,
+    /// Exactly once: see [`replicas`](super::replicas).
+    Several,
+    /// The same, or one.
+    SeveralOrOne,
 }
 
 impl Settings {
@@ -150,13 +161,33 @@ impl Settings {
         }
         client.create_native_config().map_err(refused)?;
         let brokers = brokers.to_owned();
-        Ok(Self { client, brokers, max_in_flight, lanes, problems: Arc::default(), debugs, login: None })
+        Ok(Self {
+            client,
+            brokers,
+            max_in_flight,
+            lanes,
+            problems: Arc::default(),
+            debugs,
+            login: None,
+            replicas: ReplicaRule::Any,
+        })
     }
 
     /// With what proves who we are, where that changes.
     #[must_use]
     pub(super) fn with_login(self, login: Option<Login>) -> Self {
         Self { login, ..self }
+    }
+
+    /// For exactly once; `one_replica`: topics may have one replica.
+    #[must_use]
+    pub(super) fn exactly_once(self, one_replica: bool) -> Self {
+        Self { replicas: if one_replica { ReplicaRule::SeveralOrOne } else { ReplicaRule::Several }, ..self }
+    }
+
+    /// Whether topics may have one replica.
+    pub(super) fn accepts_one_replica(&self) -> bool {
+        self.replicas != ReplicaRule::Several
     }
 
     /// Creates a client that knows no broker, and drops it: librdkafka refuses some things only then, as files that it cannot read and
@@ -215,11 +246,6 @@ impl Settings {
         settings.client.remove("enable.gapless.guarantee");
         let timeout = self.transaction_timeout().as_millis().to_string();
         settings.client.set("transactional.id", name).set(TRANSACTION_TIMEOUT, timeout);
-        // What a broker that was killed did not mark is looked for after the end of each connection: see `context`.
-        let users =
-            self.property(DEBUG).filter(|users| !users.is_empty()).map(|users| format!("{users},{CONNECTIONS}"));
-        settings.client.set(DEBUG, users.unwrap_or_else(|| CONNECTIONS.to_owned()));
-        settings.client.set_log_level(RDKafkaLogLevel::Debug);
         settings.producer()
     }
 
@@ -242,16 +268,6 @@ impl Settings {
         let reader: BaseConsumer<Context> = self.create(client, self.context())?;
         self.begin(reader.client())?;
         Ok(reader)
-    }
-
-    /// Writes a record now and then, outside any transaction.
-    pub(super) fn writer<C: ProducerContext<NoCustomPartitioner>>(
-        &self,
-        context: C,
-    ) -> Result<BaseProducer<C>, SettingsError> {
-        let mut client = self.for_others();
-        client.set("acks", "all").set("message.timeout.ms", "0");
-        self.producer_of(client, context)
     }
 
     /// Makes topics and looks at them.

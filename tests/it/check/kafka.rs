@@ -56,6 +56,12 @@ fn a_topic_of_progress_that_forgets_and_transactions_that_are_too_long_are_fixed
     let kafka = strict().0;
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(GOOD, "outbox");
     let more = ["--delivery", "exactly-once"];
+    let fix = check(&lane, &[&more[..], &["--accept-one-replica=false"]].concat()).level(
+        "replicas",
+        "fail",
+        &["one replica"],
+    );
+    assert!(fix.contains("--accept-one-replica"), "{fix}");
     let found = check(&lane, &more);
     found.level("transactional_id", "ok", &[&lane.name]);
     found.level("progress", "ok", &["is created at the first start"]);

@@ -251,6 +251,9 @@ fn bare(job: &Job<'_>) -> Result<Command> {
     Ok(command)
 }
 
+/// The broker of a measurement is alone.
+const ONE_REPLICA: &str = "--accept-one-replica";
+
 fn walrelay(binary: &Path, more: &[String], source: &str, job: &Job<'_>) -> Result<Command> {
     let mut command = Command::new(binary);
     let to = job.ground.to(job.reading);
@@ -263,6 +266,10 @@ fn walrelay(binary: &Path, more: &[String], source: &str, job: &Job<'_>) -> Resu
     }
     if job.reading.delivery == Delivery::ExactlyOnce {
         command.args(["--delivery", "exactly-once"]);
+        // A version to compare with may not have it.
+        let help = Command::new(binary).args(["run", "--help"]).output()?;
+        let knows = String::from_utf8_lossy(&help.stdout).contains(ONE_REPLICA);
+        command.args(knows.then_some(ONE_REPLICA));
     }
     if job.loaded.load.kind == Kind::Message {
         command.args(["--message-prefix", MESSAGE_PREFIX]);

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     /// With a relay that waits for the slot: only faults that make the active one lose it, or these of them
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0..)]
     standby: Option<Vec<standby::Fault>>,
-    /// How many brokers of Kafka; elsewhere there is one
+    /// How many brokers of Kafka; exactly once has three unless one is asked for; elsewhere there is one
     #[arg(long, value_enum, default_value_t = Brokers::Both)]
     brokers: Brokers,
     /// What the relay promises
@@ -113,8 +113,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(arguments, seed)));
         return Ok(passed);
     }
-    let wishes =
-        Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers: arguments.brokers, kafka };
+    // One replica of each topic keeps no promise of exactly once through a crash of its broker.
+    let brokers = match arguments.brokers {
+        Brokers::Both if arguments.delivery == Delivery::ExactlyOnce => Brokers::Three,
+        asked => asked,
+    };
+    let wishes = Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers, kafka };
     let rounds = plan(&wishes);
     let rounds: Vec<Round> =
         rounds.into_iter().filter(|round| arguments.at.is_none_or(|at| at == round.number)).collect();

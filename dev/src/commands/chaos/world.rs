@@ -166,7 +166,7 @@ impl Settings {
         }
     }
 
-    fn relay(&self, dead_letters: &str) -> Vec<String> {
+    fn relay(&self, brokers: u16, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
         let silence = match self.to {
             None => Some(SOCKET_TIMEOUT.to_owned()),
@@ -176,6 +176,7 @@ impl Settings {
         arguments.extend(silence.map(|silence| format!("-X{silence}")));
         if self.exactly_once {
             arguments.push("--delivery=exactly-once".to_owned());
+            arguments.extend((brokers == 1).then(|| "--accept-one-replica".to_owned()));
         }
         if self.dead_letter {
             arguments.extend(["--on-bad-row=dead-letter", "-X", BATCH_SIZE].map(str::to_owned));
@@ -243,7 +244,7 @@ impl World {
             stage.name
         ))?;
         let witness = Witness::create(&mut client, &stage.name)?;
-        let arguments = settings.relay(&dead_letters);
+        let arguments = settings.relay(brokers, &dead_letters);
         let mut relay = stage.relay(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
         relay.wait_streaming(PATIENCE)?;
         let reader = Reader::start(&stage.arrivals, &topics)?;

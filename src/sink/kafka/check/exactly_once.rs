@@ -3,11 +3,12 @@
 //! In: what the cluster says of itself, and the name of the relay's transactions. Out: findings. [`findings`] asks, everything else is
 //! pure.
 
-use super::{SIDE, allow, alter};
+use super::{MORE_REPLICAS, SIDE, allow, alter};
 use crate::finding::Finding;
 use crate::sink::kafka::destination::Kafka;
-use crate::sink::kafka::examine::Cluster;
-use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, keeps_the_last};
+use crate::sink::kafka::examine::{Cluster, TopicFacts};
+use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
+use crate::sink::kafka::replicas::{MIN_INSYNC, TRANSACTION_STATE, Verdict, judge};
 use crate::sink::kafka::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 use crate::sink::kafka::settings::Settings;
 use std::time::Duration;
@@ -18,7 +19,11 @@ pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id
         return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
     let found = exactly_once(settings, cluster, id);
-    let mut findings = vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, &found.progress)];
+    let mut findings =
+        vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, settings, &found.progress)];
+    let own =
+        [TRANSACTION_STATE, PROGRESS_TOPIC].into_iter().filter_map(|name| Some((name, cluster.topics.get(name)?)));
+    findings.extend(own.filter_map(|(name, topic)| replicas(settings, name, topic)));
     findings.extend(policy(kafka, cluster));
     findings.extend(timeout(settings, cluster));
     findings
@@ -47,26 +52,42 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
     }
 }
 
-fn progress(kafka: &Kafka, found: &Progress) -> Finding {
+/// Whether a topic has replicas enough.
+pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> Option<Finding> {
+    let least = topic.settings.as_ref().ok().and_then(|settings| settings.get(MIN_INSYNC)?.parse().ok());
+    match judge(name, Some(topic.replicas), least, settings) {
+        Verdict::Kept => None,
+        Verdict::Risky { text } => Some(SIDE.warn("replicas", text).fix(MORE_REPLICAS)),
+        Verdict::Refused { text, fix } => Some(SIDE.fail("replicas", text).why("the relay does not start").fix(fix)),
+    }
+}
+
+fn progress(kafka: &Kafka, settings: &Settings, found: &Progress) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
         Progress::There(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
-        Progress::Absent(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start")),
-        Progress::There(Err(refusal)) => {
-            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text)).why(why).fix(rights())
+        Progress::Absent(Ok(())) => {
+            SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
-        Progress::Absent(Err(refusal)) if refusal.forbidden => {
-            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}", refusal.text))
-                .why(why)
-                .fix(rights())
-        }
-        Progress::Absent(Err(refusal)) => {
-            SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text)).why(why).fix(format!(
-                "kafka-topics.sh --bootstrap-server {} --create --topic {PROGRESS_TOPIC} --partitions 1 --config cleanup.policy=compact",
-                kafka.brokers
-            ))
-        }
+        Progress::There(Err(refusal)) => SIDE
+            .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text))
+            .why(why)
+            .fix(rights()),
+        Progress::Absent(Err(refusal)) if refusal.forbidden => SIDE
+            .fail(
+                "progress",
+                format!(
+                    "topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}",
+                    refusal.text
+                ),
+            )
+            .why(why)
+            .fix(rights()),
+        Progress::Absent(Err(refusal)) => SIDE
+            .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text))
+            .why(why)
+            .fix(create(settings)),
     }
 }
 
@@ -125,12 +146,32 @@ mod tests {
     #[test]
     fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
         let kafka = kafka(&[]);
-        check(&progress(&kafka, &Progress::There(Ok(()))), Level::Ok, "");
-        check(&progress(&kafka, &Progress::Absent(Ok(()))), Level::Ok, "");
+        let settings = kafka_settings();
+        check(&progress(&kafka, &settings, &Progress::There(Ok(()))), Level::Ok, "");
+        check(&progress(&kafka, &settings, &Progress::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
-        check(&progress(&kafka, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(&kafka, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(&kafka, &Progress::Absent(Err(refusal(false)))), Level::Fail, "kafka-topics.sh");
+        check(&progress(&kafka, &settings, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(&kafka, &settings, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
+        let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
+        check(&progress(&kafka, &settings, &Progress::Absent(Err(refusal(false)))), Level::Fail, created);
+    }
+
+    fn kafka_settings() -> Settings {
+        Settings::new("kafka:9092", "walrelay", &[], 1 << 20).unwrap().exactly_once(false)
+    }
+
+    #[test]
+    fn topics_with_too_few_replicas_fail_and_two_are_no_contradiction() {
+        let of = |count, least| {
+            let topic = TopicFacts { replicas: count, in_sync: count, ..topic(&[("min.insync.replicas", least)]) };
+            replicas(&kafka_settings(), "orders", &topic)
+        };
+        check(&of(1, "1").unwrap(), Level::Fail, "--accept-one-replica");
+        check(&of(3, "1").unwrap(), Level::Fail, "--entity-name orders --add-config min.insync.replicas=2");
+        for least in ["1", "2"] {
+            check(&of(2, least).unwrap(), Level::Warn, "three replicas");
+        }
+        assert_eq!(of(3, "2"), None);
     }
 
     #[test]

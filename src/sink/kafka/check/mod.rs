@@ -11,6 +11,7 @@ use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
 use super::failure::{self, LOGIN_HINT};
 use super::listener::{self, Speaks};
 use super::progress::TOPIC as PROGRESS_TOPIC;
+use super::replicas::{self, MIN_INSYNC, TRANSACTION_STATE};
 use super::rights;
 use super::settings::Settings;
 use crate::finding::{Finding, Side};
@@ -29,6 +30,9 @@ const DEFAULT_MESSAGE_BYTES: usize = 1_048_588;
 /// What a record costs in a batch beyond key and value, in bytes, generously; with a few headers.
 const OVERHEAD_BYTES: usize = 512;
 
+/// What gives a topic more replicas.
+const MORE_REPLICAS: &str = "kafka-reassign-partitions.sh, with three replicas for each partition";
+
 /// More missing topics than this are summed up.
 const TOPICS_SHOWN: usize = 20;
 
@@ -41,9 +45,13 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
         Ok(settings) => settings,
         Err(error) => return vec![SIDE.fail("connection", error.to_string())],
     };
+    let settings = if wanted.exactly_once.is_some() { settings.exactly_once(wanted.one_replica) } else { settings };
     let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
     let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
-    match examine(&settings, &topics) {
+    let more = wanted.exactly_once.map(|_| TRANSACTION_STATE.to_owned()).into_iter();
+    let looked_at: Vec<String> =
+        topics.iter().cloned().chain(more).chain(wanted.dead_letters.map(str::to_owned)).collect();
+    match examine(&settings, &looked_at) {
         Err(failure) => vec![unreachable(kafka, &failure, &listener::ask(&kafka.brokers))],
         Ok(mut cluster) => {
             let missing: Vec<&str> =
@@ -55,6 +63,10 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
             let mut found = findings(kafka, &settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
                 found.extend(exactly_once::findings(kafka, &settings, &cluster, name));
+                let dead_letters = wanted.dead_letters.filter(|name| !wanted.topics.contains(*name));
+                found.extend(
+                    dead_letters.and_then(|name| exactly_once::replicas(&settings, name, cluster.topics.get(name)?)),
+                );
             }
             found
         }
@@ -120,8 +132,8 @@ fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Want
     ];
     found.extend(advertised(cluster));
     found.push(idempotence(kafka, cluster, wanted));
-    found.extend(missing(kafka, cluster, wanted));
-    found.extend(dead_letters(kafka, cluster, wanted));
+    found.extend(missing(kafka, settings, cluster, wanted));
+    found.extend(dead_letters(kafka, settings, cluster, wanted));
     for name in wanted.topics {
         if let Some(topic) = cluster.topics.get(name) {
             found.extend(topic_findings(kafka, settings, cluster, name, topic, wanted));
@@ -205,7 +217,7 @@ fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
 }
 
 /// Topics of the latest rows that are not there.
-fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
     if missing.is_empty() {
         let count = wanted.topics.len();
@@ -220,7 +232,7 @@ fn missing(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding
     // One command gives the right to all of them. What is missing besides shows then.
     let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(kafka, name, wanted)).into_iter().collect();
     if !missing.is_empty() {
-        found.extend(to_be_created(kafka, cluster, missing));
+        found.extend(to_be_created(settings, cluster, missing));
     }
     found
 }
@@ -232,7 +244,7 @@ fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
         .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted)))
 }
 
-fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
+fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
     let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
     match creates.map(String::as_str).filter(|_| !forbidden) {
@@ -241,7 +253,7 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
             vec![
                 SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
-                    .fix(create(kafka, names.first().copied().unwrap_or_default())),
+                    .fix(create(settings, names.first().copied().unwrap_or_default())),
             ]
         }
         creates => missing
@@ -256,14 +268,14 @@ fn to_be_created(kafka: &Kafka, cluster: &Cluster, missing: Vec<&String>) -> Vec
                 } else {
                     SIDE.warn("topics", text)
                 };
-                found.why("the relay waits before its first record").fix(create(kafka, name))
+                found.why("the relay waits before its first record").fix(create(settings, name))
             })
             .collect(),
     }
 }
 
 /// Where bad rows go, if they go anywhere.
-fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
+fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
     let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
         return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
@@ -280,19 +292,16 @@ fn dead_letters(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Option
     Some(
         SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
             .why(why)
-            .fix(create(kafka, topic)),
+            .fix(create(settings, topic)),
     )
 }
 
-fn create(kafka: &Kafka, topic: &str) -> String {
-    format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions 12", kafka.brokers)
+fn create(settings: &Settings, topic: &str) -> String {
+    replicas::create(topic, settings, " --partitions 12")
 }
 
 fn alter(kafka: &Kafka, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
-    format!(
-        "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {topic} --add-config {setting}={value}",
-        kafka.brokers
-    )
+    replicas::alter(&kafka.brokers, topic, setting, value)
 }
 
 fn topic_findings(
@@ -307,30 +316,26 @@ fn topic_findings(
         Ok(of_topic) => of_topic.clone(),
         Err(refusal) => {
             let text = format!("the settings of topic {name} may not be seen: {refusal}");
-            return vec![
-                SIDE.ok("topic", text)
-                    .why("what is too large, or has too few replicas, shows when records are refused"),
-            ];
+            let unseen = SIDE.ok("topic", text);
+            let why = "what is too large, or has too few replicas, shows when records are refused";
+            let replicas = wanted.exactly_once.and_then(|_| exactly_once::replicas(settings, name, topic));
+            return [unseen.why(why)].into_iter().chain(replicas).collect();
         }
     };
     let mut found =
         vec![SIDE.ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
-    found.extend(replicas(kafka, cluster, name, topic, &of_topic));
+    found.extend(in_sync(kafka, name, topic, &of_topic).or_else(|| match wanted.exactly_once {
+        Some(_) => exactly_once::replicas(settings, name, topic),
+        None => replicas(kafka, cluster, name, topic, &of_topic),
+    }));
     found.extend(too_small(kafka, settings, name, &of_topic, wanted.largest_bytes));
     found.extend(compacted(kafka, name, &of_topic, wanted));
     found
 }
 
-fn replicas(
-    kafka: &Kafka,
-    cluster: &Cluster,
-    name: &str,
-    topic: &TopicFacts,
-    settings: &BTreeMap<String, String>,
-) -> Option<Finding> {
-    let least: usize = settings.get("min.insync.replicas")?.parse().ok()?;
-    let text =
-        format!("{name}: min.insync.replicas is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
+/// Whether a topic takes records now.
+fn in_sync(kafka: &Kafka, name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<Finding> {
+    let (least, text) = least_in_sync(name, topic, settings)?;
     if least > topic.replicas {
         let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
         let fix = alter(kafka, name, "min.insync.replicas", topic.replicas.max(1));
@@ -343,12 +348,38 @@ fn replicas(
                 .fix("start the brokers that are down"),
         );
     }
+    None
+}
+
+/// `min.insync.replicas` of a topic, and it beside the replicas, for people.
+fn least_in_sync(name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<(usize, String)> {
+    let least: usize = settings.get(MIN_INSYNC)?.parse().ok()?;
+    let text = format!("{name}: {MIN_INSYNC} is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
+    Some((least, text))
+}
+
+/// At least once: whether acknowledged records survive the loss of a broker, and whether they can be written while one is down.
+fn replicas(
+    kafka: &Kafka,
+    cluster: &Cluster,
+    name: &str,
+    topic: &TopicFacts,
+    settings: &BTreeMap<String, String>,
+) -> Option<Finding> {
+    let (least, text) = least_in_sync(name, topic, settings)?;
     if topic.replicas == 1 && cluster.brokers.len() > 1 {
         return Some(
             SIDE.warn("replicas", text)
                 .why("if its only broker is down, the relay waits; if that broker's disk is lost, so are the records")
-                .fix("kafka-reassign-partitions.sh, with three replicas for each partition"),
+                .fix(MORE_REPLICAS),
         );
+    }
+    if topic.replicas == 2 {
+        let why = match least {
+            1 => "an acknowledged record may be on one broker only, and is lost with it",
+            _ => "with one broker down nothing can be written",
+        };
+        return Some(SIDE.warn("replicas", text).why(why).fix(MORE_REPLICAS));
     }
     if topic.replicas > 1 && least == 1 {
         return Some(

@@ -51,6 +51,7 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
         largest_bytes: seen.largest_bytes,
         without_key: false,
         exactly_once: None,
+        one_replica: false,
     };
     let found = findings(&kafka, &settings, cluster, &wanted);
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
@@ -84,6 +85,11 @@ fn replicas_are_judged_against_what_must_be_in_sync() {
     check(&least("4"), &orders, "replicas", Level::Fail, "min.insync.replicas=3");
     check(&least("3"), &orders, "replicas", Level::Warn, "min.insync.replicas=2");
     check(&least("1"), &orders, "replicas", Level::Warn, "min.insync.replicas=2");
+    // Neither setting is right for two: no fix leads from one to the other.
+    for least in ["1", "2"] {
+        let two = TopicFacts { replicas: 2, in_sync: 2, ..topic(&[("min.insync.replicas", least)]) };
+        check(&cluster(two), &orders, "replicas", Level::Warn, "three replicas");
+    }
     let behind = TopicFacts { in_sync: 1, ..topic(&[]) };
     check(&cluster(behind), &orders, "replicas", Level::Fail, "start the brokers");
     let alone = TopicFacts { replicas: 1, in_sync: 1, ..topic(&[("min.insync.replicas", "1")]) };

@@ -1,0 +1,239 @@
+//! Exactly once: whether a topic has replicas enough for the end of a transaction to survive the crash of a broker.
+//!
+//! A transaction ends in two steps: its coordinator decides, and then a marker is written to each partition. A partition all of whose
+//! replicas are down at that moment never gets its marker: Kafka 4.3.1 takes it for deleted (`KRaftMetadataCache.getPartitionLeaderEndpoint`).
+//! Then committed records stay hidden, or the marker of a later transaction shows aborted ones. With three replicas, of which two have to be
+//! in sync, another replica takes over.
+//!
+//! | replicas | `min.insync.replicas` | verdict |
+//! |---|---|---|
+//! | 1 | any | refused, unless `--accept-one-replica` |
+//! | 2 | any | a warning |
+//! | 3 or more | 1 | refused |
+//! | 3 or more | 2 or more | kept |
+//! | or either is not visible | | a warning |
+//!
+//! In: a topic's replicas and `min.insync.replicas`. Out: the verdict, with what fixes it. [`judge`] is pure.
+//! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "DescribeConfigs".
+
+use super::failure;
+use super::progress::LONG_SLICE;
+use super::retire::retire;
+use super::settings::Settings;
+use super::transactions::{broken, client};
+use crate::sink::{Failure, FailureClass};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use std::collections::BTreeSet;
+
+/// The topic of Kafka's transaction coordinators.
+pub(super) const TRANSACTION_STATE: &str = "__transaction_state";
+
+/// The topic's setting.
+pub(super) const MIN_INSYNC: &str = "min.insync.replicas";
+
+/// How many replicas a topic is created with, and how many of them have to be in sync.
+pub(super) const REPLICAS: usize = 3;
+pub(super) const LEAST_IN_SYNC: usize = 2;
+
+/// What a missing replica means, for people.
+const WHY: &str = "if its brokers crash, Kafka may forget to end a transaction there: committed rows stay hidden, or aborted ones appear";
+
+/// What the rule says of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It keeps to the rule, or its one replica is accepted.
+    Kept,
+    /// It may run.
+    Risky {
+        /// For people.
+        text: String,
+    },
+    /// It must not run.
+    Refused {
+        /// For people.
+        text: String,
+        /// The command.
+        fix: String,
+    },
+}
+
+/// Judges a topic. `replicas`: the fewest of its partitions', `least`: `min.insync.replicas`; `None`: this user may not see it.
+pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, settings: &Settings) -> Verdict {
+    match (replicas, least) {
+        (Some(1), _) if settings.accepts_one_replica() => Verdict::Kept,
+        (Some(1), _) => Verdict::Refused {
+            text: format!("topic {topic} has one replica: {WHY}"),
+            fix: format!(
+                "give topic {topic} three replicas (kafka-reassign-partitions.sh) and {MIN_INSYNC}={LEAST_IN_SYNC}; or, where lost and repeated rows are acceptable: walrelay run --accept-one-replica"
+            ),
+        },
+        (Some(2), _) => Verdict::Risky {
+            text: format!(
+                "topic {topic} has two replicas: if one crashes while the other is down, Kafka may forget to end a transaction there, so that committed rows stay hidden, or aborted ones appear"
+            ),
+        },
+        (Some(replicas @ 3..), Some(least)) if least < LEAST_IN_SYNC => Verdict::Refused {
+            text: format!(
+                "topic {topic} has {replicas} replicas and {MIN_INSYNC}={least}, so that one may be in sync alone: {WHY}"
+            ),
+            fix: alter(settings.brokers(), topic, MIN_INSYNC, LEAST_IN_SYNC),
+        },
+        (Some(3..), Some(_)) => Verdict::Kept,
+        (Some(3..), None) => Verdict::Risky {
+            text: format!(
+                "{MIN_INSYNC} of topic {topic} cannot be seen, which needs the right DescribeConfigs: with 1, {WHY}"
+            ),
+        },
+        (Some(0) | None, _) => Verdict::Risky {
+            text: format!(
+                "the replicas of topic {topic} cannot be seen, which needs the right Describe: with one, {WHY}"
+            ),
+        },
+    }
+}
+
+/// The command that changes a topic's setting.
+pub(super) fn alter(brokers: &str, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
+    format!(
+        "kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {topic} --add-config {setting}={value}"
+    )
+}
+
+/// The command that creates a topic, with what the rule asks for; `more`: further options, each with a blank before it.
+pub(super) fn create(topic: &str, settings: &Settings, more: &str) -> String {
+    let rule = if settings.accepts_one_replica() {
+        String::new()
+    } else {
+        format!(" --replication-factor {REPLICAS} --config {MIN_INSYNC}={LEAST_IN_SYNC}")
+    };
+    format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic}{more}{rule}", settings.brokers())
+}
+
+/// The topics of a relay, each judged once.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    judged: BTreeSet<String>,
+    /// Why the relay must not run, and what fixes it.
+    refused: Option<(Failure, String)>,
+    /// A topic has one replica, and that was said.
+    warned: bool,
+}
+
+impl Replicas {
+    /// Judges a topic with so many replicas (`None`: this user may not see them), unless it is judged already.
+    ///
+    /// # Errors
+    /// It must not be written to, or the cluster does not answer.
+    pub(super) fn see(&mut self, topic: &str, replicas: Option<usize>, settings: &Settings) -> Result<(), Failure> {
+        if self.judged.contains(topic) {
+            return Ok(());
+        }
+        let least = match replicas {
+            Some(REPLICAS..) => least_in_sync(topic, settings)?,
+            Some(_) | None => None,
+        };
+        match judge(topic, replicas, least, settings) {
+            Verdict::Kept if replicas == Some(1) && !self.warned => {
+                self.warned = true;
+                tracing::warn!(topic, "exactly once with topics of one replica, as accepted: {WHY}");
+            }
+            Verdict::Kept => {}
+            Verdict::Risky { text } => tracing::warn!("exactly once: {text}"),
+            Verdict::Refused { text, fix } => {
+                let failure = Failure { class: FailureClass::Client, reason: failure::REPLICAS, text };
+                self.refused = Some((failure.clone(), fix));
+                return Err(failure);
+            }
+        }
+        self.judged.insert(topic.to_owned());
+        Ok(())
+    }
+
+    /// Why the relay must not run.
+    pub(super) fn refused(&self) -> Option<&Failure> {
+        self.refused.as_ref().map(|(failure, _)| failure)
+    }
+
+    /// What fixes that.
+    pub(super) fn fix(&self) -> Option<&str> {
+        self.refused.as_ref().map(|(_, fix)| fix.as_str())
+    }
+}
+
+/// The topic's `min.insync.replicas`; `None`: this user may not see it.
+fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Failure> {
+    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
+    let found = least_in_sync_by(&admin, topic);
+    retire(admin);
+    found
+}
+
+/// The same, by a client that is there.
+fn least_in_sync_by(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<Option<usize>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| client(error.to_string()))?;
+    let options = AdminOptions::new().request_timeout(Some(LONG_SLICE));
+    let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options));
+    let described = described.map_err(|error| Failure {
+        class: FailureClass::Environment,
+        ..broken(&format!("see the settings of topic {topic}"), &error)
+    })?;
+    // Without the right to see them there are none, and no error.
+    let config = described.into_iter().next().and_then(Result::ok);
+    Ok(config.and_then(|config| config.get(MIN_INSYNC)?.value.as_ref()?.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(accepts_one_replica: bool) -> Settings {
+        Settings::new("kafka:9092", "walrelay", &[], 1 << 20).unwrap().exactly_once(accepts_one_replica)
+    }
+
+    /// The verdict is of this kind, and says these words.
+    #[track_caller]
+    fn check(replicas: Option<usize>, least: Option<usize>, expected: &str, words: &str) {
+        let verdict = judge("orders", replicas, least, &settings(false));
+        let (kind, text) = match &verdict {
+            Verdict::Kept => ("kept", String::new()),
+            Verdict::Risky { text } => ("risky", text.clone()),
+            Verdict::Refused { text, fix } => ("refused", format!("{text} {fix}")),
+        };
+        assert_eq!(kind, expected, "{replicas:?} {least:?}: {text}");
+        assert!(text.contains(words) && (text.is_empty() || text.contains("orders")), "{text}");
+    }
+
+    #[test]
+    fn one_replica_is_refused_and_two_are_warned_of() {
+        check(Some(1), Some(1), "refused", "--accept-one-replica");
+        check(Some(1), None, "refused", "--accept-one-replica");
+        check(Some(2), Some(1), "risky", "two replicas");
+        check(Some(2), Some(2), "risky", "while the other is down");
+    }
+
+    #[test]
+    fn of_three_replicas_two_have_to_be_in_sync() {
+        let alter = "kafka-configs.sh --bootstrap-server kafka:9092 --alter --entity-type topics --entity-name orders --add-config min.insync.replicas=2";
+        check(Some(3), Some(1), "refused", alter);
+        check(Some(5), Some(1), "refused", alter);
+        check(Some(3), Some(2), "kept", "");
+        check(Some(3), Some(3), "kept", "");
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_warned_of() {
+        check(Some(3), None, "risky", "DescribeConfigs");
+        check(None, None, "risky", "cannot be seen");
+        check(None, Some(1), "risky", "cannot be seen");
+        check(Some(0), Some(2), "risky", "cannot be seen");
+    }
+
+    #[test]
+    fn one_replica_is_accepted_by_its_flag_and_nothing_else_is() {
+        let settings = settings(true);
+        assert_eq!(judge("orders", Some(1), Some(1), &settings), Verdict::Kept);
+        assert!(matches!(judge("orders", Some(3), Some(1), &settings), Verdict::Refused { .. }));
+    }
+}
