@@ -46,7 +46,7 @@
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
 //! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
-//! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `republish`, `dead-letters`, `prune`, `bench`, `teardown` | - |
+//! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `dead-letters`, `prune`, `bench`, `teardown` | - |
 //! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart; with the feature `debezium` | contacts anything |
 //! | [`settings`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 

@@ -10,7 +10,7 @@ use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::run::Error as RunError;
 use walrelay::commands::setup::Held;
 use walrelay::commands::{
-    self, CommandError, TypedFlags, backfill, check, dead_letters, prune, republish, setup, status, teardown,
+    self, CommandError, TypedFlags, backfill, check, dead_letters, prune, setup, status, teardown,
 };
 use walrelay::pg::source::Environment;
 use walrelay::settings::cli;
@@ -65,9 +65,8 @@ fn perform(invocation: Invocation) -> u8 {
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &complete),
-        Task::Republish(request) => republish::republish(&request, &typed, &mut io::stdout(), &stop),
         Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
-        Task::Prune(request) => match prune::prune(&request, &typed, &mut io::stdout(), &mut io::stderr(), &stop) {
+        Task::Prune(request) => match prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop) {
             // It goes on until it is asked to stop, whatever it waits for then.
             Err(CommandError::Interrupted) if request.every.is_some() => Ok(()),
             ended => ended,
@@ -114,7 +113,6 @@ fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u
 fn in_chunks(task: &Task) -> bool {
     match task {
         Task::Prune(_) => true,
-        Task::Republish(request) => request.apply,
         Task::DeadLetters(request) => request.action == dead_letters::Action::Replay,
         Task::Run(_)
         | Task::CheckDebezium(_)

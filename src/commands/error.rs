@@ -2,7 +2,7 @@
 
 use super::EXIT_SETTINGS;
 use super::dead_letters;
-use super::output::{session, shell_quoted};
+use super::output::session;
 use super::shards::ShardError;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
@@ -10,7 +10,7 @@ use crate::outbox::TableName;
 use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::relay::BadRowAt;
 use crate::route::TopicError;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 use std::io;
 use std::time::Duration;
 
@@ -181,28 +181,6 @@ pub enum CommandError {
         /// `schema.table`.
         table: String,
     },
-    /// Deleting and inserting rows of this table would do more than publish them.
-    #[error("rows of {table} are not moved: {}", reasons.join("; "))]
-    Fires {
-        /// `schema.table`.
-        table: String,
-        /// What would happen.
-        reasons: Vec<String>,
-    },
-    /// Rows that were deleted would not have been inserted again.
-    #[error(
-        "rows of {table} are not moved: {lacks} of {rows} rows were deleted and not inserted again, so this chunk was rolled back"
-    )]
-    NotPutBack {
-        /// `schema.table`.
-        table: String,
-        /// Rows that were deleted.
-        rows: u64,
-        /// Those that did not come back.
-        lacks: u64,
-        /// Triggers on its rows.
-        triggers: Vec<String>,
-    },
     /// Rows would be in neither table.
     #[error(
         "rows of {table} are not deleted: {lacks} of {rows} rows were not inserted into {archive}, so this chunk was rolled back"
@@ -365,8 +343,6 @@ impl CommandError {
             | Self::BackfillRuns { .. }
             | Self::OtherBackfill { .. }
             | Self::BadRow(_)
-            | Self::Fires { .. }
-            | Self::NotPutBack { .. }
             | Self::NotArchived { .. }
             | Self::CheckFailed { .. } => EXIT_OPERATOR,
             Self::DeadLetters(_)
@@ -402,7 +378,7 @@ impl CommandError {
             Self::Topic(error) => return error.hint(),
             Self::Destination(error) => return error.hint(),
             Self::NotReady { .. } | Self::Output(_) => return None,
-            Self::NotProven { .. } | Self::Fires { .. } => "if that is what you want, add --force".to_owned(),
+            Self::NotProven { .. } => "if that is what you want, add --force".to_owned(),
             Self::PassedOver { forget, .. } => {
                 format!("look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force")
             }
@@ -414,11 +390,10 @@ impl CommandError {
                 "run as the publication's owner: walrelay setup --apply, which records it from then on; for rows from before: --force".to_owned()
             }
             Self::NoSnapshot { slot, .. } => format!(
-                "for single rows, through the slot that is there: walrelay republish --table SCHEMA.TABLE --where SQL; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
+                "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
             ),
             Self::Updated { table, .. } => format!(
-                "find out which ones; publish the others with --leave-updated, and then those through the slot: walrelay republish --table {} --where SQL",
-                shell_quoted(&table.as_typed())
+                "find out which rows of {table}; publish the others with --leave-updated, and then those through the slot by the SQL statement in {REPUBLISH_PAGE}"
             ),
             Self::Rewritten { .. } => "to publish all of its rows once more: --again; a primary key avoids this".to_owned(),
             Self::RowsHidden { .. } => {
@@ -441,10 +416,6 @@ impl CommandError {
             Self::ArchiveLacks { archive, column, .. } => {
                 format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
             }
-            Self::NotPutBack { triggers, .. } => format!(
-                "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Leave the rows out with --where, or disable it meanwhile",
-                triggers.join(", ")
-            ),
             Self::NotArchived { triggers, .. } => format!(
                 "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Disable it, or name another table with --archive-to",
                 triggers.join(", ")

@@ -15,7 +15,6 @@ mod notify;
 mod output;
 mod progress;
 pub mod prune;
-pub mod republish;
 mod rewritten;
 pub mod run;
 pub mod setup;

@@ -10,7 +10,7 @@ use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 
 /// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -204,7 +204,7 @@ impl ShardError {
             Self::Lost { slot, .. } => {
                 let name = literal(slot);
                 format!(
-                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput'); start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics, and walrelay republish for rows that are missing"
+                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput'); start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
                 )
             }
             Self::OnePart { whole: Some((publication, slot)), .. } => format!(
@@ -372,7 +372,7 @@ pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> 
     Err(ShardError::SharedOut {
         found: set.shown(),
         why: "nothing says which rows are older than their slots",
-        hint: "walrelay republish --table SCHEMA.TABLE --where SQL passes rows through the shards, whether or not they were published. Another time publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply".to_owned(),
+        hint: "the SQL statement in docs/operations/republish.md passes rows through the shards, whether or not they were published. Another time publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply".to_owned(),
     }
     .into())
 }
@@ -395,16 +395,6 @@ pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) ->
         hint: "one relay for each of them, with --shard and without --setup; to have one relay again: walrelay setup --reshard 1 --apply".to_owned(),
     }
     .into())
-}
-
-/// Whether a shard's publication is as it was when it was opened, so that each row passes the filter of one of them.
-///
-/// # Errors
-/// The connection broke.
-pub(super) fn is_as_made(connection: &mut Connection, publication: &str, slot: &str) -> Result<bool, pg::Error> {
-    let mark = catalog::publication_mark(connection, publication)?;
-    let made = marker::whole(mark.comment.as_deref(), slot).map(|whole| whole.members);
-    Ok(made.is_some() && catalog::membership(connection, publication)? == made)
 }
 
 /// The tables that a publication names.

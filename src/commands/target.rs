@@ -1,7 +1,8 @@
-//! Outbox tables that `prune` and `republish` change rows of.
+//! Outbox tables that `prune` changes rows of.
 //!
 //! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
 
+use super::AGE_COLUMNS;
 use super::error::CommandError;
 use super::output::shell_quoted;
 use super::shards::{self, ShardError};
@@ -13,7 +14,7 @@ use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
 use crate::pgoutput::PublishedTable;
-use crate::supervise::{RunError, check_slot};
+use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
 
 /// Where the tables are.
 #[derive(Debug, Clone)]
@@ -78,16 +79,28 @@ impl Target {
         if self.shape.partitioned { self.sql_name() } else { format!("ONLY {}", self.sql_name()) }
     }
 
-    /// An error of `command`, which needs those rights on the table: with the fix for their want.
-    pub(super) fn refused(&self, command: &'static str, rights: &str, error: CommandError) -> CommandError {
-        let step = format!("{command} {}", self.name);
-        error.with_fix(step, self.grant(rights))
+    /// What publishes these rows: the statement, or the page where more would happen.
+    pub(super) fn publishing_again(&self, condition: &str) -> String {
+        publishing_again(&self.shape, &self.name, condition, &self.id)
     }
 
     /// What gives those rights on it.
     pub(super) fn grant(&self, rights: &str) -> String {
         format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name())
     }
+}
+
+/// What publishes rows of a table once more, in the order of their age and their ids: the statement, or the page where more would happen.
+pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str, id: &str) -> String {
+    let order: Vec<&str> = AGE_COLUMNS
+        .into_iter()
+        .find(|age| shape.columns.iter().any(|have| have.name == *age))
+        .into_iter()
+        .chain([id])
+        .collect();
+    shape.publishing_again(&table.sql(), condition, &order).unwrap_or_else(|| {
+        format!("see {REPUBLISH_PAGE}, since triggers, rules, row security or foreign keys take part")
+    })
 }
 
 /// The slot's position, if it is one that a relay on this database can read.

@@ -264,10 +264,9 @@ mod tests {
             commands: vec![
                 command("run", &[], &[("--dry-run", false)]),
                 command("check", &[], &[("--json", false)]),
-                command("backfill", &[], &[("--rate", true), ("--again", false)]),
+                command("backfill", &[], &[("--rate", true), ("--where", true), ("--again", false)]),
                 command("setup", &place, &[("--apply", false), ("--role", true), ("--create-table", false)]),
                 command("teardown", &["--config", "--source", "--slot"], &[("--yes", false)]),
-                command("republish", &place, &[("--apply", false), ("--where", true)]),
                 command("dead-letters", &["--config", "--slot"], &[("--replay", false)]),
             ],
         }
@@ -292,12 +291,12 @@ mod tests {
         check("walrelay run, or ALTER ROLE x; walrelay run", "walrelay run§, or ALTER ROLE x; walrelay run§");
         check("walrelay setup --apply && walrelay run", "walrelay setup --apply§ && walrelay run§");
         check(
-            "walrelay republish --table x --where 'a > 1, b' --apply, once it is there",
-            "walrelay republish --table x --where 'a > 1, b' --apply§, once it is there",
+            "walrelay backfill --table x --where 'a > 1, b' --again, once it is there",
+            "walrelay backfill --table x --where 'a > 1, b' --again§, once it is there",
         );
         check(
-            r"walrelay republish --where 'at > now() - interval '\''1 day'\''' --apply, once it is there",
-            r"walrelay republish --where 'at > now() - interval '\''1 day'\''' --apply§, once it is there",
+            r"walrelay backfill --where 'at > now() - interval '\''1 day'\''' --again, once it is there",
+            r"walrelay backfill --where 'at > now() - interval '\''1 day'\''' --again§, once it is there",
         );
     }
 
@@ -334,8 +333,8 @@ mod tests {
         assert_eq!(said("run", "walrelay setup"), "walrelay setup --table a");
         assert_eq!(said("setup", "walrelay setup"), "walrelay setup --table a --role r");
         assert_eq!(said("run", "walrelay teardown"), "walrelay teardown");
-        // It says which table is published again, not which are published.
-        assert_eq!(said("republish", "walrelay run"), "walrelay run --topic t");
+        // It says which table is pruned, not which are published.
+        assert_eq!(said("prune", "walrelay run"), "walrelay run --topic t");
     }
 
     #[test]
@@ -347,8 +346,8 @@ mod tests {
         );
         assert_eq!(commands("ALTER ROLE x REPLICATION;"), ["ALTER ROLE x REPLICATION;"]);
         assert_eq!(
-            commands("BEGIN; ALTER x; COMMIT; -- older rows: walrelay republish --table t; and more;"),
-            ["BEGIN; ALTER x; COMMIT;", "walrelay republish --table t"]
+            commands("BEGIN; ALTER x; COMMIT; -- older rows: walrelay backfill --table t; and more;"),
+            ["BEGIN; ALTER x; COMMIT;", "walrelay backfill --table t"]
         );
         assert_eq!(commands("if it is gone: SELECT pg_terminate_backend(7);"), [""; 0]);
         assert_eq!(commands("restart walrelay"), [""; 0]);

@@ -3,7 +3,7 @@
 //! In: an open [`Connection`] and a table's name. Out: plain values. Reads only, and decides nothing.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
-use super::connection::{Connection, Row, literal};
+use super::connection::{Connection, Row, identifier, literal};
 use super::error::Error;
 
 /// A table's shape.
@@ -25,6 +25,29 @@ pub struct Shape {
     pub rules: Vec<String>,
     /// Row security hides rows from our role.
     pub row_security: bool,
+}
+
+impl Shape {
+    /// The statement that deletes the rows of this condition and inserts them again, with the same values, in the order of those of the
+    /// columns that the table has. It fails as a whole where a row does not come back. `table`: as SQL names it. `None`: more would happen,
+    /// by triggers, rules, row security or foreign keys of other tables.
+    pub fn publishing_again(&self, table: &str, condition: &str, order: &[&str]) -> Option<String> {
+        let names = [&self.triggers, &self.referenced_by, &self.rules];
+        if self.row_security || names.iter().any(|names| !names.is_empty()) {
+            return None;
+        }
+        let list = |names: &mut dyn Iterator<Item = &str>| names.map(identifier).collect::<Vec<_>>().join(", ");
+        let has = |name: &&str| self.columns.iter().any(|column| column.name == *name);
+        let order = list(&mut order.iter().copied().filter(has));
+        let order = if order.is_empty() { order } else { format!(" ORDER BY {order}") };
+        let own = self.columns.iter().filter(|column| !column.generated);
+        let columns = list(&mut own.map(|column| column.name.as_str()));
+        // Rows of tables that inherit from it in the plain way are not its own.
+        let only = if self.partitioned { "" } else { "ONLY " };
+        Some(format!(
+            "WITH r AS (DELETE FROM {only}{table} WHERE {condition} RETURNING *), i AS (INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM r{order} RETURNING 1) SELECT 1 / ((SELECT count(*) FROM r) = (SELECT count(*) FROM i))::int"
+        ))
+    }
 }
 
 /// A column.
@@ -89,4 +112,45 @@ fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<ShapeColumn>, Er
         Some(ShapeColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, generated: row.is_true(2) })
     };
     Ok(rows.iter().filter_map(column).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(columns: &[(&str, bool)]) -> Shape {
+        let column = |(name, generated): &(&str, bool)| ShapeColumn {
+            name: (*name).to_owned(),
+            type_id: 25,
+            generated: *generated,
+        };
+        Shape { columns: columns.iter().map(column).collect(), ..Shape::default() }
+    }
+
+    #[test]
+    fn the_statement_leaves_generated_columns_out_and_orders_by_what_is_there() {
+        let shape = shape(&[("id", false), ("At", false), ("shown", true)]);
+        let expected = "WITH r AS (DELETE FROM ONLY public.outbox WHERE id = 7 RETURNING *), i AS (INSERT INTO public.outbox (\"id\", \"At\") \
+                        OVERRIDING SYSTEM VALUE SELECT \"id\", \"At\" FROM r ORDER BY \"At\", \"id\" RETURNING 1) \
+                        SELECT 1 / ((SELECT count(*) FROM r) = (SELECT count(*) FROM i))::int";
+        assert_eq!(shape.publishing_again("public.outbox", "id = 7", &["created_at", "At", "id"]).unwrap(), expected);
+        let partitioned = Shape { partitioned: true, ..shape };
+        assert!(partitioned.publishing_again("o", "true", &[]).unwrap().contains("DELETE FROM o WHERE true RETURNING"));
+    }
+
+    #[test]
+    fn there_is_none_where_more_would_happen() {
+        let plain = || shape(&[("id", false)]);
+        let one = || vec!["x".to_owned()];
+        for shape in [
+            Shape { triggers: one(), ..plain() },
+            Shape { rules: one(), ..plain() },
+            Shape { referenced_by: one(), ..plain() },
+            Shape { row_security: true, ..plain() },
+        ] {
+            assert_eq!(shape.publishing_again("o", "true", &["id"]), None);
+        }
+        let references = Shape { references: one(), ..plain() };
+        assert!(references.publishing_again("o", "true", &["id"]).is_some());
+    }
 }

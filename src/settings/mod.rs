@@ -37,9 +37,7 @@ use read::Reader;
 pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
-use crate::commands::{
-    TypedFlags, backfill, bench, check, dead_letters, prune, republish, run, setup, status, teardown,
-};
+use crate::commands::{TypedFlags, backfill, bench, check, dead_letters, prune, run, setup, status, teardown};
 use crate::pg::source::Environment;
 
 /// What the process is to do.
@@ -72,8 +70,6 @@ pub enum Task {
     Bench(Box<bench::Request>),
     /// Show what a Debezium configuration means.
     CheckDebezium(Box<Review<ConfigError>>),
-    /// Publish rows once more.
-    Republish(Box<republish::Request>),
     /// List dead-letter records, or publish them again.
     DeadLetters(Box<dead_letters::Request>),
     /// Publish rows that are older than the slot.
@@ -131,7 +127,6 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Status(args) => read(&|reader| Ok(Task::Status(reader.status(&args)?.into()))),
         Typed::Teardown(args) => read(&|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
         Typed::Bench(args) => read(&|reader| Ok(Task::Bench(reader.bench(args.json)?.into()))),
-        Typed::Republish(args) => read(&|reader| Ok(Task::Republish(reader.republish(&args)?.into()))),
         Typed::DeadLetters(args) => read(&|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into()))),
         Typed::Prune(args) => read(&|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),

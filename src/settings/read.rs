@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use super::cli::{BackfillArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
+use super::cli::{BackfillArgs, PruneArgs, SetupArgs, StatusArgs, TeardownArgs};
 use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
 use super::review::Review;
 use super::{LogConfig, LogFormat, Task};
 use crate::commands::run::{Limits, OnStop};
-use crate::commands::{OutboxPlace, backfill, check, prune, republish, run, setup, shown_source, status, teardown};
+use crate::commands::{OutboxPlace, backfill, check, prune, run, setup, shown_source, status, teardown};
 use crate::given::{Given, Origin, SettingError, nearest, units};
 use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
@@ -204,26 +204,6 @@ impl Reader<'_> {
         let TeardownArgs { publication_too, yes, .. } = *args;
         let (shards, typed_source) = (self.count("shards")?, self.typed_source());
         Ok(teardown::Request { source, publication, slot, publication_too, shards, yes, typed_source })
-    }
-
-    pub(super) fn republish(&mut self, args: &RepublishArgs) -> Result<republish::Request, ConfigError> {
-        let place = self.outbox_place()?;
-        let mut tables = self.tables()?;
-        let (Some(table), true) = (tables.pop(), tables.is_empty()) else {
-            return Err(ConfigError::usage(
-                "republish needs the one table whose rows are to be published again",
-                "walrelay republish --table public.outbox",
-            ));
-        };
-        Ok(republish::Request {
-            place,
-            table,
-            condition: self.text("where"),
-            order: self.text("order-by"),
-            chunk: self.chunk()?,
-            apply: args.apply,
-            force: args.force,
-        })
     }
 
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, ConfigError> {

@@ -5,7 +5,7 @@
 //! where nobody can be asked, the error's own hint stands.
 
 use super::Target;
-use super::error::{RunError, not_sent};
+use super::error::{REPUBLISH_PAGE, RunError, not_sent};
 use crate::given::{nearest, shell_quoted};
 use crate::outbox::{Cause, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, Moving};
@@ -323,7 +323,7 @@ fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> Strin
         format!("walrelay check --shard {shard} looks at all shards; no table goes into a shard's publication by hand")
     } else if is_there {
         format!(
-            "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then walrelay run --shard {shard}, with the --accept-slot-at that it may ask for; compare the table with the topics, and walrelay republish for rows that are missing",
+            "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then walrelay run --shard {shard}, with the --accept-slot-at that it may ask for; compare the table with the topics, and the SQL statement in {REPUBLISH_PAGE} for rows that are missing",
             literal(slot)
         )
     } else {

@@ -17,9 +17,12 @@ pub const EXIT_RESTART: u8 = 1;
 /// An operator must act.
 pub const EXIT_OPERATOR: u8 = 2;
 
+/// The page with the statement that publishes rows again, or rows that no slot has carried.
+pub const REPUBLISH_PAGE: &str = "docs/operations/republish.md";
+
 /// What a new slot leaves out.
 const NONE_BEFORE: &str =
-    "rows committed before that are in no slot: walrelay republish --table SCHEMA.TABLE --where SQL publishes them";
+    "rows committed before that are in no slot: the SQL statement in docs/operations/republish.md publishes them";
 
 /// A log-in that the server refuses for a reason of its own.
 pub(crate) const LOGIN_RULE: &str = "the server is up and a rule of its own refuses this log-in, such as a login trigger: SELECT evtname, evtfoid::regproc FROM pg_event_trigger WHERE evtevent = 'login'; let it pass this role, or ALTER EVENT TRIGGER … DISABLE;";
@@ -371,7 +374,7 @@ impl RunError {
                 not_sent("SCHEMA.TABLE")
             ),
             Self::PublicationTooNew { slot, .. } => format!(
-                "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then walrelay republish"
+                "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then publish what is missing by the SQL statement in {REPUBLISH_PAGE}"
             ),
             Self::Unmappable(error) => error.hint(),
             Self::Advised { hint, .. } => hint.clone(),
@@ -388,14 +391,14 @@ impl RunError {
                 format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}")
             }
             Self::SlotLost { slot, reason, .. } => format!(
-                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay republish for those rows; so that it does not happen again: {}",
+                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and the SQL statement in {REPUBLISH_PAGE} for those rows; so that it does not happen again: {}",
                 prevention(reason)
             ),
             Self::SlotUnproven { slot, read, confirmed } => format!(
-                "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and walrelay republish for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
+                "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and the SQL statement in {REPUBLISH_PAGE} for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
             ),
             Self::SlotNotMarked { slot, confirmed, .. } => format!(
-                "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and walrelay republish for rows that are missing"
+                "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and the SQL statement in {REPUBLISH_PAGE} for rows that are missing"
             ),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => format!(
                 "if you want to read that server (such as a restored copy), restart walrelay: it begins at the position of its slot there. Exactly once remembers the old cluster: then use another --slot, which walrelay setup creates; {NONE_BEFORE}"
@@ -457,7 +460,7 @@ fn another_slot(slot: &str, suffix: &str) -> String {
 /// `table`: as a command has it.
 pub(super) fn not_sent(table: &str) -> String {
     format!(
-        "-- rows committed before that are not sent, also those that the slot has yet to pass: walrelay republish --table {table} --where SQL publishes them from the table"
+        "-- rows committed before that are not sent, also those that the slot has yet to pass: the SQL statement in {REPUBLISH_PAGE} publishes them from {table}"
     )
 }
 
@@ -525,11 +528,11 @@ fn no_slot_hint(slot: &str, was_there: bool) -> String {
     let make = format!("walrelay setup --apply --slot {slot}");
     if was_there {
         format!(
-            "it was there before, so rows may be missing: compare the table with the topic, then {make}; walrelay republish for the rows in between, which pass through no slot"
+            "it was there before, so rows may be missing: compare the table with the topic, then {make}; the rows in between pass through no slot: the SQL statement in {REPUBLISH_PAGE} publishes them"
         )
     } else {
         format!(
-            "never created: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and walrelay republish for those rows"
+            "never created: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and the SQL statement in {REPUBLISH_PAGE} for those rows"
         )
     }
 }

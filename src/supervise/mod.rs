@@ -14,7 +14,7 @@ mod server;
 pub(crate) use acquire::{check_owner, check_slot, details_now, look_at_tables, unpublished};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
-pub use error::{EXIT_OPERATOR, EXIT_RESTART, RunError};
+pub use error::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 pub(crate) use lineage::agrees;
 pub use server::{Acquired, NotAcquired, PgServer, Server};
 

@@ -323,7 +323,10 @@ fn without_proof_nothing_is_published_and_the_hint_says_what_gives_it() {
     lane.sql(&rows(1, 5));
     let (code, text) = filled(&lane, &[]);
     assert!(code == 2 && text.contains("walrelay setup --apply did not create the slot"), "{text}");
-    assert!(hint(&text).contains("walrelay republish") && hint(&text).contains("walrelay teardown"), "{text}");
+    assert!(
+        hint(&text).contains("docs/operations/republish.md") && hint(&text).contains("walrelay teardown"),
+        "{text}"
+    );
     let (code, text) = filled(&lane, &["--slot", "nowhere"]);
     assert!(code == 2 && text.contains("does not exist"), "{text}");
 

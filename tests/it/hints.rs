@@ -21,7 +21,7 @@ pub(crate) fn first_commands(text: &str) -> Vec<Vec<String>> {
     commands
 }
 
-const COMMANDS: [&str; 6] = ["run", "setup", "check", "teardown", "republish", "backfill"];
+const COMMANDS: [&str; 5] = ["run", "setup", "check", "teardown", "backfill"];
 
 /// Flags without a value of their own.
 const BARE: [&str; 5] = ["--apply", "--yes", "--setup", "--json", "--dry-run"];

@@ -307,7 +307,7 @@ fn bytes_that_are_no_character_of_the_databases_encoding_stop_the_relay_with_wha
     let (code, log) = ended(&mut lane.relay(&[]));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("has no equivalent in encoding \"UTF8\" [SQLSTATE 22P05]"), "{log}");
-    assert!(log.contains("hint: ") && log.contains("walrelay republish"), "{log}");
+    assert!(log.contains("hint: ") && log.contains("docs/operations/republish.md"), "{log}");
 }
 
 #[test]

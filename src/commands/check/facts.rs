@@ -11,6 +11,7 @@ use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, 
 use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
+use crate::pg::shape::{Shape, shape};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
@@ -153,6 +154,8 @@ pub(super) struct TableFacts {
     pub(super) deleted_rows: i64,
     /// The first columns of its indexes.
     pub(super) indexed: Vec<String>,
+    /// What deleting and inserting its rows meets; `None`: it is gone.
+    pub(super) shape: Option<Shape>,
     /// Its rows, or why they cannot be looked at.
     pub(super) rows: Result<RowFacts, String>,
 }
@@ -371,6 +374,7 @@ fn table_facts(
         estimated_rows: number(5),
         deleted_rows: number(6),
         indexed: indexed(connection, oid)?,
+        shape: shape(connection, &published.relation.namespace, &published.relation.name)?,
         rows: Err(String::new()),
         published,
     };

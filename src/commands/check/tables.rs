@@ -8,12 +8,14 @@ use super::sample::{Sample, sample};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted};
 use crate::commands::run;
+use crate::commands::target::publishing_again;
 use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker, names};
 use crate::relay::Action;
 use crate::route::TopicSetting;
+use crate::supervise::REPUBLISH_PAGE;
 use std::collections::BTreeSet;
 
 /// What the findings here are about.
@@ -320,14 +322,16 @@ fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: 
     }
     let comment = facts.publication.as_ref()?.mark.comment.as_deref();
     let xid = marker::since(comment, &config.slot)?;
+    let has = |name: &&str| table.columns.iter().any(|have| have.column.name == **name);
+    let id =
+        config.mapping.id_column.as_deref().or_else(|| Role::Id.names().iter().copied().find(has)).unwrap_or_default();
     Some(
         SIDE.warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
-            .why("a slot publishes what is committed after it was created; the command shows how many rows it would publish, and with --apply publishes them")
-            .fix(format!(
-                "walrelay republish {} --where {}",
-                table_flag(table),
-                shell_quoted(&catalog::older_than(xid))
-            )),
+            .why("a slot publishes what is committed after it was created; the statement deletes these rows and inserts them again, through the slot")
+            .fix(match &table.shape {
+                Some(shape) => publishing_again(shape, &TableName::of(&table.published.relation), &catalog::older_than(xid), id) + ";",
+                None => format!("see {REPUBLISH_PAGE}"),
+            }),
     )
 }
 

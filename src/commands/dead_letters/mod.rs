@@ -17,6 +17,7 @@ use super::error::CommandError;
 use crate::sink::dead_letter::said;
 use crate::sink::destination::{DeadLetters, Destination, Kept, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
+use crate::supervise::REPUBLISH_PAGE;
 use replay::Replay;
 use shown::Entry;
 use std::io::{self, Write};
@@ -109,7 +110,7 @@ impl Error {
     pub(super) fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Unreadable(NoDeadLetters::Unsupported { kind }) => {
-                format!("read them with {}'s own tools; walrelay republish publishes their rows again", kind.title)
+                format!("read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again", kind.title)
             }
             Self::Unreadable(NoDeadLetters::Missing { topic }) => format!(
                 "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"

@@ -14,6 +14,7 @@ use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Rows, Sink,
     Tag, Token,
 };
+use crate::supervise::REPUBLISH_PAGE;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Write};
@@ -380,7 +381,7 @@ fn tag(token: u64) -> Tag {
 fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, String> {
     if let Some(bytes) = entry.left_out_bytes {
         return Err(format!(
-            "its payload of {bytes} bytes was left out; once the limit is raised, walrelay republish publishes its row"
+            "its payload of {bytes} bytes was left out; once the limit is raised, the SQL statement in {REPUBLISH_PAGE} publishes its row"
         ));
     }
     let rule = request.destination.kind().topics;

@@ -22,11 +22,11 @@ mod partitions;
 mod proof;
 
 use super::error::CommandError;
-use super::output::{duration, number, shell_quoted};
+use super::listed;
+use super::output::{duration, number};
 use super::progress::Progress;
 use super::shards::ShardError;
 use super::target::{self, OutboxPlace, Target};
-use super::{TypedFlags, listed};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
@@ -95,19 +95,18 @@ impl Request {
     }
 }
 
-/// Deletes. `typed`: what the next command repeats. `notes`: what is waited for. `stop`: ends it between two chunks.
+/// Deletes. `notes`: what is waited for. `stop`: ends it between two chunks.
 ///
 /// # Errors
 /// The slot is missing or not one that can be read; a table is not in the publication; the age cannot be determined; the server refuses.
 pub fn prune(
     request: &Request,
-    typed: &TypedFlags,
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     loop {
-        match (once(request, typed, out, notes, stop), request.every) {
+        match (once(request, out, notes, stop), request.every) {
             (Err(error), Some(_)) if may_pass(&error) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
@@ -140,7 +139,6 @@ fn may_pass(error: &CommandError) -> bool {
 
 fn once(
     request: &Request,
-    typed: &TypedFlags,
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
@@ -155,7 +153,7 @@ fn once(
         }
     }
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, carriers, proof, typed, notes, stop };
+    let mut round = Round { connection, request, carriers, proof, notes, stop };
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
@@ -225,7 +223,6 @@ struct Round<'a> {
     carriers: Carriers,
     /// `None`: whatever has come through the slot.
     proof: Option<Proof>,
-    typed: &'a TypedFlags,
     notes: &'a mut dyn Write,
     stop: &'a dyn Fn() -> bool,
 }
@@ -308,7 +305,7 @@ impl Round<'_> {
                 out,
                 "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
                 table.target.name,
-                self.republish(table, &clause)
+                table.target.publishing_again(&clause)
             )?;
         }
         self.unproven_of_joined(table, &older, out)
@@ -331,21 +328,10 @@ impl Round<'_> {
                 "{}: {} rows stay that {name} had before it was attached, moved into a published schema, or rewritten (it may have been UNLOGGED). To publish those that never were: {}; to delete those that were: --force",
                 table.target.name,
                 number(rows),
-                self.republish(table, &clause)
+                table.target.publishing_again(&clause)
             )?;
         }
         Ok(())
-    }
-
-    /// What publishes these rows of a table.
-    fn republish(&self, table: &Table, clause: &str) -> String {
-        let force = if table.target.shape.partitioned { " --force" } else { "" };
-        let publish = format!(
-            "walrelay republish --table {} --where {} --apply{force}",
-            shell_quoted(&table.target.name.as_typed()),
-            shell_quoted(clause)
-        );
-        self.typed.complete(&publish)
     }
 
     /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was skipped.

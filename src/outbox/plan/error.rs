@@ -203,8 +203,7 @@ impl Flags {
 /// How rows are published that the slot will only ever send without what is needed.
 fn recreate(slot: &str, table: &str) -> String {
     format!(
-        "a new slot leaves them out: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; then walrelay republish --table {} --where SQL publishes them from the table",
-        shell_quoted(table)
+        "a new slot leaves them out: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; then the SQL statement in docs/operations/republish.md publishes them from {table}"
     )
 }
 

@@ -210,7 +210,7 @@ fn rows_from_before_the_present_columns_need_a_new_slot_unless_another_column_ha
     assert!(error.to_string().starts_with("a row was committed when its table was published with other columns"));
     let hint = error.hint();
     assert!(hint.contains("walrelay teardown --slot s --yes && walrelay setup --apply --slot s; "), "{hint}");
-    assert!(hint.contains("walrelay republish --table shop.outbox --where SQL"), "{hint}");
+    assert!(hint.contains("republish.md publishes them from shop.outbox"), "{hint}");
     assert_eq!(of_the_past("id type payloads", true).hint(), "walrelay run --payload-column payloads");
     assert_eq!(of_the_past("id type payloads", false).hint(), hint, "what looks alike is another column");
 }

@@ -24,7 +24,7 @@ pub use completions::completions;
 pub(crate) use dead_letters::DeadLettersArgs;
 pub use described::{Described, Value, described};
 pub(crate) use flags::FlagValues;
-pub(crate) use others::{BackfillArgs, PruneArgs, RepublishArgs, SetupArgs, StatusArgs, TeardownArgs};
+pub(crate) use others::{BackfillArgs, PruneArgs, SetupArgs, StatusArgs, TeardownArgs};
 use others::{BenchArgs, CheckArgs};
 pub use parse::write_manual;
 pub(crate) use parse::{actions, parse, setting_of_alias, settings};
@@ -51,13 +51,6 @@ const CHECK_HELP: &str = "\
 Takes the flags of `run`, checks everything that run needs and what would fail later, and changes nothing. Each line is ok, warn or \
 fail, with why it matters and how to fix it. If one side is unavailable, the other is checked. With --from-debezium it contacts \
 nothing and shows what that configuration means here: as flags, as TOML, and what has no counterpart.";
-
-const REPUBLISH_HELP: &str = "\
-For rows that the slot never saw (older than it, lost with one before) and for corrected ones. The rows keep all values, their \
-ids too, and pass through the slot in the given order, one transaction for each chunk. Consumers that have seen an id drop it. \
-Needs SELECT, INSERT, UPDATE (to lock) and DELETE on the table.
-
-  walrelay republish --where \"status = 'PENDING'\" --apply";
 
 const PRUNE_HELP: &str = "\
 Lists the old rows in one snapshot, commits a logical message after them, waits until the slot has confirmed it, and deletes \
@@ -110,9 +103,6 @@ pub(crate) enum Typed {
     Status(StatusArgs),
     /// Drop the slot; asks first.
     Teardown(TeardownArgs),
-    /// Publish rows once more, or rows older than the slot, by deleting and inserting them; without --apply, show them.
-    #[command(after_help = help(REPUBLISH_HELP, &[(0, "done or shown"), (1, ""), (2, ""), (64, "")]))]
-    Republish(RepublishArgs),
     /// List the records of rows that could not be published, and publish them again to the topics that they were meant for.
     #[command(after_help = help(dead_letters::HELP, &dead_letters::CODES))]
     DeadLetters(DeadLettersArgs),

@@ -167,44 +167,6 @@ pub(crate) struct BenchArgs {
     common: CommonArgs,
 }
 
-/// What `republish` takes.
-#[derive(Args)]
-pub(crate) struct RepublishArgs {
-    /// Do it instead of showing it
-    #[arg(long)]
-    pub(crate) apply: bool,
-
-    /// Also where triggers, rules or foreign keys fire, or rows may move between partitions
-    #[arg(long)]
-    pub(crate) force: bool,
-
-    /// Which rows, as SQL: "status = 'PENDING'" [default: all]
-    #[arg(long = "where", value_name = "SQL")]
-    condition: Option<String>,
-
-    /// In which order, as SQL [default: created_at or its like, then the id]
-    #[arg(long, value_name = "SQL")]
-    order_by: Option<String>,
-
-    /// Rows moved in one transaction [default: 2000]
-    #[arg(long, value_name = "ROWS")]
-    chunk: Option<String>,
-
-    #[command(flatten)]
-    source: SourceArgs,
-
-    /// The outbox table, SCHEMA.TABLE or a TABLE of schema public
-    #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
-    table: Vec<String>,
-
-    /// Column of the event's id [default: id, event_id]
-    #[arg(long, value_name = "COLUMN", help_heading = "Rows")]
-    id_column: Option<String>,
-
-    #[command(flatten)]
-    common: CommonArgs,
-}
-
 /// What `backfill` takes: what `run` takes, since its records are the run's.
 #[derive(Args, Default)]
 pub(crate) struct BackfillArgs {

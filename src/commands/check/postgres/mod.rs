@@ -11,7 +11,7 @@ use crate::outbox::OnUpdate;
 use crate::pg::catalog::{self, Session};
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
-use crate::supervise::{RunError, agrees, chain, check_slot};
+use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
 /// What the findings here are about.
@@ -302,9 +302,9 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
     let found = SIDE.warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
-        found.fix(
-            "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then walrelay republish",
-        )
+        found.fix(format!(
+            "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then the SQL statement in {REPUBLISH_PAGE}"
+        ))
     } else {
         found.fix(format!(
             "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",

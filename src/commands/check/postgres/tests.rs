@@ -205,7 +205,7 @@ fn a_slot_that_standbys_do_not_keep_is_warned_of_as_the_version_allows() {
         facts.server.standbys = 1;
         facts.server.row.as_mut().unwrap().version = 160_000;
     };
-    check(older, "failover", Level::Warn, "walrelay republish");
+    check(older, "failover", Level::Warn, "docs/operations/republish.md");
 }
 
 #[test]
