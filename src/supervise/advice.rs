@@ -135,7 +135,7 @@ impl Surroundings {
         let others = self.publications.iter().map(String::as_str);
         if let Some(meant) = nearest(publication, others) {
             return format!(
-                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}; a slot passes rows that its relay's publication lacks: walrelay republish --table SCHEMA.TABLE --where SQL publishes them",
+                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}; a slot passes rows that its relay's publication lacks: the SQL statement in docs/operations/republish.md publishes them",
                 shell_quoted(meant),
                 self.setup(publication)
             );

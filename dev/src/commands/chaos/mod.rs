@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     // One replica of each topic keeps no promise of exactly once through a crash of its broker.
     let brokers = match arguments.brokers {
         Brokers::Both if arguments.delivery == Delivery::ExactlyOnce => Brokers::Three,
-        asked => asked,
+        asked @ (Brokers::One | Brokers::Three | Brokers::Both) => asked,
     };
     let wishes = Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers, kafka };
     let rounds = plan(&wishes);
