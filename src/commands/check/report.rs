@@ -85,7 +85,7 @@ impl Report {
                 Level::Warn => "warn",
                 Level::Fail => "fail",
             };
-            text.extend([format!("  {level:<6}{:<16}{}\n", finding.check, finding.finding)]);
+            text.extend([format!("  {level:<6}{:<15} {}\n", finding.check, finding.finding)]);
             for (name, more) in [("why", &finding.why), ("fix", &finding.fix)] {
                 if let Some(more) = more {
                     text.extend([format!("        {name:<16}{more}\n")]);
@@ -141,6 +141,13 @@ mod tests {
              \nKafka at k:9092\n\
              \n1 fail, 0 warn, 1 ok\n"
         );
+    }
+
+    #[test]
+    fn a_long_name_stands_apart_from_what_was_found() {
+        let findings = vec![Side::Postgres.ok("transactional_id", "allowed")];
+        let text = Report { findings, ..Report::default() }.text();
+        assert!(text.contains("ok    transactional_id allowed\n"), "{text}");
     }
 
     #[test]
