@@ -82,6 +82,8 @@ impl Ground for Nats {
         // A batch's number and a message's place in it are the batch's.
         here.map(|mut message| {
             message.headers.retain(|(name, _)| !name.starts_with("Nats-Batch-"));
+            // The library keeps no order of names.
+            message.headers.sort();
             (String::from_utf8(message.data).unwrap(), format!("{:?}", message.headers))
         })
         .collect()

@@ -115,5 +115,8 @@ fn a_partition_that_is_new_under_a_lock_is_waited_for_and_published() {
         wait_named(&mut relay, &[&format!("table public.other is locked by process {pid}")]);
     }
     drop(client);
-    assert_eq!(lane.ids("order"), ["1", "2"]);
+    // The row before the new partition's may be in flight when the relay connects again.
+    let mut ids = lane.ids("order");
+    ids.dedup();
+    assert_eq!(ids, ["1", "2"]);
 }

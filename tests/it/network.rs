@@ -144,6 +144,7 @@ fn half_of_a_transaction_is_sent_and_postgres_restarts_meanwhile() {
     postgres.kill().unwrap();
     postgres.start_again().unwrap();
     kafka.resume().unwrap();
-    load.assert_exact(&relay);
+    // The slot's server was another one meanwhile, so what was in flight is sent again.
+    load.assert_complete(&relay);
     assert_eq!(relay.exited().unwrap(), None);
 }

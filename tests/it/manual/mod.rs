@@ -83,7 +83,7 @@ fn dead_letter_records_are_listed_and_published_again() {
     page.before("walrelay setup --apply --table outbox");
     page.before("walrelay run --on-bad-row dead-letter");
     page.sql("INSERT INTO outbox VALUES (1, 'manual-dead', 'k', 't', 'payload', 'no object')");
-    page.before("walrelay status");
+    page.wait_confirmed("orders");
     page.stop();
     page.finish();
 }

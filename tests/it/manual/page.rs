@@ -143,6 +143,15 @@ impl Page {
         }
     }
 
+    /// Waits until the slot has confirmed everything that is committed.
+    pub(crate) fn wait_confirmed(&self, slot: &str) {
+        let mut client = self.client();
+        let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
+        let sql = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
+        let confirmed = || Ok(client.query_opt(sql, &[&end, &slot])?.is_some_and(|row| row.get(0)));
+        wait_until(LONG, "the slot to confirm everything", confirmed).unwrap();
+    }
+
     /// Ctrl-C, wherever something runs.
     pub(crate) fn stop(&mut self) {
         for Running { mut child, output } in self.running.drain(..) {
