@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use walrelay_dev::process::wait_until;
@@ -52,6 +53,7 @@ fn a_dry_run_needs_no_slot_and_ends_on_request() {
 fn a_dry_run_whose_output_nobody_reads_ends_on_request() {
     let lane = Lane::debezium();
     let (reader, writer) = std::io::pipe().unwrap();
+    let full = writer.try_clone().unwrap();
     let mut relay = Command::new(binary())
         .args(["run", "--dry-run", "--http", "off", "--source", &lane.source, "--publication", &lane.name])
         .args(["--slot", &lane.name, "--shutdown-timeout", "1s"])
@@ -60,13 +62,14 @@ fn a_dry_run_whose_output_nobody_reads_ends_on_request() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The first rows may come before its slot.
+    // The first rows may come before its slot. How many bytes a pipe holds depends on how they were written: it is full when
+    // nothing more can be written.
     wait_until(LONG, "a full pipe", || {
         lane.sql(
             "INSERT INTO outbox SELECT gen_random_uuid()::text, 'order', 'k', 't', to_jsonb(repeat('1', 1000))
              FROM generate_series(1, 50)",
         );
-        Ok(rustix::io::ioctl_fionread(&reader)? > 60_000)
+        Ok(rustix::event::poll(&mut [PollFd::new(&full, PollFlags::OUT)], Some(&Timespec::default()))? == 0)
     })
     .unwrap();
     let pid = Pid::from_raw(i32::try_from(relay.id()).unwrap()).unwrap();
