@@ -27,7 +27,7 @@ pub enum Ended {
     Stalled,
     /// Another relay may have published from the slot, for this reason: nothing of what is in flight may leave any more.
     SlotTaken(&'static str),
-    /// The server shuts down, and would wait for us.
+    /// The server shuts down, and would wait for us; or our walsender is gone, and the stream does not say so yet.
     ServerStops,
     /// A record failed: begin again from the confirmed position, with the sink recreated.
     SinkFailed(Failure),

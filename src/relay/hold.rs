@@ -3,15 +3,22 @@
 //! ```text
 //!  streaming, every record in flight younger than a second       sent without a question: the successor waits for a second
 //!  one is older, or there is no stream                           asked four times a second: who holds the slot?
+//!  the loop stood still, or the successor's second was waited    asked as well, until an answer has come
 //! ```
 //!
 //! | answer | means |
 //! |---|---|
 //! | our walsender | proven, from the moment when the question was sent, for as long as the server waits for us: [`Slot::proof`] |
-//! | nobody, where we left it | proven for [`FREE`]: whoever takes the slot sends nothing for a second ([`SUCCESSOR_WAITS`]) |
-//! | another, or it has moved, or it is another server | closed |
+//! | nobody, where we left it | proven for [`FREE`]: whoever takes the slot sends nothing for a second ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
+//! | another, or it stands further than we confirmed | passed on: see below |
+//! | another server, or one that was started again | closed, if anything is in flight |
 //! | the server accepts nobody while our stream is open | it shuts down: the slot is let go, the records stay |
 //! | none, and what was proven is over | closed |
+//!
+//! Passed on: the sink is closed, if anything is in flight, and the slot is read from where it stands. Also what was acknowledged and is
+//! not confirmed comes again then: the other relay may have sent a part of it, old records behind newer ones. Without a stream it is
+//! asked for that as well, and a server of version 17 or newer says when the slot was released last; but silence passes nothing on: so a
+//! restart of the server repeats nothing that was acknowledged.
 //!
 //! In: answers, the time by the clock that counts a suspended machine. Out: until when records may leave, and that none may any more. What
 //! the stream brings proves nothing: a walsender in the middle of a large transaction does not read for long, and our socket is not read
@@ -31,8 +38,14 @@ pub const ASKS_EVERY: Duration = Duration::from_millis(250);
 /// What a turn of the loop proves by itself while all that is in flight is younger than [`ASKS_AFTER`]. The first answer has so long.
 const UNASKED: Duration = Duration::from_secs(2);
 
+/// What gave reason to doubt is forgotten after so long without an answer: a server that has no connection to spare gives none.
+const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
+
 /// How long a slot that nobody held where we left it is as good as ours.
 const FREE: Duration = Duration::from_millis(500);
+
+/// A stream's end is noticed within so long of the slot's release, unless the process stands still.
+const NOTICED: Duration = Duration::from_millis(20);
 
 /// What a relay that takes a slot waits for before it sends.
 pub const SUCCESSOR_WAITS: Duration = Duration::from_secs(1);
@@ -85,6 +98,8 @@ pub struct Slot {
     pub since: Duration,
     /// The server's patience with us: `wal_sender_timeout`, and that of its socket; `None`: it never gives up.
     pub patience: Option<Duration>,
+    /// When it was released last before that, by [`Clock::since_boot`]; `None`: the server does not say, as before version 17.
+    pub released: Option<Duration>,
     /// Nothing is sent before that, by [`Clock::since_boot`].
     pub sends_from: Duration,
 }
@@ -102,6 +117,17 @@ impl Slot {
     }
 }
 
+/// Other relays, since the slot was ours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Others {
+    #[default]
+    Unseen,
+    /// Another one may have published: what was not confirmed is not known to be the newest.
+    Seen,
+    /// The same, and the ledger stands where the slot did then.
+    Heeded,
+}
+
 /// What is known of the slot. Without one, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
@@ -117,21 +143,48 @@ pub(super) struct Hold {
     ended_at: Option<Duration>,
     /// There was an answer since the stream's end.
     free: bool,
-    /// Another relay may have published since the slot was ours: what was not confirmed is not known to be the newest.
-    pub(super) passed_on: bool,
+    /// The last position that we confirmed. A slot that stands further was moved by another relay.
+    confirmed: Lsn,
+    /// Whether another relay was seen since the slot was ours.
+    others: Others,
+    /// The server was started again since the slot was ours, or it is another one: none of its walsenders is ours, and when the slot was
+    /// released says nothing.
+    restarted: bool,
+    /// When the loop turned last.
+    turned: Duration,
+    /// The process stood still, or waited for its second: until when turns proved something, and when there was reason to ask again.
+    doubt: Option<(Duration, Duration)>,
 }
 
 /// What a turn brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Holds,
-    Closed(&'static str),
+    /// Another relay may have the slot: nothing in flight may leave.
+    Unproven(&'static str),
+    /// Another relay has it, or had it.
+    PassedOn(&'static str),
     ServerStops,
 }
 
+/// What is not confirmed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unconfirmed {
+    /// Something was not acknowledged, or was acknowledged and not confirmed.
+    any: bool,
+    /// Something is in flight.
+    in_flight: bool,
+    /// For longer than [`ASKS_AFTER`].
+    old: bool,
+}
+
 impl Hold {
-    pub(super) fn taken(&mut self, slot: Slot) {
+    pub(super) fn taken(&mut self, mut slot: Slot) {
+        // A second that was not over when the slot was lost goes on.
+        let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
+        slot.sends_from = slot.sends_from.max(before);
         (self.streaming, self.until, self.asked) = (true, slot.since + slot.proof().min(UNASKED), Duration::ZERO);
+        (self.others, self.restarted, self.turned, self.doubt) = (Others::Unseen, false, slot.since, None);
         self.slot = Some(slot);
     }
 
@@ -139,63 +192,82 @@ impl Hold {
     fn ended(&mut self, now: Duration) {
         if std::mem::take(&mut self.streaming) {
             self.ended_at = Some(now);
-            (self.until, self.asked, self.free) = (self.until.min(now + FREE), Duration::ZERO, false);
+            let sure = self.doubt.take().map_or(now, |(sure, _)| sure);
+            (self.until, self.asked, self.free) = (self.until.min(sure + FREE), Duration::ZERO, false);
         }
     }
 
-    /// Whether it was proven without a gap until `taken` was ours.
-    fn held_until(&mut self, taken: &Slot, flush_lsn: Lsn) -> bool {
+    /// Whether no other relay was seen until `taken` was ours; with something in flight, whether none can have been there.
+    fn held_until(&mut self, taken: &Slot, stands_at: Lsn, in_flight: bool) -> bool {
         let Some(slot) = &mut self.slot else { return true };
         while let Some(Answer { asked, holder }) = slot.asks.answer() {
             match holder {
                 Holder::Walsender(pid) if pid == slot.walsender => self.until = self.until.max(asked + FREE),
-                Holder::Nobody(confirmed) if confirmed <= flush_lsn => self.until = self.until.max(asked + FREE),
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => self.until = self.until.max(asked + FREE),
                 Holder::Walsender(pid) if pid == taken.walsender => {}
                 Holder::NotAccepting => {}
+                Holder::Unknown if !in_flight => {}
                 Holder::Walsender(_) | Holder::Nobody(_) | Holder::Unknown => return false,
             }
         }
-        taken.since < self.until
+        let was_ours = self.restarted || taken.released.is_none_or(|at| at <= self.until);
+        stands_at <= self.confirmed && if in_flight { taken.since < self.until } else { was_ours }
     }
 
-    /// Looks at what is known; `old`: something in flight is older than [`ASKS_AFTER`]; `any`: something is in flight.
-    fn look(&mut self, now: Duration, flush_lsn: Lsn, (any, old): (bool, bool)) -> Verdict {
+    /// Looks at what is known.
+    fn look(&mut self, now: Duration, unconfirmed: Unconfirmed) -> Verdict {
         let Some(slot) = &mut self.slot else { return Verdict::Holds };
         let proof = slot.proof();
         let mut verdict = Verdict::Holds;
+        if self.streaming && (now >= self.turned + FREE || now < slot.sends_from) {
+            let sure = self.doubt.map_or(self.turned, |(sure, _)| sure);
+            self.doubt = Some((sure, now));
+        }
+        self.doubt = self.doubt.filter(|(_, since)| now < *since + DOUBTS);
+        self.turned = now;
         while let Some(Answer { asked, holder }) = slot.asks.answer() {
             let proven = match holder {
                 Holder::Walsender(pid) if pid == slot.walsender => {
-                    if self.streaming {
-                        proof
-                    } else {
-                        FREE
-                    }
+                    self.doubt = match self.doubt {
+                        Some((_, since)) if asked < since => Some((asked, since)),
+                        _ => None,
+                    };
+                    if self.streaming { proof } else { FREE }
                 }
-                Holder::Nobody(confirmed) if confirmed <= flush_lsn => FREE,
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed && self.streaming => {
+                    self.until = self.until.min(asked + FREE);
+                    verdict = Verdict::ServerStops;
+                    continue;
+                }
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => FREE,
                 Holder::NotAccepting if self.streaming => {
                     verdict = Verdict::ServerStops;
                     continue;
                 }
                 Holder::NotAccepting => continue,
-                Holder::Walsender(_) => return Verdict::Closed("another relay holds the slot"),
-                Holder::Nobody(_) => return Verdict::Closed("another relay has moved the slot"),
-                Holder::Unknown => return Verdict::Closed("the slot is gone, or another server answers"),
+                Holder::Walsender(_) => return Verdict::PassedOn("another relay holds the slot"),
+                Holder::Nobody(_) => return Verdict::PassedOn("another relay has moved the slot"),
+                Holder::Unknown => return Verdict::Unproven("the slot is gone, or another server answers"),
             };
             self.until = self.until.max(asked + proven);
             self.free |= !self.streaming && matches!(holder, Holder::Nobody(_));
         }
         let is_proven = now < self.until;
-        if is_proven && self.streaming && !old {
+        let is_quiet = self.streaming && !unconfirmed.old && self.doubt.is_none();
+        if is_proven && is_quiet && verdict == Verdict::Holds {
             self.until = self.until.max(now + proof.min(UNASKED));
         }
         // With nothing in flight there is time to ask: the process stood still.
         let since = if is_proven { None } else { Some(self.unproven.unwrap_or(now)) };
         self.unproven = since.filter(|_| self.streaming);
-        if !is_proven && (any || self.unproven.is_some_and(|since| now >= since + GIVES_UP)) {
-            return Verdict::Closed("nothing proves that no other relay holds the slot");
+        if !is_proven && (unconfirmed.in_flight || self.unproven.is_some_and(|since| now >= since + GIVES_UP)) {
+            return Verdict::Unproven("nothing proves that no other relay holds the slot");
         }
-        let asks = if self.streaming { old || !is_proven } else { any };
+        let asks = if self.streaming {
+            unconfirmed.old || !is_proven || self.doubt.is_some()
+        } else {
+            unconfirmed.any && self.others == Others::Unseen
+        };
         if asks && now >= self.asked + ASKS_EVERY {
             self.asked = now;
             slot.asks.ask(now);
@@ -215,10 +287,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.ended(self.clock.since_boot());
     }
 
-    /// Whether no other relay can have sent anything before `taken` was ours, though there was no stream for a while. It was asked on
-    /// while that one was taken.
-    pub fn held_until(&mut self, taken: &Slot) -> bool {
-        self.hold.held_until(taken, self.ledger.flush_lsn())
+    /// Whether what is not confirmed is known to be the newest, though there was no stream until `taken` was ours, where the slot
+    /// `stands_at`. It was asked on while that one was taken.
+    pub fn held_until(&mut self, taken: &Slot, stands_at: Lsn) -> bool {
+        let in_flight = self.awaits_sink();
+        let asked = (in_flight || self.is_unfinished()) && self.hold.others == Others::Unseen;
+        !asked || self.hold.held_until(taken, stands_at, in_flight)
     }
 
     /// This walsender, which held the slot for a moment, was ours.
@@ -226,9 +300,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.slot.iter_mut().for_each(|slot| slot.walsender = walsender);
     }
 
-    /// Whether our own stream ended so short a time ago that no other relay can have sent anything since.
-    pub fn held_just_now(&self, now: Duration) -> bool {
-        self.hold.ended_at.is_some_and(|ended| now < ended + FREE)
+    /// Whether our own stream ended so short a time ago that no other relay can have sent anything since, where the slot was `released`
+    /// last then.
+    pub fn held_just_now(&self, now: Duration, released: Option<Duration>) -> bool {
+        self.hold.ended_at.is_some_and(|ended| {
+            let is_our_release = |at: Duration| ended <= at + NOTICED && at <= self.hold.until;
+            now < ended + FREE && released.is_none_or(is_our_release)
+        })
     }
 
     /// Whether it is known since the stream's end that nobody has taken the slot.
@@ -239,20 +317,28 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Sees that what is in flight may leave, and for how long.
     pub(super) fn look_at_hold(&mut self) -> Turn<()> {
         let now = self.clock.since_boot();
-        let any = self.awaits_sink();
+        let in_flight = self.awaits_sink();
+        let any = in_flight || self.is_unfinished();
         let wall = self.clock.now();
         let old = self.oldest_unanswered().is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
-        let verdict = self.hold.look(now, self.ledger.flush_lsn(), (any, old));
-        match verdict {
-            Verdict::Closed(why) if any || self.hold.streaming => return Err(Box::new(Ended::SlotTaken(why))),
+        let is_bounded = in_flight || self.hold.streaming;
+        match self.hold.look(now, Unconfirmed { any, in_flight, old }) {
+            Verdict::Unproven(why) if is_bounded => return Err(Box::new(Ended::SlotTaken(why))),
+            Verdict::PassedOn(why) if is_bounded || any && self.hold.others == Others::Unseen => {
+                return Err(Box::new(Ended::SlotTaken(why)));
+            }
             Verdict::ServerStops => return Err(Box::new(Ended::ServerStops)),
-            Verdict::Closed(_) | Verdict::Holds => {}
+            Verdict::Unproven(_) | Verdict::PassedOn(_) | Verdict::Holds => {}
         }
         if self.hold.slot.is_some() {
-            let is_bounded = any || self.hold.streaming;
             self.sink.hold_until(is_bounded.then_some(self.hold.until));
         }
         Ok(())
+    }
+
+    /// The slot stands there by our doing, or did when it was taken.
+    pub(super) fn confirmed(&mut self, position: Lsn) {
+        self.hold.confirmed = position;
     }
 
     /// Whether rows may be taken: the slot is ours for certain, and its last holder's second is over.
@@ -267,15 +353,36 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be recreated.
     pub fn pass_on(&mut self) -> Result<(), crate::sink::Failure> {
-        self.hold.passed_on = true;
+        self.hold.others = Others::Seen;
         self.start_over()
+    }
+
+    /// Whether the walsender that reads the slot now is another relay's, which is news, and something is not confirmed.
+    pub fn is_passed_to(&self, reader: Option<u32>) -> bool {
+        let ours = self.hold.slot.as_ref().map(|slot| slot.walsender);
+        let is_anothers = reader.is_some_and(|pid| ours.is_some_and(|ours| self.hold.restarted || ours != pid));
+        is_anothers && self.hold.others == Others::Unseen && (self.awaits_sink() || self.is_unfinished())
+    }
+
+    /// Whether another relay may have published what was not confirmed.
+    pub(super) fn is_passed_on(&self) -> bool {
+        self.hold.others == Others::Seen
     }
 
     /// The slot will be read from where it is, which is `confirmed`: what another relay may have sent since then comes again.
     pub fn reads_from(&mut self, confirmed: Lsn) {
-        if std::mem::take(&mut self.hold.passed_on) && Lsn::ZERO < confirmed && confirmed < self.ledger.flush_lsn() {
+        if self.hold.others != Others::Seen {
+            return;
+        }
+        self.hold.others = Others::Heeded;
+        if Lsn::ZERO < confirmed && confirmed < self.ledger.flush_lsn() {
             self.ledger.left_at(confirmed);
         }
+    }
+
+    /// The server was started again, or it is another one: none of its walsenders is ours.
+    pub fn server_started(&mut self) {
+        self.hold.restarted = true;
     }
 }
 
@@ -310,7 +417,8 @@ mod tests {
     fn taken(patience: Option<Duration>) -> (Hold, Server) {
         let (mut hold, server) = (Hold::default(), Server::default());
         let asks = Box::new(server.clone());
-        hold.taken(Slot { asks, walsender: 7, since: ms(1000), patience, sends_from: Duration::ZERO });
+        hold.taken(Slot { asks, walsender: 7, since: ms(1000), patience, released: None, sends_from: Duration::ZERO });
+        hold.confirmed = AT;
         (hold, server)
     }
 
@@ -318,11 +426,18 @@ mod tests {
         server.answers.lock().unwrap().push_back(Answer { asked: ms(asked), holder });
     }
 
+    /// Whether records are in flight, and for longer than a second.
+    fn in_flight(in_flight: bool, old: bool) -> Unconfirmed {
+        Unconfirmed { any: in_flight, in_flight, old }
+    }
+
+    const ACKNOWLEDGED: Unconfirmed = Unconfirmed { any: true, in_flight: false, old: false };
+
     #[test]
     fn nothing_is_asked_while_records_are_answered_within_a_second() {
         let (mut hold, server) = taken(None);
         for now in (1000..60_000).step_by(100) {
-            assert_eq!(hold.look(ms(now), AT, (now % 200 == 0, false)), Verdict::Holds);
+            assert_eq!(hold.look(ms(now), in_flight(now % 200 == 0, false)), Verdict::Holds);
         }
         assert!(server.asked.lock().unwrap().is_empty());
         assert_eq!(hold.until, ms(61_900));
@@ -332,80 +447,134 @@ mod tests {
     fn an_old_record_is_asked_for_four_times_a_second_and_leaves_only_while_the_answers_say_so() {
         let (mut hold, server) = taken(Some(ms(10_000)));
         for now in (1000..2000).step_by(50) {
-            assert_eq!(hold.look(ms(now), AT, (true, true)), Verdict::Holds);
+            assert_eq!(hold.look(ms(now), in_flight(true, true)), Verdict::Holds);
         }
         assert_eq!(*server.asked.lock().unwrap(), [ms(1000), ms(1250), ms(1500), ms(1750)]);
         answer(&server, 1750, Holder::Walsender(7));
-        assert_eq!(hold.look(ms(2900), AT, (true, true)), Verdict::Holds);
+        assert_eq!(hold.look(ms(2900), in_flight(true, true)), Verdict::Holds);
         assert_eq!(hold.until, ms(6750), "half of what the server waits for us, from the question on");
-        assert_eq!(hold.look(ms(6700), AT, (true, true)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(6750), AT, (true, true)), Verdict::Closed(_)));
+        assert_eq!(hold.look(ms(6700), in_flight(true, true)), Verdict::Holds);
+        assert!(matches!(hold.look(ms(6750), in_flight(true, true)), Verdict::Unproven(_)));
     }
 
     #[test]
     fn a_free_slot_is_as_good_as_ours_for_half_a_second_where_we_left_it() {
         let (mut hold, server) = taken(None);
-        hold.look(ms(1000), AT, (true, false));
+        hold.look(ms(1000), in_flight(true, false));
         hold.ended(ms(1100));
         assert_eq!(hold.until, ms(1600));
-        assert_eq!(hold.look(ms(1101), AT, (true, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(1101), in_flight(true, false)), Verdict::Holds);
         assert_eq!(*server.asked.lock().unwrap(), [ms(1101)]);
         answer(&server, 1400, Holder::Nobody(AT));
-        assert_eq!(hold.look(ms(1500), AT, (true, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(1500), in_flight(true, false)), Verdict::Holds);
         assert_eq!(hold.until, ms(1900));
         answer(&server, 1750, Holder::Nobody(Lsn::new(101)));
-        assert!(matches!(hold.look(ms(1800), AT, (true, false)), Verdict::Closed(_)));
+        assert!(matches!(hold.look(ms(1800), in_flight(true, false)), Verdict::PassedOn(_)));
     }
 
     #[test]
     fn what_was_in_flight_goes_on_under_a_slot_that_was_free_until_it_was_taken() {
         let again = |since: u64| {
             let (asks, patience) = (Box::new(Server::default()), None);
-            Slot { asks, walsender: 9, since: ms(since), patience, sends_from: Duration::ZERO }
+            Slot { asks, walsender: 9, since: ms(since), patience, released: None, sends_from: Duration::ZERO }
         };
         let (mut hold, server) = taken(None);
         hold.ended(ms(1000));
         answer(&server, 1400, Holder::Nobody(AT));
         answer(&server, 1800, Holder::Walsender(9));
-        assert!(hold.held_until(&again(1750), AT) && !hold.held_until(&again(1900), AT));
+        assert!(hold.held_until(&again(1750), AT, true) && !hold.held_until(&again(1900), AT, true));
+        assert!(hold.held_until(&again(1900), AT, false), "nothing is in flight, and nobody was seen");
+        assert!(!hold.held_until(&again(1750), Lsn::new(101), false), "another relay has moved the slot");
+        assert!(
+            !hold.held_until(&Slot { released: Some(ms(1901)), ..again(2000) }, AT, false),
+            "another relay has held the slot"
+        );
+        hold.restarted = true;
+        assert!(hold.held_until(&Slot { released: Some(ms(1901)), ..again(2000) }, AT, false));
         answer(&server, 1500, Holder::Walsender(8));
-        assert!(!hold.held_until(&again(1750), AT));
+        assert!(!hold.held_until(&again(1750), AT, false));
+    }
+
+    #[test]
+    fn what_is_acknowledged_and_not_confirmed_is_asked_for_and_given_up_once_another_relay_is_seen() {
+        let (mut hold, server) = taken(None);
+        hold.ended(ms(1000));
+        for now in (1000..60_000).step_by(1000) {
+            assert_eq!(hold.look(ms(now), ACKNOWLEDGED), Verdict::Holds, "the server is away");
+        }
+        assert_eq!(server.asked.lock().unwrap().len(), 59);
+        answer(&server, 60_000, Holder::Nobody(Lsn::new(101)));
+        assert!(matches!(hold.look(ms(60_000), ACKNOWLEDGED), Verdict::PassedOn(_)));
+    }
+
+    #[test]
+    fn a_second_that_was_not_over_when_the_slot_was_lost_goes_on() {
+        let (mut hold, server) = taken(None);
+        let again = |sends_from: Duration| {
+            let (asks, patience) = (Box::new(server.clone()), None);
+            Slot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from }
+        };
+        hold.taken(again(ms(2000)));
+        hold.taken(again(Duration::ZERO));
+        assert_eq!(hold.slot.map(|slot| slot.sends_from), Some(ms(2000)));
+    }
+
+    #[test]
+    fn after_a_standstill_turns_prove_nothing_until_an_answer_says_that_it_is_ours() {
+        let (mut hold, server) = taken(None);
+        hold.look(ms(1000), in_flight(true, false));
+        assert_eq!(hold.look(ms(1600), in_flight(true, false)), Verdict::Holds);
+        assert_eq!((hold.until, server.asked.lock().unwrap().len()), (ms(3000), 1));
+        answer(&server, 1600, Holder::Walsender(7));
+        hold.look(ms(1700), in_flight(true, false));
+        assert!(hold.until > ms(3000) && hold.doubt.is_none());
+        hold.look(ms(2300), in_flight(true, false));
+        hold.ended(ms(2310));
+        assert_eq!(hold.until, ms(2200), "half a second from the turn before on");
+    }
+
+    #[test]
+    fn a_stream_whose_walsender_is_gone_is_let_go() {
+        let (mut hold, server) = taken(None);
+        answer(&server, 1100, Holder::Nobody(AT));
+        assert_eq!(hold.look(ms(1200), in_flight(true, false)), Verdict::ServerStops);
+        assert_eq!(hold.until, ms(1600));
     }
 
     #[test]
     fn another_holder_another_server_and_silence_close() {
-        for holder in [Holder::Walsender(8), Holder::Unknown] {
-            let (mut hold, server) = taken(None);
-            answer(&server, 1100, holder);
-            assert!(matches!(hold.look(ms(1200), AT, (true, true)), Verdict::Closed(_)));
-        }
+        let (mut hold, server) = taken(None);
+        answer(&server, 1100, Holder::Walsender(8));
+        assert!(matches!(hold.look(ms(1200), in_flight(true, true)), Verdict::PassedOn(_)));
+        answer(&server, 1200, Holder::Unknown);
+        assert!(matches!(hold.look(ms(1300), in_flight(true, true)), Verdict::Unproven(_)));
         let (mut hold, _) = taken(None);
         hold.ended(ms(1000));
-        assert!(matches!(hold.look(ms(1500), AT, (true, false)), Verdict::Closed(_)), "it was frozen");
+        assert!(matches!(hold.look(ms(1500), in_flight(true, false)), Verdict::Unproven(_)), "it was frozen");
     }
 
     #[test]
     fn a_server_that_accepts_nobody_beside_our_stream_is_let_go() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::NotAccepting);
-        assert_eq!(hold.look(ms(1200), AT, (true, true)), Verdict::ServerStops);
+        assert_eq!(hold.look(ms(1200), in_flight(true, true)), Verdict::ServerStops);
         hold.ended(ms(1200));
         answer(&server, 1300, Holder::NotAccepting);
-        assert_eq!(hold.look(ms(1400), AT, (true, true)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(1700), AT, (true, true)), Verdict::Closed(_)));
+        assert_eq!(hold.look(ms(1400), in_flight(true, true)), Verdict::Holds);
+        assert!(matches!(hold.look(ms(1700), in_flight(true, true)), Verdict::Unproven(_)));
     }
 
     #[test]
     fn a_process_that_stood_still_asks_before_it_takes_a_row() {
         let (mut hold, server) = taken(None);
-        hold.look(ms(1000), AT, (false, false));
-        assert_eq!(hold.look(ms(90_000), AT, (false, false)), Verdict::Holds);
+        hold.look(ms(1000), in_flight(false, false));
+        assert_eq!(hold.look(ms(90_000), in_flight(false, false)), Verdict::Holds);
         assert!(hold.until < ms(90_000), "no turn proves anything by itself now");
         assert_eq!(*server.asked.lock().unwrap(), [ms(90_000)]);
         answer(&server, 90_000, Holder::Walsender(7));
-        hold.look(ms(90_010), AT, (false, false));
+        hold.look(ms(90_010), in_flight(false, false));
         assert!(hold.until > ms(90_010));
-        assert_eq!(hold.look(ms(200_000), AT, (false, false)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(205_000), AT, (false, false)), Verdict::Closed(_)), "nobody answers");
+        assert_eq!(hold.look(ms(200_000), in_flight(false, false)), Verdict::Holds);
+        assert!(matches!(hold.look(ms(205_000), in_flight(false, false)), Verdict::Unproven(_)), "nobody answers");
     }
 }

@@ -441,6 +441,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
         upstream.send(&update.encode()).map_err(disconnected)?;
         session.feedback.sent(now, reached, asking);
+        self.confirmed(flush_lsn);
         self.metrics.status_sent(now);
         Ok(())
     }

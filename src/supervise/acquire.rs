@@ -7,9 +7,9 @@
 use super::Target;
 use super::error::RunError;
 use super::holder::SlotHolder;
-use super::idle;
 use super::lineage::Lineage;
 use super::server::{Acquired, NotAcquired};
+use super::{idle, pass_on};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, Reading, TableName, TypeDetail};
@@ -132,7 +132,11 @@ fn take(
     let mut connection = Connection::open(&target.source, Purpose::Replication)?;
     known.was_standby = server::is_in_recovery(&mut connection)?;
     let flushed = identify(&mut connection, known, relay)?;
-    known.started_at = server::started_at(&mut connection)?;
+    let started_at = server::started_at(&mut connection)?;
+    if started_at != known.started_at {
+        relay.server_started();
+    }
+    known.started_at = started_at;
     metrics.reads_from(Some(known.started_at.clone()));
     // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
     // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
@@ -152,8 +156,8 @@ fn take(
     let mut confirmed = None;
     if temporary.is_none() {
         look_at_slot(&mut control, target, known)?;
-        let (stands_at, _) = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
-        relay.reads_from(stands_at);
+        let (stands_at, reader) = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
+        reads_from(relay, stands_at, reader)?;
         defer(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
         defer(unmappable, flushed, flushed, relay.outbox_mut())?;
@@ -161,7 +165,8 @@ fn take(
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let (stream, since, sends_from) = start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
+    let (stream, since, (released, sends_from)) =
+        start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
     tell_identity(target, known, relay)?;
     let own = stream.backend_pid();
     let (confirmed, slot) = if let Some(lsn) = confirmed {
@@ -171,7 +176,7 @@ fn take(
         let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
         // Behind a pooler the number that our connection was given is not the server's.
         let walsender = reader.unwrap_or(own);
-        (confirmed, Some(Held { asks, walsender, since, patience, sends_from }))
+        (confirmed, Some(Held { asks, walsender, since, patience, released, sends_from }))
     };
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
@@ -506,17 +511,16 @@ fn start(
     target: &Target,
     (known, relay): (&mut Known, &mut Relay<impl Sink, impl Clock>),
     metrics: &Metrics,
-) -> Result<(ReplicationStream, Duration, Duration), NotAcquired> {
+) -> Result<(ReplicationStream, Duration, Released), NotAcquired> {
     let (mut waits, mut held) = (0_u32, None);
     loop {
-        let may_send = if target.temporary_slot.is_some() {
-            Duration::ZERO
-        } else {
-            sends_from(&mut connection, slot, relay, held)?
+        let released = match target.temporary_slot {
+            Some(_) => (None, Duration::ZERO),
+            None => released(&mut connection, slot, relay, held)?,
         };
         let since = relay.clock().since_boot();
         let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
-            Ok(stream) => return Ok((stream, since, may_send)),
+            Ok(stream) => return Ok((stream, since, released)),
             Err((back, error)) => (back, error),
         };
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
@@ -546,27 +550,43 @@ fn start(
         connection = *back;
         // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
         if target.temporary_slot.is_none() {
-            let (stands_at, _) = known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
-            relay.reads_from(stands_at);
+            let (stands_at, reader) = known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
+            reads_from(relay, stands_at, reader)?;
         }
     }
 }
 
-/// From when records may be sent, once the slot is ours: a second after its release, or, where the server does not say when that was,
-/// after another relay was last seen to hold it (`held`). At once, where we held it until a moment ago, or the destination fences.
-fn sends_from(
+/// The slot will be read from where it `stands_at`; `reader` reads it now.
+fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: Option<u32>) -> Result<(), RunError> {
+    if relay.is_passed_to(reader) {
+        pass_on(relay, "another relay holds the slot", None::<()>)?;
+    }
+    relay.reads_from(stands_at);
+    Ok(())
+}
+
+/// When the slot was released last, if the server says so, and from when records may be sent once it is ours.
+type Released = (Option<Duration>, Duration);
+
+/// Records may be sent a second after the slot's release, or, where the server does not say when that was, after another relay was last
+/// seen to hold it (`held`). At once, where we held it until a moment ago, or the destination fences.
+fn released(
     connection: &mut Connection,
     slot: &str,
     relay: &mut Relay<impl Sink, impl Clock>,
     held: Option<Duration>,
-) -> Result<Duration, Error> {
-    let now = relay.clock().since_boot();
-    if relay.is_exactly_once() || held.is_none() && relay.held_just_now(now) {
-        return Ok(Duration::ZERO);
+) -> Result<Released, Error> {
+    if relay.is_exactly_once() {
+        return Ok((None, Duration::ZERO));
     }
-    let released = server::released_ago(connection, slot)?;
-    let since = released.map(|ago| now.saturating_sub(ago)).or(held);
-    Ok(since.map_or(Duration::ZERO, |since| since + SUCCESSOR_WAITS))
+    let ago = server::released_ago(connection, slot)?;
+    // Asked after the answer: it was released at this moment or before.
+    let now = relay.clock().since_boot();
+    let released = ago.map(|ago| now.saturating_sub(ago));
+    if held.is_none() && relay.held_just_now(now, released) {
+        return Ok((released, Duration::ZERO));
+    }
+    Ok((released, released.or(held).map_or(Duration::ZERO, |since| since + SUCCESSOR_WAITS)))
 }
 
 /// The slot's position, read once nobody else can move it, nor drop it.

@@ -95,6 +95,8 @@ pub struct Supervisor<V, S, C> {
     dice: Dice,
     /// The row for whose sake the publication was looked at again last, and how often.
     looked_for: Option<(Position, u32)>,
+    /// The last connection ended since the progress that is kept beside the records is ahead of its server.
+    was_behind: bool,
 }
 
 /// Gives any number.
@@ -112,6 +114,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             patience: None,
             dice: Box::new(any_number),
             looked_for: None,
+            was_behind: false,
         }
     }
 
@@ -180,8 +183,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// Streams until that ends; `None` to go on with the next connection.
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
-        if self.relay.awaits_sink() && slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot)) {
-            // It took long: another relay may have been there meanwhile.
+        if slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot, confirmed)) {
             return pass_on(&mut self.relay, "another relay may have held the slot", Some(stream)).err().map(Err);
         }
         let first = self.relay.flush_lsn() == Lsn::ZERO;
@@ -204,6 +206,15 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             let refusal = RunError::OnStandby.to_string();
             return self.ended(Ended::Disconnected(pg::Error::NotPromoted { refusal }), stream);
         }
+        let is_behind =
+            matches!(ended, Ended::Misplaced(Misplaced::OlderCopy { .. } | Misplaced::EarlierTimeline { .. }));
+        if is_behind && !std::mem::replace(&mut self.was_behind, is_behind) {
+            // What the server said when the slot was taken may be old by the time when the destination answers: another relay may have
+            // published since, from this server or from the one that was promoted.
+            let why = "what was published is ahead of the server as it was";
+            return pass_on(&mut self.relay, why, Some(stream)).err().map(Err);
+        }
+        self.was_behind = is_behind;
         self.ended(ended, stream)
     }
 
@@ -503,7 +514,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
 fn pass_on<S: Sink, C: Clock, U>(relay: &mut Relay<S, C>, why: &str, stream: Option<U>) -> Result<(), RunError> {
     tracing::warn!(
         in_flight = relay.in_flight(),
-        "{why}: what was not acknowledged is not sent any more; restarting from the slot's confirmed LSN"
+        "{why}: what is in flight is not sent any more; restarting from the slot's confirmed LSN"
     );
     relay.close_sink();
     if stream.is_some() {

@@ -191,7 +191,7 @@ fn a_relay_that_was_frozen_sends_what_its_connections_had_at_most_once_another_h
     writer.stop();
     lane.wait_confirmed();
     first.signal(Signal::CONT).unwrap();
-    wait_log(&first, "what was not acknowledged is not sent any more");
+    wait_log(&first, "what is in flight is not sent any more");
     thread::sleep(Duration::from_secs(2));
     let last = last(&lane);
     println!("{last:?}");

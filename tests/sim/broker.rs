@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A refused batch ends its producer: nothing later of its partition gets in, what was on its way to other partitions may. A
-//! producer that was given up may still have batches on their way: a part of each queue, from its front, may arrive at any
-//! time, also after what a newer producer has sent.
+//! producer that was given up may still have batches on their way: a part of each queue, from its front, may arrive within
+//! [`LINGERS`], also after what a newer producer has sent.
 
 use crate::dice::Dice;
 use crate::machines::{MACHINES, Machine};
@@ -16,6 +16,9 @@ use crate::wal::Wal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Report, Token};
+
+/// What a producer that was given up has on its way arrives within so long: its sockets are reset when it is closed, and when it is killed.
+pub(crate) const LINGERS: Duration = Duration::from_secs(1);
 
 /// Topic and number.
 pub(crate) type Partition = (String, u64);
@@ -75,6 +78,8 @@ pub(crate) struct Producer {
     fatal: bool,
     /// Nobody listens to it any more.
     given_up: bool,
+    /// What is on its way arrives until then or never.
+    lingers_until: Duration,
     pub(crate) taken: Taken,
     /// Rows whose failure was reported.
     pub(crate) failed: BTreeSet<usize>,
@@ -159,6 +164,7 @@ impl Broker {
             in_flight: InFlight::default(),
             fatal: false,
             given_up: false,
+            lingers_until: Duration::MAX,
             taken,
             failed: BTreeSet::new(),
             refused: u64::MAX,
@@ -234,6 +240,8 @@ impl Broker {
         (wal, truth): (&Wal, &mut Truth),
         dice: &mut Dice,
     ) {
+        let gone = self.producers.iter_mut().filter(|it| it.lingers_until < now);
+        gone.for_each(|it| it.queues.values_mut().for_each(VecDeque::clear));
         if now < self.down_until {
             return;
         }
@@ -280,9 +288,9 @@ impl Broker {
     }
 
     /// The producer's user is gone, or wants nothing more of it.
-    pub(crate) fn give_up(&mut self, producer: usize, dice: &mut Dice) {
+    pub(crate) fn give_up(&mut self, producer: usize, now: Duration, dice: &mut Dice) {
         let producer = &mut self.producers[producer];
-        producer.given_up = true;
+        (producer.given_up, producer.lingers_until) = (true, now + LINGERS);
         producer.reports.clear();
         producer.in_flight = InFlight::default();
         for queue in producer.queues.values_mut() {

@@ -10,7 +10,9 @@
 //! A producer that was given up may still have requests on their way.
 //! Specification: KIP-98, "Idempotent Producer Guarantees"; librdkafka's INTRODUCTION.md, "Idempotent Producer".
 
-use crate::broker::{Action, Broker, Partition, append, client_failure, environment_failure, refusal, topic_failure};
+use crate::broker::{
+    Action, Broker, LINGERS, Partition, append, client_failure, environment_failure, refusal, topic_failure,
+};
 use crate::dice::Dice;
 use crate::machines::{MACHINES, Machine};
 use crate::truth::Truth;
@@ -56,6 +58,8 @@ struct Producer {
     ended: bool,
     /// Nobody listens to it any more.
     given_up: bool,
+    /// What is on its way arrives until then or never.
+    lingers_until: Duration,
 }
 
 /// A record on its way.
@@ -113,6 +117,7 @@ impl Cluster {
             later: if self.calm { 0 } else { later },
             ended: false,
             given_up: false,
+            lingers_until: Duration::MAX,
         };
         self.producers.insert(self.next, producer);
         self.next
@@ -134,9 +139,9 @@ impl Cluster {
     }
 
     /// Nobody listens any more; what is on its way may still arrive, a part of it, from the front.
-    pub(crate) fn give_up(&mut self, id: u64, dice: &mut Dice) {
+    pub(crate) fn give_up(&mut self, id: u64, now: Duration, dice: &mut Dice) {
         let Some(producer) = self.producers.get_mut(&id) else { return };
-        (producer.given_up, producer.ended) = (true, true);
+        (producer.given_up, producer.ended, producer.lingers_until) = (true, true, now + LINGERS);
         producer.waiting.clear();
         let kept = dice.index(producer.requests.len() + 1);
         producer.requests.truncate(kept);
@@ -162,7 +167,7 @@ impl Cluster {
                 let messages = request.messages.iter().map(|it| Message { record: it.record.clone(), ..*it }).collect();
                 told.extend(fail(messages, &client_failure()));
             }
-            producer.requests.retain(|request| request.answer.is_none());
+            producer.requests.clear();
         }
         told
     }
@@ -213,6 +218,7 @@ impl Cluster {
         (wal, truth): (&Wal, &mut Truth),
         dice: &mut Dice,
     ) {
+        self.producers.values_mut().filter(|it| it.lingers_until < now).for_each(|it| it.requests.clear());
         if now < broker.down_until {
             return;
         }
@@ -263,6 +269,10 @@ impl Cluster {
     ) {
         let Self { producers, known, .. } = self;
         let Some(producer) = producers.get_mut(&id) else { return };
+        // With the connection, the answers to all that came behind on it are lost, too.
+        let is_behind_lost = producer.requests[..at]
+            .iter()
+            .any(|it| it.partition == producer.requests[at].partition && matches!(it.answer, Some((_, Answer::Later))));
         let request = &mut producer.requests[at];
         let topic = &request.partition.0;
         let is_gone = |topics: &BTreeMap<String, Duration>| topics.get(topic).is_some_and(|until| now < *until);
@@ -291,7 +301,7 @@ impl Cluster {
                     }
                     known.insert(key, (request.base + records, now));
                     // Its answer may get lost, with the connection.
-                    if dice.one_in(20) { Answer::Later } else { Answer::Taken }
+                    if is_behind_lost || dice.one_in(20) { Answer::Later } else { Answer::Taken }
                 }
             },
         };

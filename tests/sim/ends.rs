@@ -1,6 +1,6 @@
 //! The relay's ends in the world: its clock, its way to the broker, its way to the server. What they see is judged on the spot.
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Mutant};
 use crate::machines::Shared;
 use crate::postgres::{Delivery, Postgres, read_status};
 use crate::transactions::Transaction;
@@ -30,7 +30,7 @@ impl Clock for SimClock {
     }
 
     fn since_boot(&self) -> Duration {
-        self.0.with(|world| world.now)
+        self.0.since_boot()
     }
 
     fn wall(&self) -> PgTime {
@@ -148,6 +148,9 @@ impl Sink for SimSink {
     fn close(&mut self) {
         let Self { shared, producer, lanes } = self;
         shared.with(|world| {
+            if matches!(world.nature.mutant, Some(Mutant::ClosedLate | Mutant::NotClosed)) {
+                return;
+            }
             world.broker.close(*producer);
             if let Some(lanes) = lanes {
                 lanes.close(world);
@@ -170,6 +173,10 @@ impl Sink for SimSink {
         let in_flight = self.in_flight().records;
         let Self { shared, producer, lanes } = self;
         let base = shared.base;
+        let mutant = shared.with(|world| world.nature.mutant);
+        if mutant == Some(Mutant::ClosedLate) && shared.here(|machine| !machine.streaming) {
+            shared.wait(Duration::from_secs(2));
+        }
         shared.with(|world| {
             let mut settings = world.nature.client.expect("a client's settings");
             let old = &world.broker.producers[*producer];
@@ -186,7 +193,7 @@ impl Sink for SimSink {
                 let now = base + world.now;
                 lanes.restart(world, now);
             }
-            let World { broker, nature, .. } = world;
+            let World { broker, nature, now, dice, .. } = world;
             // With the stream going on, the new one goes on where the old one was: nothing may repeat.
             let old = &broker.producers[*producer];
             let mut taken = if streaming { old.taken.clone() } else { Taken::default() };
@@ -195,7 +202,11 @@ impl Sink for SimSink {
                 old.failed.iter().for_each(|number| taken.withdraw(*number));
             }
             // The one before is closed first.
-            broker.close(*producer);
+            if mutant == Some(Mutant::NotClosed) {
+                broker.give_up(*producer, *now, dice);
+            } else {
+                broker.close(*producer);
+            }
             *producer = broker.connect(settings, taken, shared.machine);
             broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())

@@ -23,7 +23,7 @@ use walrelay::sink::{
 /// What an ended producer has in flight is waited for so long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is wrong with the sink.
+/// What is wrong with the sink, or with what holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Two requests of a partition that may not know the producer: nobody is told of a lane's new one.
@@ -32,6 +32,14 @@ pub(crate) enum Mutant {
     TwoLanes,
     /// The queue goes on behind a record that was refused, which is tried again later.
     NotHeld,
+    /// The clients are ended two seconds after the slot is free.
+    ClosedLate,
+    /// A client that is replaced goes on sending what it has.
+    NotClosed,
+    /// A relay that takes the slot sends at once.
+    NoSecond,
+    /// The clock does not count the time for which the machine stands still.
+    StoppedClock,
 }
 
 /// One sink.
@@ -305,7 +313,7 @@ impl Lanes {
     pub(crate) fn give_up(&mut self, world: &mut World) {
         let retired = self.retired.drain(..).map(|(id, _)| id);
         for id in self.senders.drain(..).chain(self.isolating.take()).chain(retired) {
-            world.cluster.give_up(id, &mut world.dice);
+            world.cluster.give_up(id, world.now, &mut world.dice);
         }
     }
 

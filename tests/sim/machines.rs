@@ -8,6 +8,7 @@
 //! same run, as if there were no threads. Each machine has its own way to the server and to the brokers.
 
 use crate::ends::Killed;
+use crate::lanes::Mutant;
 use crate::world::World;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) no_server_until: Duration,
     /// The machine stands still until then: the relay as well as the client's threads.
     pub(crate) paused_until: Duration,
+    /// For how long it has stood still.
+    pub(crate) paused: Duration,
     /// How often the time was asked for since it passed.
     spins: u32,
 }
@@ -96,6 +99,14 @@ impl Shared {
             *spins += 1;
             assert!(*spins < SPIN, "SPIN: the time is asked for again and again, and nobody waits");
             world.now
+        })
+    }
+
+    /// The same by a clock that counts the time for which a machine stands still.
+    pub(crate) fn since_boot(&self) -> Duration {
+        self.with(|world| match world.nature.mutant {
+            Some(Mutant::StoppedClock) => world.now.saturating_sub(world.machines[self.machine].paused),
+            _ => world.now,
         })
     }
 
@@ -177,13 +188,16 @@ impl World {
             return until;
         }
         self.counts.pauses += 1;
-        let until = until + Duration::from_millis(self.dice.below(30_000));
-        self.machines[machine].paused_until = until;
-        until
+        let pause = Duration::from_millis(self.dice.below(30_000));
+        let machine = &mut self.machines[machine];
+        machine.paused += pause;
+        machine.paused_until = until + pause;
+        until + pause
     }
 
     /// The machine that wakes first is the next to run.
     fn next(&mut self) {
+        self.postgres.look_at_holder(self.now);
         let wakes = self.machines.iter().enumerate().filter_map(|(machine, it)| Some((it.wakes?, machine)));
         if let Some((wakes, machine)) = wakes.min() {
             self.now = self.now.max(wakes);

@@ -1,4 +1,5 @@
-//! That the judge sees what it is there for: a Kafka sink that breaks the rule of its partitions is found by the rows it swaps.
+//! That the judge sees what it is there for: a Kafka sink that breaks the rule of its partitions is found by the rows it swaps, and a
+//! relay that does not hold back what it has in flight by the old records that it writes behind newer ones.
 
 use crate::lanes::Mutant;
 use crate::run::run_with;
@@ -7,26 +8,46 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// So many runs are enough to find it.
 const RUNS: u64 = 400;
 
-/// The first seed with which rows are swapped.
-fn found(mutant: Mutant) -> Option<(u64, String)> {
+/// The first seed with which the judge says `what`.
+fn found(mutant: Mutant, what: &str) -> Option<(u64, String)> {
     (1..=RUNS).find_map(|seed| {
         let panic = catch_unwind(AssertUnwindSafe(|| run_with(seed, Some(mutant)))).err()?;
-        let said = panic.downcast::<String>().ok().filter(|said| said.contains(" appears "))?;
+        let said = panic.downcast::<String>().ok().filter(|said| said.contains(what))?;
         Some((seed, *said))
     })
 }
 
 #[test]
 fn two_requests_of_an_unproven_partition_under_way_are_found() {
-    println!("{:?}", found(Mutant::Unproven).expect("rows are swapped"));
+    println!("{:?}", found(Mutant::Unproven, " appears ").expect("rows are swapped"));
 }
 
 #[test]
 fn a_keys_rows_in_two_lanes_are_found() {
-    println!("{:?}", found(Mutant::TwoLanes).expect("rows are swapped"));
+    println!("{:?}", found(Mutant::TwoLanes, " appears ").expect("rows are swapped"));
 }
 
 #[test]
 fn a_queue_that_is_not_held_after_a_refusal_is_found() {
-    println!("{:?}", found(Mutant::NotHeld).expect("rows are swapped"));
+    println!("{:?}", found(Mutant::NotHeld, " appears ").expect("rows are swapped"));
+}
+
+#[test]
+fn clients_that_are_ended_once_the_slot_is_free_are_found() {
+    println!("{:?}", found(Mutant::ClosedLate, "STALE").expect("keys are stale"));
+}
+
+#[test]
+fn a_client_that_is_replaced_and_goes_on_sending_is_found() {
+    println!("{:?}", found(Mutant::NotClosed, "STALE").expect("keys are stale"));
+}
+
+#[test]
+fn a_successor_that_sends_at_once_is_found() {
+    println!("{:?}", found(Mutant::NoSecond, "STALE").expect("keys are stale"));
+}
+
+#[test]
+fn a_clock_that_stops_while_the_machine_does_is_found() {
+    println!("{:?}", found(Mutant::StoppedClock, "STALE").expect("keys are stale"));
 }

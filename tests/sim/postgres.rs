@@ -11,6 +11,7 @@
 
 use crate::bytes::{self, Bytes};
 use crate::dice::Dice;
+use crate::machines::MACHINES;
 use crate::wal::{Told, Transaction, Wal};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,8 +32,9 @@ pub(crate) struct Postgres {
     left_behind: Option<Walsender>,
     /// A relay that is silent for so long is left.
     pub(crate) wal_sender_timeout: Option<Duration>,
-    /// Somebody has read the slot.
-    pub(crate) was_held: bool,
+    /// Who reads the slot, and when it was released last.
+    held_by: Option<usize>,
+    pub(crate) released: Option<Duration>,
     /// Refuses connections until then.
     pub(crate) down_until: Duration,
     /// Where each timeline but the present one was left; the first is number 1.
@@ -48,6 +50,7 @@ pub(crate) struct Slot {
 }
 
 /// One connection.
+#[allow(clippy::struct_excessive_bools, reason = "what may be wrong with it, each by itself")]
 #[derive(Debug)]
 pub(crate) struct Walsender {
     /// Whose it is.
@@ -71,6 +74,8 @@ pub(crate) struct Walsender {
     pub(crate) shutting_down: bool,
     /// What is in the pipe is the last.
     pub(crate) cut: bool,
+    /// Whoever waits for the connection knows that it is broken.
+    woke: bool,
     /// When the last status update came.
     pub(crate) heard: Duration,
     keepalive_due: Duration,
@@ -94,7 +99,8 @@ impl Postgres {
             sender: None,
             left_behind: None,
             wal_sender_timeout: None,
-            was_held: false,
+            held_by: None,
+            released: None,
             down_until: Duration::ZERO,
             left: Vec::new(),
         }
@@ -109,6 +115,21 @@ impl Postgres {
         self.sender.as_ref().is_some_and(|sender| sender.machine == machine && !sender.cut)
     }
 
+    /// The machines whose connections are broken since this was asked last.
+    pub(crate) fn broken(&mut self) -> impl Iterator<Item = usize> {
+        let senders = self.sender.iter_mut().chain(&mut self.left_behind);
+        senders.filter_map(|it| (it.cut && !std::mem::replace(&mut it.woke, true)).then_some(it.machine))
+    }
+
+    /// As `inactive_since` says it: told before any time passes.
+    pub(crate) fn look_at_holder(&mut self, now: Duration) {
+        let holder = (0..MACHINES).find(|machine| self.is_held_by(*machine));
+        if self.held_by.is_some() && self.held_by != holder {
+            self.released = Some(now);
+        }
+        self.held_by = holder;
+    }
+
     /// What a machine's connection still brings.
     pub(crate) fn sender_of(&self, machine: usize) -> Option<&Walsender> {
         self.sender.iter().chain(&self.left_behind).find(|sender| sender.machine == machine)
@@ -117,7 +138,7 @@ impl Postgres {
     /// START_REPLICATION. Where the stream begins.
     pub(crate) fn start(&mut self, machine: usize, asked: Lsn, now: Duration) -> Lsn {
         let begin = asked.max(self.slot.confirmed);
-        self.was_held = true;
+        self.look_at_holder(now);
         self.left_behind = self.sender.take().filter(|sender| sender.machine != machine);
         self.sender = Some(Walsender {
             machine,
@@ -132,9 +153,11 @@ impl Postgres {
             frozen: false,
             shutting_down: false,
             cut: false,
+            woke: false,
             heard: now,
             keepalive_due: now,
         });
+        self.look_at_holder(now);
         begin
     }
 

@@ -3,6 +3,7 @@
 //! What the real server's side asks of a catalogue before it takes a slot is left out here; its order of calls is the same.
 
 use crate::ends::{Killed, SimClock, SimSink, SimStream, broken};
+use crate::lanes::Mutant;
 use crate::machines::{MACHINES, Shared};
 use crate::nature::Bounds;
 use crate::postgres::Walsender;
@@ -165,10 +166,19 @@ impl Server for SimServer {
         self.timeline = Some(timeline);
         let binary = relay.outbox_mut().published(&published()).expect("tables that can be mapped");
         assert!(!binary, "no bytea here");
-        let (now, slot, was_held) =
-            self.shared.with(|world| (world.now, world.postgres.slot.confirmed, world.postgres.was_held));
-        let waits = was_held && !relay.held_just_now(now);
-        let sends_from = if waits { now + SUCCESSOR_WAITS } else { Duration::ZERO };
+        let now = self.shared.since_boot();
+        let (slot, released, deaths, mutant) = self.shared.with(|world| {
+            let World { postgres, nature, deaths, now: true_now, .. } = world;
+            postgres.look_at_holder(*true_now);
+            // The server says how long ago that was.
+            let released = postgres.released.map(|at| now.saturating_sub(true_now.saturating_sub(at)));
+            (postgres.slot.confirmed, released, *deaths, nature.mutant)
+        });
+        if self.deaths != deaths {
+            relay.server_started();
+        }
+        let waits = !relay.held_just_now(now, released) && mutant != Some(Mutant::NoSecond);
+        let sends_from = released.filter(|_| waits).map_or(Duration::ZERO, |released| released + SUCCESSOR_WAITS);
         relay.reads_from(slot);
         let asked = relay.flush_lsn();
         let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(machine, asked), world.deaths));
@@ -177,12 +187,16 @@ impl Server for SimServer {
         if relay.is_exactly_once() {
             relay.identified(self.identity());
         }
+        self.shared.with(|world| {
+            world.log(&format_args!("the slot is taken, released {released:?}, sends from {sends_from:?}"));
+        });
         let stream = SimStream::new(&self.shared);
         let slot = Slot {
             asks: Box::new(SimAsks::new(&self.shared, timeline)),
             walsender: u32::try_from(machine).unwrap(),
             since: now,
             patience: self.wal_sender_timeout,
+            released,
             sends_from,
         };
         Ok(Acquired { stream, wal_sender_timeout: self.wal_sender_timeout, confirmed, slot: Some(slot) })
@@ -270,7 +284,7 @@ impl AskHolder for SimAsks {
 
     /// What is answered is what is true now, though it was asked before.
     fn answer(&mut self) -> Option<Answer> {
-        let now = self.shared.with(|world| world.now);
+        let now = self.shared.since_boot();
         while self.next <= now.min(self.until) {
             let asked = self.next;
             self.next += ASKS_EVERY;
@@ -285,8 +299,13 @@ impl AskHolder for SimAsks {
 impl SimServer {
     /// As a standby, while the other machine reads the slot.
     fn wait_for_slot<S: Sink, C: Clock>(&self, relay: &mut Relay<S, C>) -> Result<(), NotAcquired> {
-        let is_held = |world: &mut World| world.postgres.is_held_by(MACHINES - 1 - self.shared.machine);
-        while self.shared.with(is_held) {
+        let other = MACHINES - 1 - self.shared.machine;
+        let held_at = |world: &mut World| world.postgres.is_held_by(other).then_some(world.postgres.slot.confirmed);
+        while let Some(confirmed) = self.shared.with(held_at) {
+            if relay.is_passed_to(u32::try_from(other).ok()) {
+                relay.pass_on().map_err(RunError::Sink)?;
+            }
+            relay.reads_from(confirmed);
             if let Err(ended) = relay.idle(SLOT_RETRY) {
                 let is_taken = matches!(*ended, Ended::SlotTaken(_));
                 if let Ended::BadRow(row) = *ended {

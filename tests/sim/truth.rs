@@ -9,7 +9,7 @@
 //! * Only what is bad becomes a dead letter.
 //! * In transactions, no row appears twice.
 //! * A record that repeats an older row of its key is followed by all newer ones again: a consumer that keeps the last value of each
-//!   key ends with the newest. A relay that publishes after it has lost the slot breaks that. [`Truth::stale_keys`] counts it.
+//!   key ends with the newest. A relay that publishes after it has lost the slot breaks that.
 //! * Only positions that the server has named are confirmed, and they never go back.
 
 use crate::broker::Partition;

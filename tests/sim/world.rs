@@ -92,8 +92,6 @@ pub(crate) struct Counts {
     pub(crate) excused: u64,
     pub(crate) rows: u64,
     pub(crate) repeats: u64,
-    /// Keys of which an old record was not followed by all newer ones.
-    pub(crate) stale: u64,
     pub(crate) confirmations: u64,
     /// Transactions of the broker's.
     pub(crate) commits: u64,
@@ -145,7 +143,18 @@ impl World {
         if self.calm_since.is_none() {
             self.break_something();
         }
+        self.wake();
         self.look();
+    }
+
+    /// Whoever waits for a connection is woken when it breaks, unless the machine stands still.
+    fn wake(&mut self) {
+        for machine in self.postgres.broken() {
+            let machine = &mut self.machines[machine];
+            if machine.paused_until <= self.now {
+                machine.wakes = machine.wakes.map(|wakes| wakes.min(self.now));
+            }
+        }
     }
 
     /// Nothing goes wrong from here on, and what is broken is fixed.
@@ -452,7 +461,7 @@ impl World {
     /// With `WALRELAY_TRACE` set, tells the story of a run.
     pub(crate) fn log(&self, what: &dyn std::fmt::Debug) {
         if self.trace {
-            println!("{self}: {what:?}");
+            println!("machine {}, {self}: {what:?}", self.turn);
         }
     }
 }
@@ -494,7 +503,6 @@ impl Counts {
             excused,
             rows,
             repeats,
-            stale: _,
             confirmations,
             commits,
             searches,
@@ -528,7 +536,6 @@ impl Counts {
         for (sum, count) in self.each().into_iter().zip(other.each()) {
             *sum += *count;
         }
-        self.stale += other.stale;
     }
 
     /// A run in which something never went wrong shows nothing about it.
