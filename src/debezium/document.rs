@@ -18,7 +18,7 @@ use super::error::DebeziumError;
 use super::keys::{Keys, Value};
 use super::places::Places;
 use super::properties::{self, Entry};
-use crate::given::{Key, Origin, shown};
+use crate::given::{Foreign, Origin, shown};
 
 /// What ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ fn syntax(file: &Path, line: usize, message: impl Into<String>) -> DebeziumError
 }
 
 fn origin(file: &Path, line: usize, name: &str) -> Origin {
-    Origin::Translated(Box::new(Key { file: file.to_owned(), line, name: name.to_owned() }))
+    Origin::Translated(Box::new(Foreign { name: name.to_owned(), place: Some((file.to_owned(), line)) }))
 }
 
 /// A connector as `POST /connectors` takes it, or its configuration alone.

@@ -55,7 +55,7 @@ impl Places {
     pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
         let mut variables = Keys::default();
         for (name, text) in &environment.variables {
-            variables.insert(name.clone(), Value { text: text.clone(), origin: Origin::Variable(name.clone()) });
+            variables.insert(name.clone(), Value { text: text.clone(), origin: Origin::foreign(name) });
         }
         let of_variables = std::iter::once(variables).chain(dot_env).map(|keys| Place { keys, is_of_variables: true });
         let mut places = Self {

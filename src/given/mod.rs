@@ -69,8 +69,8 @@ pub enum Origin {
     Variable(String),
     /// In the file.
     Key(Box<Key>),
-    /// In a file of another program (`--from-debezium`).
-    Translated(Box<Key>),
+    /// In the configuration of another program (`--from-debezium`).
+    Translated(Box<Foreign>),
 }
 
 /// What names the file with its value.
@@ -93,20 +93,37 @@ pub struct Key {
     pub name: String,
 }
 
+/// What another program's configuration says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// The name that it has there.
+    pub name: String,
+    /// Its file and its line, from 1; `None`: a variable, or what counts where nothing is said.
+    pub place: Option<(PathBuf, usize)>,
+}
+
+impl Origin {
+    /// Another program's, in no file.
+    pub fn foreign(name: impl Into<String>) -> Self {
+        Self::Translated(Box::new(Foreign { name: name.into(), place: None }))
+    }
+}
+
 /// Of a key's name, in characters, for messages.
 const LONGEST_KEY: usize = 200;
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag(name) => f.write_str(name),
-            // Debezium's may hold anything.
-            Self::Variable(name) => f.write_str(&one_line(name, LONGEST_KEY)),
-            Self::FlagFile(given) => f.write_str(&given.flag),
-            Self::Key(key) | Self::Translated(key) => {
-                let name = one_line(&key.name, LONGEST_KEY);
-                write!(f, "{name} ({}, line {})", shown_path(&key.file), key.line)
-            }
-        }
+        let (name, file, line) = match self {
+            Self::Flag(name) => return f.write_str(name),
+            Self::Variable(name) => return f.write_str(&one_line(name, LONGEST_KEY)),
+            Self::FlagFile(given) => return f.write_str(&given.flag),
+            Self::Key(key) => (&key.name, &key.file, key.line),
+            Self::Translated(foreign) => match &foreign.place {
+                Some((file, line)) => (&foreign.name, file, *line),
+                None => return f.write_str(&one_line(&foreign.name, LONGEST_KEY)),
+            },
+        };
+        write!(f, "{} ({}, line {line})", one_line(name, LONGEST_KEY), shown_path(file))
     }
 }

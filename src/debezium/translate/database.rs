@@ -3,7 +3,7 @@
 use super::Translator;
 use crate::debezium::keys::Value;
 use crate::debezium::{Setting, Severity};
-use crate::given::{Key, Origin};
+use crate::given::{Foreign, Origin};
 use crate::outbox::{List, TablePatterns};
 
 /// Debezium's names of what libpq calls otherwise, and whether it is shown.
@@ -122,7 +122,7 @@ impl Translator {
     fn named(&mut self, setting: &'static str, given: Option<Value>, default: &str) {
         match given {
             Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
-            None => self.set(setting, default, &Origin::Flag(format!("Debezium's default {setting}"))),
+            None => self.set(setting, default, &Origin::foreign(format!("Debezium's default {setting}"))),
         }
     }
 
@@ -174,7 +174,7 @@ fn of_all(first: &Origin) -> Origin {
     match first {
         Origin::Translated(key) => {
             let prefix = key.name.rsplit_once("database.").map_or("", |(prefix, _)| prefix);
-            Origin::Translated(Box::new(Key { name: format!("{prefix}database.*"), ..Key::clone(key) }))
+            Origin::Translated(Box::new(Foreign { name: format!("{prefix}database.*"), ..Foreign::clone(key) }))
         }
         Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => first.clone(),
     }

@@ -135,7 +135,7 @@ impl Translator {
 
     /// Named one by one: by the names that are found else, a table might have others.
     fn columns(&mut self, options: &mut Keys) {
-        let default = Origin::Flag("the router's default".to_owned());
+        let default = Origin::foreign("the router's default");
         for (key, column, setting) in COLUMNS {
             match options.take_filled(key) {
                 Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
@@ -169,7 +169,7 @@ impl Translator {
         }
         let replacement = options.take("route.topic.replacement");
         let Some(origin) = replacement.as_ref().or(regex.as_ref()).map(|value| value.origin.clone()) else {
-            return self.set("topic", "outbox.event.{route}", &Origin::Flag("the router's default".to_owned()));
+            return self.set("topic", "outbox.event.{route}", &Origin::foreign("the router's default"));
         };
         let regex_text = regex.as_ref().map_or(DEFAULT_REGEX, |value| &value.text).to_owned();
         let replacement_text = replacement.map_or_else(|| DEFAULT_REPLACEMENT.to_owned(), |value| value.text);

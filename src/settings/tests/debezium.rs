@@ -165,3 +165,31 @@ fn what_debezium_takes_is_taken() {
     );
     assert_eq!(config.mapping.headers, [("x=y".to_owned(), "b".to_owned())]);
 }
+
+#[test]
+fn a_variable_of_debeziums_counts_like_a_key_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, "");
+    let of_debezium = environment(&[
+        ("DEBEZIUM_TRANSFORMS_O_ROUTE_TOPIC_REGEX", "(c|d)"),
+        ("DEBEZIUM_TRANSFORMS_O_TABLE_FIELDS_ADDITIONAL_PLACEMENT", "b:header:x=y"),
+        ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", "of-variable:1"),
+    ]);
+    let (config, _) = run_in(&of_debezium, &["--from-debezium", &old]);
+    assert_eq!(config.mapping.topic, TopicSetting::Regex { regex: "(c|d)".into(), replacement: "x.$1".into() });
+    assert_eq!(config.mapping.headers, [("x=y".to_owned(), "b".to_owned())]);
+    let (config, _) = run_in(&of_debezium, &["--from-debezium", &old, "--topic", "own"]);
+    assert_eq!(config.mapping.topic, TopicSetting::Template("own".into()));
+}
+
+#[test]
+fn flags_of_topics_count_before_debeziums_default() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = old_set_up(&dir, "");
+    let text = fs::read_to_string(&old).unwrap();
+    let lines = text.lines().filter(|line| !line.contains("route.topic"));
+    fs::write(&old, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let flags = ["--from-debezium", &old, "--topic-regex", "(e)", "--topic-replacement", "y.$1"];
+    let (config, _) = run_in(&environment(&[]), &flags);
+    assert_eq!(config.mapping.topic, TopicSetting::Regex { regex: "(e)".into(), replacement: "y.$1".into() });
+}
