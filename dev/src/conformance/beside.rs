@@ -226,11 +226,17 @@ impl Beside {
 
     fn on_both(&self, pair: &Pair, site: &Site<'_>, theirs: &str, relay: &mut Relay) -> Result<Outcome> {
         self.wait_streaming(site, theirs)?;
-        site.write(&mut || {
+        let mut come = [0; 2];
+        let written = site.write(&mut || {
             if relay.exited()?.is_some() || matches!(self.worker.state(theirs)?, State::Failed(_)) {
                 return Ok(usize::MAX);
             }
-            Ok(read(self.ground.kafka(), pair)?.len().min(read(self.other.kafka(), pair)?.len()))
+            come = [read(self.ground.kafka(), pair)?.len(), read(self.other.kafka(), pair)?.len()];
+            Ok(come[0].min(come[1]))
+        });
+        written.with_context(|| {
+            let ([ours, others], state) = (come, self.worker.state(theirs));
+            format!("the relay wrote {ours}, Debezium, which is {state:?}, {others}: {}", relay.log())
         })?;
         let code = site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
         let ours = read(self.ground.kafka(), pair)?;
@@ -369,8 +375,8 @@ fn of_partition<'r>(records: &'r [consume::Record], topic: &str, partition: i32)
     records
 }
 
-/// Behind the log's lines.
-fn last_words(log: &str) -> String {
+/// What a relay that has ended by itself said behind its log's lines.
+pub fn last_words(log: &str) -> String {
     log.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 

@@ -136,6 +136,8 @@ impl Node {
             ("share.coordinator.state.topic.replication.factor", replicas.to_string()),
             ("share.coordinator.state.topic.min.isr", in_sync),
             ("group.initial.rebalance.delay.ms", fixed("0")),
+            // Records' timestamps may be a column's, of decades ago: by default such a record goes within five minutes.
+            ("log.retention.ms", fixed("-1")),
             // 128 MiB by default, on the heap.
             ("log.cleaner.dedupe.buffer.size", fixed("2097152")),
         ]
