@@ -77,10 +77,10 @@ fn class(format: &str) -> &'static str {
     }
 }
 
-/// What a properties file and Quarkus make of a value: two backslashes are one, two dollars are one, and an expression of a
-/// variable that is not set is its default.
+/// What a properties file and Quarkus make of a value: two backslashes are one, two dollars are one, a backslash before a dollar is none,
+/// and an expression of a variable that is not set is its default.
 fn unescaped(value: &str) -> String {
-    let value = value.replace(r"\\", r"\").replace("$$", "$");
+    let value = value.replace(r"\\", r"\").replace(r"\$", "$").replace("$$", "$");
     let default = value.strip_prefix("${NOT_SET_ANYWHERE:").and_then(|rest| rest.strip_suffix('}'));
     default.map_or_else(|| value.clone(), str::to_owned)
 }
@@ -98,6 +98,7 @@ mod tests {
             "debezium.source.table.include.list=c\\\\d.outbox",
             "debezium.transforms=outbox",
             "debezium.transforms.outbox.route.topic.replacement=x.$$1",
+            r"debezium.transforms.outbox.route.topic.regex=(X\\.User)\\$",
             "debezium.transforms.outbox.table.op.invalid.behavior=${NOT_SET_ANYWHERE:warn}",
             "debezium.format.value=json",
             "debezium.format.value.schemas.enable=false",
@@ -110,6 +111,7 @@ mod tests {
             ("producer.override.linger.ms", "5"),
             ("table.include.list", "c\\d.outbox"),
             ("transforms", "outbox"),
+            ("transforms.outbox.route.topic.regex", "(X\\.User)$"),
             ("transforms.outbox.route.topic.replacement", "x.$1"),
             ("transforms.outbox.table.op.invalid.behavior", "warn"),
             ("value.converter", "org.apache.kafka.connect.json.JsonConverter"),
