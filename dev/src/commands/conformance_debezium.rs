@@ -143,25 +143,34 @@ fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<
     })?;
     site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
     let walrelay = new_records(ground.kafka(), &before)?;
-    let mut seen = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
-    while seen.len() < walrelay.len() && Instant::now() < deadline && debezium.exited()?.is_none() {
-        std::thread::sleep(Duration::from_millis(200));
-        seen = new_records(other, &before_other)?;
-    }
-    std::thread::sleep(GRACE);
-    seen = new_records(other, &before_other)?;
+    let seen = wait_for_records(&mut debezium, other, &before_other, walrelay.len())?;
     if seen.len() < walrelay.len() {
         screen::line(&format!("Debezium said:\n{}", debezium.tail()));
     }
     debezium.stop()?;
     relay.terminate(LONG)?;
-    let own = |record: &mut consume::Record| record.headers.retain(|(name, _)| !name.starts_with(CONTEXT));
-    seen.iter_mut().for_each(own);
     Ok(Both { debezium: seen, walrelay })
 }
 
-fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Result<String> {
+/// What Debezium has written, less its own headers, once so many are there or it has ended or time is up.
+pub(crate) fn wait_for_records(
+    debezium: &mut Debezium,
+    kafka: &Kafka,
+    before: &BTreeSet<String>,
+    wanted: usize,
+) -> Result<Vec<consume::Record>> {
+    let deadline = Instant::now() + PATIENCE;
+    while new_records(kafka, before)?.len() < wanted && Instant::now() < deadline && debezium.exited()?.is_none() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(GRACE);
+    let mut seen = new_records(kafka, before)?;
+    let own = |record: &mut consume::Record| record.headers.retain(|(name, _)| !name.starts_with(CONTEXT));
+    seen.iter_mut().for_each(own);
+    Ok(seen)
+}
+
+pub(crate) fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Result<String> {
     let files = site.files(ground.folder(), slot, &kafka.brokers())?;
     let file = files.first().context("no properties")?;
     // A name that tells the relay's file from Debezium's is not needed: the slot is in it.
@@ -169,7 +178,7 @@ fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Re
 }
 
 /// Waits until somebody reads the slot.
-fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<()> {
+pub(crate) fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<()> {
     let mut client = site.connect()?;
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let active = process::wait_until(LONG, "Debezium to stream", || {
@@ -179,11 +188,11 @@ fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<(
     active.with_context(|| debezium.tail())
 }
 
-fn topics(kafka: &Kafka) -> Result<BTreeSet<String>> {
+pub(crate) fn topics(kafka: &Kafka) -> Result<BTreeSet<String>> {
     Ok(kafka.topics()?.into_iter().collect())
 }
 
-fn new_records(kafka: &Kafka, before: &BTreeSet<String>) -> Result<Vec<consume::Record>> {
+pub(crate) fn new_records(kafka: &Kafka, before: &BTreeSet<String>) -> Result<Vec<consume::Record>> {
     let now = topics(kafka)?;
     let new: Vec<&str> = now.difference(before).map(String::as_str).collect();
     consume::read_to_end(&kafka.client_config(), &new)

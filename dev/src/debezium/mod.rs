@@ -163,9 +163,11 @@ impl Debezium {
         Ok(())
     }
 
-    /// The end of what it has said.
+    /// The end of what it has said, less the frames of Java's stacks.
     pub fn tail(&self) -> String {
-        process::tail(&self.log(), 30)
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let lines = log.lines().filter(|line| !line.starts_with("\tat ")).collect::<Vec<_>>();
+        lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
     }
 
     fn log(&self) -> PathBuf {

@@ -14,7 +14,7 @@ use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
 use super::{changes, ddl, defaults, doors, tuning};
 
 /// Types with values that are legal, odd ones among them.
-const TYPES: [(&str, &[&str]); 81] = [
+const TYPES: [(&str, &[&str]); 90] = [
     ("bool", &["t", "f"]),
     ("int2", &["-32768", "7"]),
     ("int4", &["0", "-2147483648"]),
@@ -84,6 +84,15 @@ const TYPES: [(&str, &[&str]); 81] = [
     ("timestamptz[]", &["{\"2025-01-02 03:04:05.5+00\"}"]),
     ("mood", &["sad", "glad"]),
     ("mood[]", &["{sad,glad}", "{}"]),
+    ("tsvector[]", &["{\"'a':1 'b':2\"}", "{}", "{\"'a':1\",NULL}"]),
+    ("int4range[]", &["{\"[1,5)\",NULL,empty}", "{}"]),
+    ("tsrange[]", &["{\"[\\\"2025-01-01 00:00:00\\\",)\"}", "{NULL}"]),
+    ("daterange[]", &["{\"[2025-01-01,2025-01-03)\"}"]),
+    ("\"char\"[]", &["{a,NULL}", "{}"]),
+    ("inet[]", &["{10.0.0.1,::1/64,NULL}"]),
+    ("jsonb[]", &["{\"{\\\"b\\\": 1.50}\",\"[1]\",NULL}"]),
+    ("citext[]", &["{Ab,\"c d\"}"]),
+    ("hstore[]", &["{\"\\\"a\\\"=>\\\"1\\\"\",NULL}", "{}"]),
     ("small", &["7", "1"]),
     ("label", &["x"]),
     ("pair", &["(1,a)"]),
@@ -124,7 +133,7 @@ pub(super) fn prefix(seed: u64, number: usize) -> String {
 
 /// The configuration of that number.
 pub(super) fn group(seed: u64, number: usize) -> Group {
-    let mut draw = Draw { random: StdRng::seed_from_u64(seed ^ (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) };
+    let mut draw = Draw::new(seed, number);
     let prefix = prefix(seed, number);
     let table = draw.table();
     let mut config = draw.config(&prefix, &table);
@@ -232,6 +241,11 @@ pub(super) struct Draw {
 }
 
 impl Draw {
+    /// The same seed and number always draw the same.
+    pub(super) fn new(seed: u64, number: usize) -> Self {
+        Self { random: StdRng::seed_from_u64(seed ^ (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) }
+    }
+
     /// Once in so many times.
     pub(super) fn is(&mut self, times: u32) -> bool {
         self.random.random_ratio(1, times)

@@ -1,11 +1,14 @@
 //! `conformance-generated`: configurations drawn from a seed, each by Debezium's connector in a Kafka Connect worker and by the
-//! relay, record by record. A difference is named with the seed and number that repeat it.
+//! relay, record by record; or settings in several places, each by a Debezium Server. A difference is named with the seed and number
+//! that repeat it.
 
 mod changes;
 mod ddl;
 mod defaults;
 mod doors;
 mod draw;
+mod places;
+mod server;
 mod tuning;
 
 use std::time::{Duration, Instant};
@@ -36,6 +39,9 @@ pub(crate) struct Arguments {
     /// Begin no further one after so many minutes
     #[arg(long)]
     minutes: Option<u64>,
+    /// Settings in several places, each by a Debezium Server of its own
+    #[arg(long)]
+    places: bool,
     /// Show them as JSON, and run none
     #[arg(long)]
     show: bool,
@@ -49,14 +55,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let numbers = arguments.from..arguments.from + arguments.configurations;
     if arguments.show {
         for number in numbers {
-            screen::line(&serde_json::to_string_pretty(&draw::group(arguments.seed, number))?);
+            let group = if arguments.places { places::group } else { draw::group }(arguments.seed, number);
+            screen::line(&serde_json::to_string_pretty(&group)?);
         }
         return Ok(true);
     }
-    let beside = Beside::guarded(arguments.postgres, arguments.binary.path()?, &draw::prefix_of_all(arguments.seed))?;
     let (seed, started) = (arguments.seed, Instant::now());
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
-    let pairs = numbers.take_while(|_| limit.is_none_or(|limit| started.elapsed() <= limit)).map(|number| Pair {
+    let numbers = numbers.take_while(|_| limit.is_none_or(|limit| started.elapsed() <= limit));
+    if arguments.places {
+        return server::run(arguments, numbers);
+    }
+    let beside = Beside::guarded(arguments.postgres, arguments.binary.path()?, &draw::prefix_of_all(arguments.seed))?;
+    let pairs = numbers.map(|number| Pair {
         label: format!("--seed {seed} --from {number}"),
         group: draw::group(seed, number),
         topics: Topics::Below(draw::prefix(seed, number)),
