@@ -124,6 +124,14 @@ impl Sighting {
         now.reader.filter(|_| !self.is_refuted(now)).map(|_| Proof::TakenOver)
     }
 
+    /// Whether somebody has read the slot. Where no marker says where it was made, the server's count of its transactions does.
+    pub fn was_read(&self, marker: Option<&Anchor>) -> bool {
+        match marker.filter(|marker| marker.system_identifier == self.system_identifier) {
+            Some(marker) => self.confirmed > Some(marker.written),
+            None => self.transactions != Some(0),
+        }
+    }
+
     fn is_counted_on(&self, now: &Self, witness: Witness) -> bool {
         let (Some(before), Some(count)) = (self.transactions, now.transactions) else { return false };
         let was_handed_over = witness.watching && self.reader.is_some();
@@ -292,6 +300,17 @@ pub(crate) mod tests {
     #[track_caller]
     fn check(before: &Sighting, now: &Sighting, expected: Option<Proof>) {
         assert_eq!(before.proves(now, READ), expected);
+    }
+
+    #[test]
+    fn a_slot_was_read_when_it_is_past_its_marker_and_without_one_when_transactions_were_counted() {
+        let marker =
+            |written| Anchor { system_identifier: "1".to_owned(), timeline: 1, written: Lsn::new(written), seconds: 9 };
+        let read = slot(500, 900);
+        assert!(!read.was_read(Some(&marker(900))) && read.was_read(Some(&marker(899))));
+        assert!(read.was_read(None) && !created_again().was_read(None));
+        let elsewhere = Anchor { system_identifier: "2".to_owned(), ..marker(900) };
+        assert!(read.was_read(Some(&elsewhere)));
     }
 
     #[test]

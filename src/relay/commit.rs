@@ -13,7 +13,7 @@ use super::progress::{Identity, Misplaced};
 use super::session::{Session, Turn};
 use super::{Clock, Ended, Relay, Why};
 use crate::lsn::Lsn;
-use crate::sink::{Initialized, Rows, Sink, Token};
+use crate::sink::{Committed, Initialized, Rows, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(super) struct Group {
     owned: bool,
     /// Whose the slot is.
     pub(super) identity: Identity,
+    /// What was committed when the slot was taken last, or passed on to another relay.
+    pub(super) committed: Committed,
     /// Since when it is open.
     since: Option<Instant>,
     records: u64,
@@ -96,8 +98,20 @@ impl Group {
     /// Everything uncommitted is given up with the sink, and that has to be taken over again.
     pub(super) fn forget(&mut self) {
         let identity = std::mem::take(&mut self.identity);
-        let Self { timeout, apart, ran_out, left, .. } = *self;
-        *self = Self { timeout, identity, apart, ran_out, left, ..Self::default() };
+        let Self { timeout, committed, apart, ran_out, left, .. } = *self;
+        *self = Self { timeout, identity, committed, apart, ran_out, left, ..Self::default() };
+    }
+
+    /// The slot was taken at `confirmed`; everything that we have committed commits before `ours`.
+    pub(super) fn taken(&mut self, confirmed: Lsn, ours: Lsn) {
+        let is_first = ours == Lsn::ZERO;
+        let by_others = if is_first { self.identity.was_read } else { confirmed > ours };
+        self.committed = match self.committed {
+            Committed::Nothing | Committed::Confirmed | Committed::More if by_others => Committed::Unknown,
+            Committed::Confirmed | Committed::More if confirmed == ours => Committed::Confirmed,
+            Committed::Confirmed | Committed::More => Committed::More,
+            before @ (Committed::Nothing | Committed::Unknown) => before,
+        };
     }
 
     /// A stream begins.
@@ -151,7 +165,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let initialized = self
             .sink
-            .init_transactions(&self.group.identity.owner())
+            .init_transactions(&self.group.identity.owner(self.group.committed))
             .map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
         match initialized {
             Initialized::Pending { reason, answered } => {
@@ -165,7 +179,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.ledger.raise(lsn);
                 }
                 tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
-                self.group.owned = true;
+                (self.group.owned, self.group.committed) = (true, Committed::More);
                 Ok(true)
             }
         }
@@ -244,5 +258,34 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.group.ran_out = open;
         self.group.apart = open.or(self.group.apart);
         Err(Box::new(Ended::StartOver(Why::OutOfTime(age))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What counts as committed when the slot is taken at that position; `ours`: before which everything that we committed commits.
+    fn taken(group: &mut Group, confirmed: u64, ours: u64) -> Committed {
+        group.taken(Lsn::new(confirmed), Lsn::new(ours));
+        group.committed
+    }
+
+    #[test]
+    fn nothing_is_committed_from_a_slot_that_was_never_read_until_the_destination_is_ours() {
+        let mut group = Group::default();
+        assert_eq!([taken(&mut group, 100, 0), taken(&mut group, 100, 100)], [Committed::Nothing; 2]);
+        assert_eq!(taken(&mut group, 101, 100), Committed::Unknown, "another relay was there");
+        group.identity.was_read = true;
+        assert_eq!(taken(&mut Group { identity: group.identity, ..Group::default() }, 100, 0), Committed::Unknown);
+    }
+
+    #[test]
+    fn what_we_committed_is_all_that_is_unless_another_relay_may_have_been_there() {
+        let mut group = Group { committed: Committed::More, ..Group::default() };
+        assert_eq!([taken(&mut group, 90, 100), taken(&mut group, 100, 100)], [Committed::More, Committed::Confirmed]);
+        assert_eq!([taken(&mut group, 110, 100), taken(&mut group, 110, 110)], [Committed::Unknown; 2]);
+        group.forget();
+        assert_eq!(group.committed, Committed::Unknown);
     }
 }

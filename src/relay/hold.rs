@@ -26,7 +26,7 @@
 
 use super::{Clock, Ended, Relay, Turn};
 use crate::lsn::Lsn;
-use crate::sink::Sink;
+use crate::sink::{Committed, Sink};
 use std::time::Duration;
 
 /// Records in flight for so long are a reason to ask.
@@ -353,7 +353,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be recreated.
     pub fn pass_on(&mut self) -> Result<(), crate::sink::Failure> {
-        self.hold.others = Others::Seen;
+        (self.hold.others, self.group.committed) = (Others::Seen, Committed::Unknown);
         self.start_over()
     }
 

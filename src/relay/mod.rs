@@ -207,6 +207,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
+        self.group.taken(confirmed, self.ledger.flush_lsn());
         if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
             tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }

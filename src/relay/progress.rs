@@ -10,7 +10,7 @@
 //! cluster that has taken another's place from one that only has a slot of the same name. Pure.
 
 use crate::lsn::Lsn;
-use crate::sink::Owner;
+use crate::sink::{Committed, Owner};
 use serde::{Deserialize, Serialize};
 
 /// Who the server is, and which slot is read.
@@ -31,6 +31,8 @@ pub struct Identity {
     pub is_standby: bool,
     /// Hosts and database.
     pub source: String,
+    /// The slot was read before, by whomever.
+    pub was_read: bool,
 }
 
 /// Why what is kept cannot be gone on from.
@@ -80,8 +82,9 @@ pub fn transactional_id(system_identifier: &str, slot: &str) -> String {
 
 impl Identity {
     /// Under which name transactions are made, and whose progress is of interest.
-    pub fn owner(&self) -> Owner {
-        Owner { name: transactional_id(&self.system_identifier, &self.slot), keys_ending: format!("/{}", self.slot) }
+    pub fn owner(&self, committed: Committed) -> Owner {
+        let name = transactional_id(&self.system_identifier, &self.slot);
+        Owner { name, keys_ending: format!("/{}", self.slot), committed }
     }
 
     /// The key of this relay's progress.
@@ -148,6 +151,7 @@ mod tests {
             flushed: Lsn::new(1000),
             is_standby: false,
             source: "db:5432/shop".into(),
+            was_read: false,
         }
     }
 
@@ -159,7 +163,7 @@ mod tests {
     fn what_was_kept_is_where_it_goes_on() {
         let identity = identity();
         assert_eq!(identity.key(), "7/shop");
-        assert_eq!(identity.owner().name, "walrelay-7-shop");
+        assert_eq!(identity.owner(Committed::Nothing).name, "walrelay-7-shop");
         assert_eq!(identity.value(Lsn::new(500)), r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#);
         assert_eq!(identity.start(&kept(&identity, 500)), Ok(Some(Lsn::new(500))));
         assert_eq!(identity.start(&[]), Ok(None));

@@ -287,6 +287,8 @@ pub struct Wanted<'a> {
     pub exactly_once: Option<Option<&'a str>>,
     /// Then, topics may have one replica.
     pub one_replica: bool,
+    /// The slot was read before, by whomever.
+    pub was_read: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -309,6 +311,7 @@ impl Wanted<'static> {
             without_key: false,
             exactly_once: None,
             one_replica: false,
+            was_read: false,
         }
     }
 }

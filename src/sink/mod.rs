@@ -273,6 +273,22 @@ pub struct Owner {
     pub name: String,
     /// Whose progress is read: every key that ends in this.
     pub keys_ending: String,
+    /// What may have been committed under the name: of interest where the destination keeps no progress any more.
+    pub committed: Committed,
+}
+
+/// What may have been committed in transactions, as far as it is known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Committed {
+    /// Nothing: the slot was never read.
+    #[default]
+    Nothing,
+    /// What Postgres has confirmed, and no more.
+    Confirmed,
+    /// More than Postgres has confirmed by now.
+    More,
+    /// That is not known: another process has read the slot.
+    Unknown,
 }
 
 /// How far the fencing of the old producer is.

@@ -167,7 +167,7 @@ fn take(
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let (stream, since, (released, sends_from)) =
         start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
-    tell_identity(target, known, relay)?;
+    tell_identity(target, known, mark.comment.as_deref(), relay)?;
     let own = stream.backend_pid();
     let (confirmed, slot) = if let Some(lsn) = confirmed {
         (lsn, None)
@@ -228,7 +228,12 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
 
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
 /// waited for long.
-fn tell_identity(target: &Target, known: &Known, relay: &mut Relay<impl Sink, impl Clock>) -> Result<(), RunError> {
+fn tell_identity(
+    target: &Target,
+    known: &Known,
+    comment: Option<&str>,
+    relay: &mut Relay<impl Sink, impl Clock>,
+) -> Result<(), RunError> {
     if !relay.is_exactly_once() {
         return Ok(());
     }
@@ -245,6 +250,7 @@ fn tell_identity(target: &Target, known: &Known, relay: &mut Relay<impl Sink, im
         flushed: system.flushed,
         is_standby,
         source: target.source.place(),
+        was_read: known.lineage.was_read(comment, &target.slot),
     });
     Ok(())
 }

@@ -41,6 +41,11 @@ impl Lineage {
         Ok((confirmed, reader))
     }
 
+    /// Whether somebody has read the slot, as it was seen last; `comment`: of its publication.
+    pub(super) fn was_read(&self, comment: Option<&str>, slot: &str) -> bool {
+        self.last.as_ref().is_some_and(|seen| seen.was_read(marker::anchor(comment, slot).as_ref()))
+    }
+
     /// The timeline was left at `switch_point`. What a relay that `has_read` nothing saw on the old one does not bind it.
     pub(super) fn timeline_left_at(&mut self, switch_point: Lsn, has_read: bool) {
         self.last = self.last.take().filter(|_| has_read).map(|last| last.before(switch_point));

@@ -8,10 +8,12 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rustix::process::Signal;
+use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::process::wait_until;
 
+use crate::check::check;
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
-use crate::lane::{LONG, Lane, ids, wait_log};
+use crate::lane::{LONG, Lane, ended, hint, ids, wait_log};
 use crate::own;
 
 /// Waits until the slot's walsender has handed everything that is committed now to its socket.
@@ -99,6 +101,68 @@ fn an_open_transaction_on_the_progress_topic_is_named_with_the_command_that_ends
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     each_once(&lane.records("order"), 300);
     drop(stranger);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// A Kafka that makes no topic by itself, whose topic of progress may be deleted, and a lane on it.
+fn lane_whose_progress_goes() -> (Kafka, Lane) {
+    let kafka = Kafka::start(&kafka::Options { auto_create_topics: false, ..kafka::Options::default() }).unwrap();
+    kafka.prepare_transactions().unwrap();
+    let lane = Lane::on(walrelay_dev::postgres::shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    kafka.create_topic(&lane.topic("order"), 2, &[]).unwrap();
+    (kafka, lane)
+}
+
+#[test]
+#[ignore = "slow"]
+fn the_topic_of_progress_that_is_deleted_while_rows_flow_is_made_again_and_every_row_is_there_once() {
+    let (kafka, lane) = lane_whose_progress_goes();
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 500);
+    lane.wait_confirmed();
+    for last in [700, 900] {
+        kafka.delete_topics(&["walrelay.progress"]).unwrap();
+        insert(&lane, last - 199, last);
+        each_once(&lane.records("order"), last);
+    }
+    // Killed before Postgres heard of the last commit: what is kept there again says so.
+    insert(&lane, 901, 1000);
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    each_once(&lane.records("order"), 1000);
+    assert!(relay.log().contains("topic walrelay.progress is not there any more"), "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_start_without_the_topic_of_progress_that_was_there_stops_and_says_what_it_means() {
+    let (kafka, lane) = lane_whose_progress_goes();
+    // A slot that was never read is one that nothing was committed from.
+    check(&lane, &[EXACTLY_ONCE]).level("progress", "ok", &["is created at the first start"]);
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    insert(&lane, 1, 100);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    kafka.delete_topics(&["walrelay.progress"]).unwrap();
+    insert(&lane, 101, 200);
+    check(&lane, &[EXACTLY_ONCE]).level(
+        "progress",
+        "fail",
+        &["walrelay.progress does not exist, and the slot has been read"],
+    );
+    relay.start_again().unwrap();
+    let (code, log) = ended(&mut relay);
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("topic walrelay.progress does not exist, and slot") && log.contains("has been read"), "{log}");
+    assert!(!kafka.topics().unwrap().contains(&"walrelay.progress".to_owned()), "it would forget what was committed");
+    let hint = hint(&log);
+    let command = hint.split_once("kafka-topics.sh ").unwrap_or_else(|| panic!("{hint}")).1;
+    let mut tool = kafka.tool("org.apache.kafka.tools.TopicCommand").unwrap();
+    let output = tool.args(command.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    relay.start_again().unwrap();
+    each_once(&lane.records("order"), 200);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 

@@ -333,6 +333,7 @@ impl SimServer {
                 flushed: world.postgres.wal.end,
                 is_standby: false,
                 source: "db:5432/shop".to_owned(),
+                was_read: true,
             }
         })
     }

@@ -24,7 +24,7 @@ use super::error::CommandError;
 use super::run;
 use crate::finding::Level;
 use crate::outbox::Outbox;
-use crate::pg::Connection;
+use crate::pg::{Connection, marker};
 use crate::relay::Action;
 use crate::relay::transactional_id;
 use crate::route::{Topic, TopicSetting};
@@ -67,12 +67,12 @@ pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> 
 pub fn report(config: &run::Request) -> Result<Report, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone()).map_err(Box::new)?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
-    let (mut report, mut tables, system_identifier) = of_postgres(config, &mut outbox);
+    let (mut report, mut tables, identity) = of_postgres(config, &mut outbox);
     tables.topics.extend(only_topic(config));
     let (kind, client) = (config.destination.kind(), format!("walrelay/{}", config.slot));
     report.kind = (kind.name, kind.title);
     report.destination = config.destination.address();
-    let id = system_identifier.map(|system| transactional_id(&system, &config.slot));
+    let id = identity.system.map(|system| transactional_id(&system, &config.slot));
     report.findings.extend(config.destination.check(&Wanted {
         client: &client,
         topics: &tables.topics,
@@ -82,6 +82,7 @@ pub fn report(config: &run::Request) -> Result<Report, CommandError> {
         without_key: tables.without_key,
         exactly_once: (config.delivery != Delivery::AtLeastOnce).then_some(id.as_deref()),
         one_replica: config.delivery == Delivery::ExactlyOnce { one_replica: true },
+        was_read: identity.was_read,
     }));
     report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)
@@ -110,8 +111,16 @@ fn dead_letter_topic(config: &run::Request) -> Option<&str> {
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 
-/// Also the cluster's system identifier, where it can be had.
-fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, Option<String>) {
+/// What the slot is to a destination that keeps progress.
+#[derive(Default)]
+struct Identity {
+    /// The cluster's system identifier, where it can be had.
+    system: Option<String>,
+    /// The slot was read before.
+    was_read: bool,
+}
+
+fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, Identity) {
     let run::Request { source, publication, slot, tables, .. } = config;
     let place = Place { source, publication, slot, tables };
     let host = Connection::first_host(&config.source);
@@ -121,7 +130,7 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, O
         Err(error) => {
             report.findings.extend(relay::ask(config, false));
             report.findings.push(postgres::unreachable(&host, error));
-            return (report, Tables::default(), None);
+            return (report, Tables::default(), Identity::default());
         }
     };
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
@@ -134,5 +143,8 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, O
     report.findings.extend(partitions::findings(&config.source, &facts));
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));
-    (report, tables, facts.replication.ok())
+    let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
+    let sighting = facts.slot.as_ref().and_then(|slot| slot.sighting.as_ref());
+    let was_read = sighting.is_some_and(|seen| seen.was_read(marker::anchor(comment, slot).as_ref()));
+    (report, tables, Identity { system: facts.replication.ok(), was_read })
 }

@@ -39,7 +39,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// If a record that was sent has no answer for so long, the cluster is asked whether its topic is there. Of a topic that was deleted,
 /// librdkafka says so only after 18 seconds.
-const UNANSWERED: Duration = Duration::from_secs(2);
+pub(super) const UNANSWERED: Duration = Duration::from_secs(2);
 
 /// More polls than a failed request leaves events behind.
 const EVENTS: u32 = 32;
@@ -182,16 +182,21 @@ impl KafkaSink {
     fn missing_topic(&self) -> Option<Failure> {
         let place = self.partitions.unanswered(UNANSWERED, self.now)?;
         let topic = self.topics.name(place.topic);
+        let code = self.why_missing(topic)?;
+        Some(failure::of_topic(topic, code, &self.settings)).filter(|failure| failure.class == FailureClass::Topic)
+    }
+
+    /// What the cluster says of a topic that takes no records. `None`: it is there, or the cluster does not answer.
+    pub(super) fn why_missing(&self, topic: &str) -> Option<RDKafkaErrorCode> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
         self.serve_events();
         let metadata = metadata.ok()?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let code = match answer.map(|answer| (answer.error(), answer.partitions().len())) {
-            Some((Some(error), _)) => RDKafkaErrorCode::from(error),
-            Some((None, 0)) | None => RDKafkaErrorCode::UnknownTopicOrPartition,
-            Some((None, _)) => return None,
-        };
-        Some(failure::of_topic(topic, code, &self.settings)).filter(|failure| failure.class == FailureClass::Topic)
+        match answer.map(|answer| (answer.error(), answer.partitions().len())) {
+            Some((Some(error), _)) => Some(RDKafkaErrorCode::from(error)),
+            Some((None, 0)) | None => Some(RDKafkaErrorCode::UnknownTopicOrPartition),
+            Some((None, _)) => None,
+        }
     }
 
     /// Tells librdkafka the bootstrap servers when it may have forgotten all brokers; one that it knows stays as it is.

@@ -344,6 +344,10 @@ impl Sink for KafkaSink {
         if let Some(failure) = self.given_up() {
             return Err(failure);
         }
+        if self.producer.client().fatal_error().is_some() {
+            // Another relay may have committed since.
+            self.transactions.iter_mut().for_each(|it| it.certain = false);
+        }
         let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings)).transpose()?;
         if let Some(fresh) = in_transactions.flatten() {
             self.replace(fresh)?;

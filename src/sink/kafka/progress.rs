@@ -47,6 +47,8 @@ const OPEN_FOR: Duration = Duration::from_secs(2);
 pub(super) enum Read {
     /// Ask again; whether somebody has answered.
     Pending { answered: bool },
+    /// The topic is not there.
+    Missing,
     /// The last of each key.
     Done(Kept),
 }
@@ -99,12 +101,14 @@ impl Reading {
         }
     }
 
-    /// One step; everything, once it is there. The topic must have replicas enough.
-    pub(super) fn read(&mut self, replicas: &mut Replicas) -> Result<Read, Failure> {
+    /// One step; everything, once it is there. The topic must have replicas enough. `make`: it is made where it is not there.
+    pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
         match &mut self.step {
             Step::Topic => {
-                if !make_topic(&self.settings, replicas)? {
-                    return Ok(Read::Pending { answered: true });
+                match make_topic(&self.settings, replicas, make)? {
+                    Topic::There => {}
+                    Topic::Young => return Ok(Read::Pending { answered: true }),
+                    Topic::Missing => return Ok(Read::Missing),
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
                 self.turn_to(Step::End { uncommitted });
@@ -235,26 +239,42 @@ pub(super) fn create(settings: &Settings) -> String {
     replicas::create(TOPIC, settings, &more)
 }
 
-/// Sees that the topic is there and compacted, and has replicas enough. Whether every broker has heard of it.
-fn make_topic(settings: &Settings, replicas: &mut Replicas) -> Result<bool, Failure> {
+/// The topic, once it was to be there.
+enum Topic {
+    There,
+    /// Not every broker has heard of it.
+    Young,
+    Missing,
+}
+
+/// Sees that the topic is there and compacted, and has replicas enough. `make`: it is made where it is not there.
+fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<Topic, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
-    let found = make_topic_with(&admin, settings).and_then(|()| {
+    let found = make_topic_with(&admin, settings, make).and_then(|is_there| {
+        if !is_there {
+            return Ok(None);
+        }
         let metadata = admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE);
-        metadata.map_err(|error| Failure {
+        metadata.map(Some).map_err(|error| Failure {
             class: FailureClass::Environment,
             ..broken("see the replicas of its progress topic", &error)
         })
     });
     retire(admin);
-    let found = found?;
+    let Some(found) = found? else { return Ok(Topic::Missing) };
     let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
-        return Ok(false);
+        return Ok(Topic::Young);
     };
     replicas.see(TOPIC, Some(count), settings)?;
-    Ok(true)
+    Ok(Topic::There)
 }
 
-fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Settings) -> Result<(), Failure> {
+/// Whether the topic is there; the cluster, asked to make it, says so. Where it is not to `make` it, it is asked for trial.
+fn make_topic_with(
+    admin: &AdminClient<DefaultClientContext>,
+    settings: &Settings,
+    make: bool,
+) -> Result<bool, Failure> {
     let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
         reason: failure::PROGRESS_TOPIC,
@@ -263,12 +283,15 @@ fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Setting
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
+    let to_make = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
+    let to_make = to_make.validate_only(!make);
     let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
-    let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &options)) {
+    let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &to_make)) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
     match outcome {
+        None if !make => return Ok(false),
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // It may be there all the same.
@@ -277,7 +300,8 @@ fn make_topic_with(admin: &AdminClient<DefaultClientContext>, settings: &Setting
         }
         Some(code) => return Err(forbidden(code)),
     }
-    see_that_it_is_compacted(&runtime, admin, &options, settings.brokers())
+    see_that_it_is_compacted(&runtime, admin, &options, settings.brokers())?;
+    Ok(true)
 }
 
 fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {

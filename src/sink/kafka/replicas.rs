@@ -142,12 +142,17 @@ impl Replicas {
             Verdict::Risky { text } => tracing::warn!("exactly once: {text}"),
             Verdict::Refused { text, fix } => {
                 let failure = Failure { class: FailureClass::Client, reason: failure::REPLICAS, text };
-                self.refused = Some((failure.clone(), fix));
-                return Err(failure);
+                return Err(self.refuse(failure, fix));
             }
         }
         self.judged.insert(topic.to_owned());
         Ok(())
+    }
+
+    /// The relay must not run for this reason; `fix`: what fixes it.
+    pub(super) fn refuse(&mut self, failure: Failure, fix: String) -> Failure {
+        self.refused = Some((failure.clone(), fix));
+        failure
     }
 
     /// Why the relay must not run.

@@ -6,8 +6,9 @@ use super::asking::MOST_EVENTS;
 use super::client::Client;
 use super::context::{Reported, events, take_reports};
 use super::partitions::{Event, Place, Ticket};
+use super::progress::TOPIC;
 use super::retire::retire;
-use super::transactions::{PROGRESS, Transactions};
+use super::transactions::PROGRESS;
 use super::{KafkaSink, client_failure};
 use crate::sink::{Delivered, Failure, FailureClass, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
@@ -74,8 +75,13 @@ impl KafkaSink {
         for report in reports.drain(..) {
             match report {
                 // What becomes of a progress record, the commit says.
-                Reported::Delivered(opaque) | Reported::Failed(opaque, _) if opaque == PROGRESS.pack() => {
-                    self.transactions.iter_mut().for_each(Transactions::progress_reported);
+                Reported::Delivered(opaque) if opaque == PROGRESS.pack() => {
+                    self.transactions.iter_mut().for_each(|it| it.progress_reported(Ok(())));
+                }
+                Reported::Failed(opaque, failed) if opaque == PROGRESS.pack() => {
+                    let mut failure = failed.1;
+                    self.say_why((0, TOPIC), &mut failure);
+                    self.transactions.iter_mut().for_each(|it| it.progress_reported(Err(failure.clone())));
                 }
                 Reported::Delivered(opaque) => {
                     delivered = true;

@@ -10,12 +10,13 @@
 //! this name before. Blocking calls of librdkafka are made in slices, so that the caller can look after other things meanwhile.
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
+use super::asking::UNANSWERED;
 use super::context::Context;
 use super::progress::{self, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::replicas::{Replicas, TRANSACTION_STATE};
 use super::settings::Settings;
 use super::{KafkaSink, failure};
-use crate::sink::{Failure, FailureClass, Initialized, Owner, Token};
+use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -40,8 +41,10 @@ pub(super) struct Transactions {
     name: Option<String>,
     /// The topics that have replicas enough, as far as it is known.
     pub(super) replicas: Replicas,
-    /// When Kafka was asked for a sign of life last.
+    /// When Kafka was asked for a sign of life, or for the topic of progress, last.
     asked: Option<Instant>,
+    /// Whether each commit was answered, by the last of our own producers: nobody has fenced it.
+    pub(super) certain: bool,
 }
 
 #[derive(Default)]
@@ -58,7 +61,8 @@ enum Phase {
     Open,
     /// The progress record is on its way until it is reported, then the commit.
     Committing {
-        reported: bool,
+        since: Instant,
+        reported: Option<Result<(), Failure>>,
     },
 }
 
@@ -82,9 +86,9 @@ impl Transactions {
         matches!(self.phase, Phase::Open | Phase::Committing { .. })
     }
 
-    pub(super) fn progress_reported(&mut self) {
-        if let Phase::Committing { reported } = &mut self.phase {
-            *reported = true;
+    pub(super) fn progress_reported(&mut self, outcome: Result<(), Failure>) {
+        if let Phase::Committing { reported, .. } = &mut self.phase {
+            *reported = Some(outcome);
         }
     }
 
@@ -186,7 +190,14 @@ impl KafkaSink {
 
     fn read(&mut self, mut reading: Box<Reading>, owner: &Owner) -> Result<Initialized, Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
-        match reading.read(&mut transactions.replicas)? {
+        let (committed, certain) = (owner.committed, transactions.certain);
+        let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
+        match reading.read(&mut transactions.replicas, make)? {
+            Read::Missing if committed == Committed::More && certain => Err(gone()),
+            Read::Missing => {
+                let slot = owner.keys_ending.trim_start_matches('/');
+                Err(transactions.replicas.refuse(missing(slot), fix_missing(&self.settings)))
+            }
             Read::Pending { answered } => {
                 let reason = reading.reason();
                 Ok(self.pending(Phase::Reading(reading), &reason, answered))
@@ -198,6 +209,7 @@ impl KafkaSink {
     /// Everything is taken over.
     fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Initialized {
         self.turn_to(Phase::Idle);
+        self.transactions.iter_mut().for_each(|transactions| transactions.certain = true);
         self.producer.context().recovered();
         let its = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
         Initialized::Ready(its.collect())
@@ -205,21 +217,33 @@ impl KafkaSink {
 
     pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(true) };
-        match transactions.phase {
+        match &mut transactions.phase {
             Phase::Idle => return Ok(true),
             Phase::Open => {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
                 let record = record.key(key).payload(value).partition(PARTITION);
                 match self.producer.send(record) {
-                    Ok(()) => transactions.phase = Phase::Committing { reported: false },
+                    Ok(()) => transactions.phase = Phase::Committing { since: Instant::now(), reported: None },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
                     Err((error, _)) => return Err(broken("write its progress", &error)),
                 }
             }
             // librdkafka's own count has its log lines in it.
-            Phase::Committing { reported: true } => return self.commit_reported(),
-            Phase::Committing { reported: false } => {}
+            Phase::Committing { reported: Some(Ok(())), .. } => return self.commit_reported(),
+            Phase::Committing { reported: Some(Err(failure)), .. } => {
+                return Err(if failure.class == FailureClass::Topic { gone() } else { failure.clone() });
+            }
+            Phase::Committing { since, reported: None } => {
+                let now = Instant::now();
+                let is_due = |at: Instant| now.saturating_duration_since(at) >= ALIVE_EVERY;
+                if now.saturating_duration_since(*since) >= UNANSWERED && transactions.asked.is_none_or(is_due) {
+                    transactions.asked = Some(now);
+                    if self.why_missing(TOPIC).is_some() {
+                        return Err(gone());
+                    }
+                }
+            }
             Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) => {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
@@ -230,8 +254,11 @@ impl KafkaSink {
 
     /// Everything that is in it has been reported.
     fn commit_reported(&mut self) -> Result<bool, Failure> {
+        let certain = |it: &mut Self, certain| it.transactions.iter_mut().for_each(|it| it.certain = certain);
+        certain(self, false);
         match self.producer.commit_transaction(SLICE) {
             Ok(()) => {
+                certain(self, true);
                 self.turn_to(Phase::Idle);
                 self.producer.context().recovered();
                 Ok(true)
@@ -273,6 +300,31 @@ pub(super) fn is_passing(error: &KafkaError) -> bool {
         KafkaError::Transaction(error) => error.is_retriable() && !error.is_fatal() && !error.txn_requires_abort(),
         error => error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut),
     }
+}
+
+/// The topic of progress was deleted while rows flowed. Its transaction was not committed.
+fn gone() -> Failure {
+    let text =
+        format!("topic {TOPIC} is not there any more: it is made again once Postgres has confirmed the last commit");
+    Failure { class: FailureClass::Environment, reason: failure::PROGRESS_TOPIC, text }
+}
+
+/// What it means that the topic of progress is missing where a process before this one may have committed.
+pub(super) const WHY_MISSING: &str =
+    "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
+
+/// What fixes that.
+pub(super) fn fix_missing(settings: &Settings) -> String {
+    format!(
+        "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
+         --delivery exactly-once before, create the topic, then start walrelay again: {}",
+        progress::create(settings)
+    )
+}
+
+fn missing(slot: &str) -> Failure {
+    let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
+    Failure { class: FailureClass::Client, reason: failure::PROGRESS_TOPIC, text }
 }
 
 pub(super) fn client(text: String) -> Failure {

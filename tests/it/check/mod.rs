@@ -54,7 +54,7 @@ impl Checked {
 
 /// Runs `walrelay check --json` on a lane; `more` are further flags of `run`.
 #[track_caller]
-fn check(lane: &Lane, more: &[&str]) -> Checked {
+pub(crate) fn check(lane: &Lane, more: &[&str]) -> Checked {
     let mut arguments = lane.arguments(more);
     "check".clone_into(&mut arguments[0]);
     arguments.push("--json".to_owned());

@@ -11,16 +11,25 @@ use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_la
 use crate::sink::kafka::replicas::{MIN_INSYNC, TRANSACTION_STATE, Verdict, judge};
 use crate::sink::kafka::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 use crate::sink::kafka::settings::Settings;
+use crate::sink::kafka::transactions::{WHY_MISSING, fix_missing};
 use std::time::Duration;
 
-/// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked.
-pub(super) fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, id: Option<&str>) -> Vec<Finding> {
+/// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked;
+/// `was_read`: the slot was read before.
+pub(super) fn findings(
+    kafka: &Kafka,
+    settings: &Settings,
+    cluster: &Cluster,
+    (id, was_read): (Option<&str>, bool),
+) -> Vec<Finding> {
     let Some(id) = id else {
         return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
     let found = exactly_once(settings, cluster, id);
-    let mut findings =
-        vec![transactions(kafka, id, found.transactions.as_ref()), progress(kafka, settings, &found.progress)];
+    let mut findings = vec![
+        transactions(kafka, id, found.transactions.as_ref()),
+        progress(kafka, settings, &found.progress, was_read),
+    ];
     let own =
         [TRANSACTION_STATE, PROGRESS_TOPIC].into_iter().filter_map(|name| Some((name, cluster.topics.get(name)?)));
     findings.extend(own.filter_map(|(name, topic)| replicas(settings, name, topic)));
@@ -62,11 +71,15 @@ pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> O
     }
 }
 
-fn progress(kafka: &Kafka, settings: &Settings, found: &Progress) -> Finding {
+fn progress(kafka: &Kafka, settings: &Settings, found: &Progress, was_read: bool) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
         Progress::There(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
+        Progress::Absent(Ok(())) if was_read => SIDE
+            .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
+            .why(WHY_MISSING)
+            .fix(fix_missing(settings)),
         Progress::Absent(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
@@ -147,13 +160,16 @@ mod tests {
     fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
         let kafka = kafka(&[]);
         let settings = kafka_settings();
-        check(&progress(&kafka, &settings, &Progress::There(Ok(()))), Level::Ok, "");
-        check(&progress(&kafka, &settings, &Progress::Absent(Ok(()))), Level::Ok, "");
+        let progress = |found| progress(&kafka, &settings, &found, false);
+        check(&progress(Progress::There(Ok(()))), Level::Ok, "");
+        check(&progress(Progress::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
-        check(&progress(&kafka, &settings, &Progress::There(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(&kafka, &settings, &Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(Progress::There(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
         let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
-        check(&progress(&kafka, &settings, &Progress::Absent(Err(refusal(false)))), Level::Fail, created);
+        check(&progress(Progress::Absent(Err(refusal(false)))), Level::Fail, created);
+        let read = super::progress(&kafka, &settings, &Progress::Absent(Ok(())), true);
+        check(&read, Level::Fail, created);
     }
 
     fn kafka_settings() -> Settings {

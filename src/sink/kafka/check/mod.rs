@@ -62,7 +62,7 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
             cluster.hidden = rights::not_to_be_seen(&settings, &unseen);
             let mut found = findings(kafka, &settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
-                found.extend(exactly_once::findings(kafka, &settings, &cluster, name));
+                found.extend(exactly_once::findings(kafka, &settings, &cluster, (name, wanted.was_read)));
                 let dead_letters = wanted.dead_letters.filter(|name| !wanted.topics.contains(*name));
                 found.extend(
                     dead_letters.and_then(|name| exactly_once::replicas(&settings, name, cluster.topics.get(name)?)),

@@ -52,6 +52,7 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
         without_key: false,
         exactly_once: None,
         one_replica: false,
+        was_read: false,
     };
     let found = findings(&kafka, &settings, cluster, &wanted);
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
