@@ -37,7 +37,7 @@ use unpublished::Unpublished;
 pub enum State {
     /// Postgres is being reached.
     Connecting,
-    /// Another process reads the slot: standing by.
+    /// Another process reads the slot, or has done so within the last second: standing by.
     WaitingForSlot,
     /// Rows flow.
     Streaming,
@@ -80,7 +80,7 @@ impl State {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Connecting => "Connecting to Postgres.",
-            Self::WaitingForSlot => "Standing by: another process reads the slot.",
+            Self::WaitingForSlot => "Standing by: another process reads the slot, or did so a moment ago.",
             Self::Streaming => "Streaming.",
             Self::Careful => "Streaming, and searching for the one record that was refused.",
             Self::Blocked => "Blocked: the destination takes no records now.",

@@ -343,9 +343,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether rows may be taken: the slot is ours for certain, and its last holder's second is over.
     pub(super) fn may_send(&self) -> bool {
-        let Some(slot) = &self.hold.slot else { return true };
-        let now = self.clock.since_boot();
-        now < self.hold.until && now >= slot.sends_from
+        self.hold.slot.is_none() || self.clock.since_boot() < self.hold.until && !self.waits_for_last_holder()
+    }
+
+    /// Whether the second of the slot's last holder is not over.
+    pub fn waits_for_last_holder(&self) -> bool {
+        self.hold.slot.as_ref().is_some_and(|slot| self.clock.since_boot() < slot.sends_from)
     }
 
     /// As [`Relay::start_over`], where another relay may have published since: what the slot has not confirmed counts as never sent.

@@ -555,6 +555,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             State::Stopping
         } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {
             State::Blocked
+        } else if self.waits_for_last_holder() {
+            State::WaitingForSlot
         } else if self.isolation.is_on() || self.sink.in_flight().isolating > 0 {
             State::Careful
         } else {

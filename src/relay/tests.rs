@@ -4,6 +4,7 @@ use super::*;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
+use crate::relay::{Answer, AskHolder, Slot};
 use crate::sink::{Enqueue, InFlight, Initialized, Owner, Record, Tag, Token};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -566,4 +567,35 @@ fn rows_gather_except_long_ones_in_a_small_window() {
     assert!(pauses_after(20, "{}", small), "short ones, a small window");
     assert!(!pauses_after(5, &long, small), "long ones, a small window");
     assert!(pauses_after(5, &long, None), "long ones, a wide window");
+}
+
+/// Says nothing of who holds a slot.
+struct Nobody;
+
+impl AskHolder for Nobody {
+    fn ask(&mut self, _now: Duration) {}
+
+    fn answer(&mut self) -> Option<Answer> {
+        None
+    }
+}
+
+#[test]
+fn a_relay_that_may_not_send_yet_is_not_ready() {
+    let mut stage = Stage::new();
+    let since = stage.clock.since_boot();
+    let slot = Slot { asks: Box::new(Nobody), walsender: 7, since, patience: None, sends_from: since + seconds(1) };
+    stage.relay.holds(slot);
+    let (began, mut session) = (stage.clock.now(), Session::new(stage.clock.now(), None, Lsn::new(1000)));
+    let (buffer, clock, sends, until) = (ReadBuffer::new(LIMIT), stage.clock.clone(), VecDeque::new(), seconds(9));
+    let mut server = Server { buffer, clock, began, until, sends, window: None };
+    let mut ready_after = |stage: &mut Stage, after| {
+        while stage.clock.now() < began + after {
+            stage.relay.turn(&mut server, &mut session).unwrap();
+        }
+        stage.relay.metrics.ready(stage.clock.now())
+    };
+    let waits = ready_after(&mut stage, Duration::from_millis(900)).unwrap_err();
+    assert!(waits.starts_with("waiting-for-slot"), "{waits}");
+    assert_eq!(ready_after(&mut stage, Duration::from_millis(1200)), Ok(()));
 }

@@ -191,7 +191,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             self.relay.holds(slot);
         }
         self.relay.acquired(confirmed);
-        self.metrics.set_state(State::Streaming);
+        let waits = self.relay.waits_for_last_holder();
+        self.metrics.set_state(if waits { State::WaitingForSlot } else { State::Streaming });
         self.patience = Some(Patience::default());
         let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
         self.server.streams(&stream, from);

@@ -105,6 +105,23 @@ fn kafka_may_restart_and_crash_under_load() {
     assert!(relay.status().unwrap()["last_error"].is_string() || relay.get("/readyz").unwrap().status == 200);
 }
 
+/// Nothing is delivered meanwhile that would say so.
+#[test]
+fn what_an_idle_relay_says_of_a_kafka_that_was_away_goes_once_it_is_back() {
+    let mut kafka = own::kafka();
+    let load = Load::on(shared_postgres().unwrap(), &kafka);
+    Load::bulk(&mut load.connect(), "order-1", 0..100);
+    let relay = load.lane.streaming(&[]);
+    load.lane.wait_confirmed();
+    let last_error = || Ok::<_, anyhow::Error>(relay.status()?["last_error"].clone());
+    kafka.kill().unwrap();
+    let said = || Ok(last_error()?.as_str().is_some_and(|error| error.contains("Connection refused")));
+    wait_until(LONG, "the relay to say so", said).unwrap();
+    kafka.start_again().unwrap();
+    wait_until(LONG, "that it is over", || Ok(last_error()?.is_null()))
+        .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.status(), relay.log()));
+}
+
 #[test]
 #[ignore = "slow"]
 fn a_kafka_that_is_down_at_the_start_is_waited_for() {

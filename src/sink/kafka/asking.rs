@@ -159,16 +159,21 @@ impl KafkaSink {
         Err(if for_now { Enqueue::Blocked(failure) } else { Enqueue::Bad(failure) })
     }
 
-    /// Partitions may have been added to a topic: now and then the cluster is asked.
+    /// Partitions may have been added to a topic, and a problem may be over: now and then the cluster is asked.
     pub(super) fn ask_again(&mut self) {
         if self.now.saturating_duration_since(self.asked) < ASK_EVERY {
             return;
         }
+        self.asked = self.now;
         if self.problem().is_some() {
             self.missing = None;
+            // No report will say that it is over: there is nothing to deliver, or nobody who is let in.
+            let asks = self.partitions.in_flight().records == 0 || self.refusal().is_some();
+            if asks && self.metadata(METADATA_PATIENCE).is_ok() {
+                self.producer.context().recovered();
+            }
             return;
         }
-        self.asked = self.now;
         self.missing = self.missing_topic();
         if let Some(topic) = self.topics.turn_to_ask(self.now).map(str::to_owned)
             && let Err(failure) = self.count_partitions(&topic)
@@ -267,19 +272,10 @@ impl KafkaSink {
         Some(failure::of_login(text))
     }
 
-    /// While brokers do not let us in, finds out whether they do again: nothing may be there to be delivered.
+    /// Says that brokers do not let us in, once that is not waited for any longer.
     pub(super) fn look_at_login(&mut self, each: &mut dyn FnMut(Report)) {
-        if !self.producer.context().has_problem() || self.refusal().is_none() {
-            return;
-        }
-        if let Some(failure) = self.given_up() {
-            return each(Report::Failed(failure));
-        }
-        if self.now.saturating_duration_since(self.asked) >= ASK_EVERY {
-            self.asked = self.now;
-            if self.metadata(METADATA_PATIENCE).is_ok() {
-                self.producer.context().recovered();
-            }
+        if self.producer.context().has_problem() && self.refusal().is_some() {
+            self.given_up().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
     }
 
