@@ -32,3 +32,4 @@ pub use connection::{Connection, Purpose, Row, identifier, literal};
 pub use copy_both::{PluginOptions, ReplicationStream, Upstream};
 pub use error::{Error, Recovery, ServerError, sqlstate};
 pub use locked::LockHolder;
+pub(crate) use notes::right_to_note;

@@ -6,7 +6,7 @@
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::{Connection, Row, literal};
-use super::error::Error;
+use super::error::{Error, sqlstate};
 
 /// A note.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,16 @@ pub(super) enum Of {
     Own,
     /// Any role's; our own come first.
     Anybody,
+}
+
+/// What makes a place for a note.
+const CREATE: &str = "SELECT pg_catalog.lo_create(0)";
+
+/// The right that a role lacks where this error came, if it may not even note anything: an administrator has taken it from all roles.
+pub(crate) fn right_to_note(error: &Error, role: &str) -> Option<String> {
+    let Error::Server { doing, error } = error else { return None };
+    let is_it = doing == CREATE && error.code == sqlstate::INSUFFICIENT_PRIVILEGE;
+    is_it.then(|| format!("GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO {role};"))
 }
 
 /// The notes that begin with `prefix`.
@@ -51,7 +61,7 @@ pub(super) fn put(connection: &mut Connection, place: Option<u32>, text: &str) -
     let place = if let Some(place) = place {
         place
     } else {
-        let rows = connection.query("SELECT pg_catalog.lo_create(0)")?;
+        let rows = connection.query(CREATE)?;
         rows.first().and_then(|row| row.parse(0)).unwrap_or_default()
     };
     connection.query(&format!("COMMENT ON LARGE OBJECT {place} IS {}", literal(text)))?;

@@ -101,6 +101,11 @@ impl Surroundings {
             let is_of_all = self.left_out.is_some();
             return self.instead_of(table, published).or_else(|| is_of_all.then(|| self.add(table, publication)));
         }
+        if let RunError::Postgres(error) = error
+            && let Some(right) = pg::right_to_note(error, &identifier(&self.user))
+        {
+            return Some(right);
+        }
         may_not(error).then(|| self.replication())
     }
 
@@ -458,6 +463,10 @@ mod tests {
             || RunError::Postgres(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
         let mut around = around(&[], &[], &[]);
         assert_eq!(around.hint(&refused()).unwrap(), "ALTER ROLE \"My role\" REPLICATION;");
+        let doing = "SELECT pg_catalog.lo_create(0)".to_owned();
+        let note = RunError::Postgres(pg::Error::Server { doing, error: Box::new(server.clone()) });
+        let grant = "GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO \"My role\";";
+        assert_eq!(around.hint(&note).unwrap(), grant);
         around.grants_by_role = true;
         assert_eq!(around.hint(&refused()).unwrap(), "GRANT rds_replication TO \"My role\";");
     }

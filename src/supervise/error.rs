@@ -562,6 +562,9 @@ fn postgres_hint(error: &pg::Error) -> Option<String> {
             "set the user's password, or its token: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
         );
     }
+    if let Some(right) = pg::right_to_note(error, "…") {
+        return Some(right);
+    }
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
         (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here (where its lines are for TLS alone: sslmode=require in --source), or the role does not exist or may not log in".to_owned(),

@@ -77,6 +77,8 @@ pub(super) struct ServerFacts {
     pub(super) walsenders: u64,
     /// Physical standbys that are connected.
     pub(super) standbys: u64,
+    /// What they call themselves.
+    pub(super) standby_names: Vec<String>,
     /// Who commits asynchronously: `role app`, `database shop`.
     pub(super) asynchronous: Vec<AsyncCommit>,
     /// How far its clock is ahead of ours, in milliseconds, and how exactly that is known.
@@ -273,6 +275,11 @@ fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
                 (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders() AS s
                    LEFT JOIN pg_catalog.pg_replication_slots AS r ON r.active_pid = s.pid WHERE r.plugin IS NULL AND s.state = 'streaming')",
     )?;
+    let names = connection.query(
+        "SELECT DISTINCT s.application_name FROM pg_catalog.pg_stat_replication AS s
+           LEFT JOIN pg_catalog.pg_replication_slots AS r ON r.active_pid = s.pid
+          WHERE r.plugin IS NULL AND s.application_name <> '' ORDER BY 1",
+    )?;
     let counts = counts.first();
     let count = |at| counts.and_then(|row| row.parse(at)).unwrap_or_default();
     let (clock_ahead_ms, clock_exact_to_ms) = clock(connection)?;
@@ -284,6 +291,7 @@ fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
         slots: count(1),
         walsenders: count(2),
         standbys: count(3),
+        standby_names: names.iter().filter_map(|row| row.text(0)).map(str::to_owned).collect(),
         asynchronous: asynchronous(connection)?,
         clock_ahead_ms,
         clock_exact_to_ms,

@@ -41,6 +41,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// librdkafka says so only after 18 seconds.
 pub(super) const UNANSWERED: Duration = Duration::from_secs(2);
 
+/// Brokers that answer other questions for so long, and do not take what they are sent, close the connection upon it.
+const CLOSED_FOR: Duration = Duration::from_secs(3);
+
 /// More polls than a failed request leaves events behind.
 const EVENTS: u32 = 32;
 
@@ -125,7 +128,7 @@ impl KafkaSink {
         })?;
         self.sockets.named(&metadata);
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let refused = |code| failure::of_topic(topic, code, &self.settings);
+        let refused = |code| failure::of_topic(topic, code, (&self.settings, metadata.brokers().len()));
         match answer.map(|answer| (answer.error(), answer.partitions().len(), replicas_of(answer))) {
             Some((Some(error), ..)) => Err(refused(RDKafkaErrorCode::from(error))),
             Some((None, 0, _)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
@@ -166,12 +169,16 @@ impl KafkaSink {
         }
         self.asked = self.now;
         if self.problem().is_some() {
-            self.missing = None;
             // No report will say that it is over: there is nothing to deliver, or nobody who is let in.
-            let asks = self.partitions.in_flight().records == 0 || self.refusal().is_some();
-            if asks && self.metadata(METADATA_PATIENCE).is_ok() {
+            let is_told = self.partitions.in_flight().records > 0 && self.refusal().is_none();
+            let waits = is_told && self.partitions.unanswered(UNANSWERED, self.now).is_some();
+            let answers = (waits || !is_told) && self.metadata(METADATA_PATIENCE).is_ok();
+            if answers && !is_told {
                 self.producer.context().recovered();
             }
+            self.answers = if answers && waits { Some(self.answers.unwrap_or(self.now)) } else { None };
+            let is_closed = |since| self.now.saturating_duration_since(since) >= CLOSED_FOR;
+            self.missing = self.answers.is_some_and(is_closed).then(failure::of_closed);
             return;
         }
         self.missing = self.missing_topic();
@@ -187,21 +194,24 @@ impl KafkaSink {
     fn missing_topic(&self) -> Option<Failure> {
         let place = self.partitions.unanswered(UNANSWERED, self.now)?;
         let topic = self.topics.name(place.topic);
-        let code = self.why_missing(topic)?;
-        Some(failure::of_topic(topic, code, &self.settings)).filter(|failure| failure.class == FailureClass::Topic)
+        let (code, brokers) = self.why_missing(topic)?;
+        Some(failure::of_topic(topic, code, (&self.settings, brokers)))
+            .filter(|failure| failure.class == FailureClass::Topic)
     }
 
-    /// What the cluster says of a topic that takes no records. `None`: it is there, or the cluster does not answer.
-    pub(super) fn why_missing(&self, topic: &str) -> Option<RDKafkaErrorCode> {
+    /// What the cluster says of a topic that takes no records, and how many brokers it has. `None`: the topic is there, or the cluster does
+    /// not answer.
+    pub(super) fn why_missing(&self, topic: &str) -> Option<(RDKafkaErrorCode, usize)> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
         self.serve_events();
         let metadata = metadata.ok()?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        match answer.map(|answer| (answer.error(), answer.partitions().len())) {
-            Some((Some(error), _)) => Some(RDKafkaErrorCode::from(error)),
-            Some((None, 0)) | None => Some(RDKafkaErrorCode::UnknownTopicOrPartition),
-            Some((None, _)) => None,
-        }
+        let code = match answer.map(|answer| (answer.error(), answer.partitions().len())) {
+            Some((Some(error), _)) => RDKafkaErrorCode::from(error),
+            Some((None, 0)) | None => RDKafkaErrorCode::UnknownTopicOrPartition,
+            Some((None, _)) => return None,
+        };
+        Some((code, metadata.brokers().len()))
     }
 
     /// Tells librdkafka the bootstrap servers when it may have forgotten all brokers; one that it knows stays as it is.
@@ -250,6 +260,7 @@ impl KafkaSink {
     pub(super) fn hear(&mut self) {
         self.heard = Instant::now();
         self.passed_over = 0;
+        self.answers = None;
     }
 
     /// Why brokers do not let us in.

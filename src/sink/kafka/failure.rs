@@ -109,13 +109,13 @@ pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
     REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
 }
 
-/// The word on a topic of the cluster at `brokers`.
-pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings) -> Failure {
+/// The word on a topic of a cluster with so many brokers.
+pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&Settings, usize)) -> Failure {
     let brokers = settings.brokers();
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
-            format!("topic {topic} does not exist; to create it: {}", replicas::create(topic, settings, ""))
+            format!("topic {topic} does not exist; to create it: {}", replicas::create(topic, settings, count, ""))
         }
         RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
         RDKafkaErrorCode::TopicAuthorizationFailed => {
@@ -124,7 +124,7 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, settings: &Settings)
             format!(
                 "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
                  create it: {}",
-                replicas::create(topic, settings, "")
+                replicas::create(topic, settings, count, "")
             )
         }
         code => format!("topic {topic}: {code}"),
@@ -148,6 +148,19 @@ pub(super) fn of_forbidden(topic: &str) -> Failure {
         format!("not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it ({code})");
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
+
+/// Brokers answer, and close the connection when records are sent.
+pub(super) fn of_closed() -> Failure {
+    let code = RDKafkaErrorCode::BrokerTransportFailure;
+    let text = format!(
+        "Kafka answers, and closes the connection when records are sent: if its socket.request.max.bytes is smaller than a request, raise it on \
+         the brokers, or send smaller ones: walrelay run {SMALL_BATCHES}"
+    );
+    Failure { class: class(code), reason: reason(Some(code)), text }
+}
+
+/// A request of this size is taken by every broker.
+const SMALL_BATCHES: &str = "-X batch.size=16384";
 
 /// A delivery report with an error.
 pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {

@@ -104,8 +104,10 @@ pub struct KafkaSink {
     shrunk: Option<Failure>,
     /// What waits for a producer that could not begin for want of a right, until something is delivered.
     forbidden: Option<Failure>,
-    /// Why the topic of a record without an answer takes none, until the cluster says otherwise.
+    /// Why a record has no answer, until the cluster says otherwise: its topic takes none, or the broker closes the connection.
     missing: Option<Failure>,
+    /// Since when brokers answer other questions while a record has no answer, and something is wrong with a connection.
+    answers: Option<Instant>,
     /// Topics that had fewer partitions than a record asked for.
     short: HashMap<String, Short>,
     /// Where the search for a refused record was reported.
@@ -164,6 +166,7 @@ impl KafkaSink {
             shrunk: None,
             forbidden: None,
             missing: None,
+            answers: None,
             short: HashMap::new(),
             told: HashSet::new(),
             transactions: None,

@@ -47,8 +47,8 @@ const OPEN_FOR: Duration = Duration::from_secs(2);
 pub(super) enum Read {
     /// Ask again; whether somebody has answered.
     Pending { answered: bool },
-    /// The topic is not there.
-    Missing,
+    /// The topic is not there, and so many brokers are.
+    Missing { brokers: usize },
     /// The last of each key.
     Done(Kept),
 }
@@ -108,7 +108,7 @@ impl Reading {
                 match make_topic(&self.settings, replicas, make)? {
                     Topic::There => {}
                     Topic::Young => return Ok(Read::Pending { answered: true }),
-                    Topic::Missing => return Ok(Read::Missing),
+                    Topic::Missing { brokers } => return Ok(Read::Missing { brokers }),
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
                 self.turn_to(Step::End { uncommitted });
@@ -234,9 +234,9 @@ pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
 }
 
 /// The command that makes it so.
-pub(super) fn create(settings: &Settings) -> String {
+pub(super) fn create(settings: &Settings, brokers: usize) -> String {
     let more = format!(" --partitions 1 --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}");
-    replicas::create(TOPIC, settings, &more)
+    replicas::create(TOPIC, settings, brokers, &more)
 }
 
 /// The topic, once it was to be there.
@@ -244,24 +244,29 @@ enum Topic {
     There,
     /// Not every broker has heard of it.
     Young,
-    Missing,
+    Missing {
+        brokers: usize,
+    },
 }
 
 /// Sees that the topic is there and compacted, and has replicas enough. `make`: it is made where it is not there.
 fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<Topic, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
-    let found = make_topic_with(&admin, settings, make).and_then(|is_there| {
-        if !is_there {
-            return Ok(None);
+    let found = make_topic_with(&admin, settings, make).and_then(|missing| {
+        if let Some(brokers) = missing {
+            return Ok(Err(brokers));
         }
         let metadata = admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE);
-        metadata.map(Some).map_err(|error| Failure {
+        metadata.map(Ok).map_err(|error| Failure {
             class: FailureClass::Environment,
             ..broken("see the replicas of its progress topic", &error)
         })
     });
     retire(admin);
-    let Some(found) = found? else { return Ok(Topic::Missing) };
+    let found = match found? {
+        Ok(found) => found,
+        Err(brokers) => return Ok(Topic::Missing { brokers }),
+    };
     let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
         return Ok(Topic::Young);
     };
@@ -269,29 +274,30 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
     Ok(Topic::There)
 }
 
-/// Whether the topic is there; the cluster, asked to make it, says so. Where it is not to `make` it, it is asked for trial.
+/// Sees that the topic is there: the cluster, asked to make it, says so. Where it is not to `make` it, it is asked for trial, and the
+/// topic may be missing: then, how many brokers there are.
 fn make_topic_with(
     admin: &AdminClient<DefaultClientContext>,
     settings: &Settings,
     make: bool,
-) -> Result<bool, Failure> {
-    let forbidden = |error: RDKafkaErrorCode| Failure {
-        class: FailureClass::Environment,
-        reason: failure::PROGRESS_TOPIC,
-        text: format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings)),
-    };
+) -> Result<Option<usize>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
     let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
     let to_make = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
     let to_make = to_make.validate_only(!make);
     let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
+    let forbidden = |error: RDKafkaErrorCode| Failure {
+        class: FailureClass::Environment,
+        reason: failure::PROGRESS_TOPIC,
+        text: format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings, brokers)),
+    };
     let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &to_make)) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
     match outcome {
-        None if !make => return Ok(false),
+        None if !make => return Ok(Some(brokers)),
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // It may be there all the same.
@@ -301,7 +307,7 @@ fn make_topic_with(
         Some(code) => return Err(forbidden(code)),
     }
     see_that_it_is_compacted(&runtime, admin, &options, settings.brokers())?;
-    Ok(true)
+    Ok(None)
 }
 
 fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {

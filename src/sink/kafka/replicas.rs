@@ -100,12 +100,15 @@ pub(super) fn alter(brokers: &str, topic: &str, setting: &str, value: impl std::
     )
 }
 
-/// The command that creates a topic, with what the rule asks for; `more`: further options, each with a blank before it.
-pub(super) fn create(topic: &str, settings: &Settings, more: &str) -> String {
-    let rule = if settings.accepts_one_replica() {
-        String::new()
-    } else {
+/// The command that creates a topic, with what the rule asks for, on a cluster with so many brokers, as far as they are known; `more`:
+/// further options, each with a blank before it. A default of more replicas than there are brokers creates nothing.
+pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &str) -> String {
+    let rule = if !settings.accepts_one_replica() {
         format!(" --replication-factor {REPLICAS} --config {MIN_INSYNC}={LEAST_IN_SYNC}")
+    } else if (1..REPLICAS).contains(&brokers) {
+        format!(" --replication-factor {brokers}")
+    } else {
+        String::new()
     };
     format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic}{more}{rule}", settings.brokers())
 }

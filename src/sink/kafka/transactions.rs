@@ -193,10 +193,10 @@ impl KafkaSink {
         let (committed, certain) = (owner.committed, transactions.certain);
         let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
         match reading.read(&mut transactions.replicas, make)? {
-            Read::Missing if committed == Committed::More && certain => Err(gone()),
-            Read::Missing => {
+            Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
+            Read::Missing { brokers } => {
                 let slot = owner.keys_ending.trim_start_matches('/');
-                Err(transactions.replicas.refuse(missing(slot), fix_missing(&self.settings)))
+                Err(transactions.replicas.refuse(missing(slot), fix_missing(&self.settings, brokers)))
             }
             Read::Pending { answered } => {
                 let reason = reading.reason();
@@ -314,11 +314,11 @@ pub(super) const WHY_MISSING: &str =
     "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
 
 /// What fixes that.
-pub(super) fn fix_missing(settings: &Settings) -> String {
+pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
     format!(
         "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
          --delivery exactly-once before, create the topic, then start walrelay again: {}",
-        progress::create(settings)
+        progress::create(settings, brokers)
     )
 }
 

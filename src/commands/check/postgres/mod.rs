@@ -74,6 +74,7 @@ pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     found.extend(idle_timeout(server));
     found.extend(transactions(facts));
     found.push(synchronous_commit(server));
+    found.extend(synchronous_standby(config, server));
     found.push(clock(server));
     found
 }
@@ -427,6 +428,25 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
         ));
     }
     SIDE.ok("sync_commit", "commits are flushed at once, unless a session says otherwise")
+}
+
+/// A walsender is a standby to Postgres, also the relay's.
+fn synchronous_standby(config: &run::Request, server: &ServerFacts) -> Option<Finding> {
+    let named = server.settings.get("synchronous_standby_names")?;
+    let own = config.source.application_name.as_deref().unwrap_or("walrelay");
+    let names: Vec<&str> = named.split(['(', ')', ',', '"', ' ']).filter(|name| !name.is_empty()).collect();
+    let is_own = names.iter().any(|name| name.eq_ignore_ascii_case(own));
+    if !is_own && !names.contains(&"*") {
+        return None;
+    }
+    let text = format!("synchronous_standby_names = '{named}' names the relay (application_name {own})");
+    let standbys = server.standby_names.iter().filter(|name| !name.eq_ignore_ascii_case(own));
+    let standbys: Vec<String> = standbys.map(|name| identifier(name).replace('\'', "''")).collect();
+    Some(
+        SIDE.warn("sync_standby", text)
+            .why("the relay becomes the synchronous standby: commits wait for it, and hang while it or the destination is down")
+            .fix(server.service.parameter("synchronous_standby_names", &standbys.join(", "), false)),
+    )
 }
 
 fn clock(server: &ServerFacts) -> Finding {

@@ -238,3 +238,20 @@ fn on_update_stop_without_updates_is_said() {
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].check, found[0].level), ("updates", Level::Warn));
 }
+
+#[test]
+fn a_relay_that_would_be_the_synchronous_standby_is_reported_with_the_standbys_that_are_there() {
+    let of = |names: &'static str| set("synchronous_standby_names", names);
+    let none = "ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();";
+    for names in ["*", "ANY 1 (*)", "FIRST 1 (other, Walrelay)", "\"walrelay\""] {
+        check(of(names), "sync_standby", Level::Warn, none);
+    }
+    let with_standbys = |facts: &mut Facts| {
+        of("*")(facts);
+        facts.server.standby_names = vec!["walrelay".to_owned(), "the other's".to_owned()];
+    };
+    check(with_standbys, "sync_standby", Level::Warn, "SET synchronous_standby_names = '\"the other''s\"';");
+    let mut named = facts();
+    of("FIRST 1 (standby, walrelay_standby)")(&mut named);
+    assert_eq!(bad(&named), []);
+}

@@ -28,7 +28,7 @@ pub(super) fn findings(
     let found = exactly_once(settings, cluster, id);
     let mut findings = vec![
         transactions(kafka, id, found.transactions.as_ref()),
-        progress(kafka, settings, &found.progress, was_read),
+        progress(kafka, (settings, cluster.brokers.len()), &found.progress, was_read),
     ];
     let own =
         [TRANSACTION_STATE, PROGRESS_TOPIC].into_iter().filter_map(|name| Some((name, cluster.topics.get(name)?)));
@@ -71,7 +71,7 @@ pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> O
     }
 }
 
-fn progress(kafka: &Kafka, settings: &Settings, found: &Progress, was_read: bool) -> Finding {
+fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &Progress, was_read: bool) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
@@ -79,7 +79,7 @@ fn progress(kafka: &Kafka, settings: &Settings, found: &Progress, was_read: bool
         Progress::Absent(Ok(())) if was_read => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
             .why(WHY_MISSING)
-            .fix(fix_missing(settings)),
+            .fix(fix_missing(settings, brokers)),
         Progress::Absent(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
@@ -100,7 +100,7 @@ fn progress(kafka: &Kafka, settings: &Settings, found: &Progress, was_read: bool
         Progress::Absent(Err(refusal)) => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text))
             .why(why)
-            .fix(create(settings)),
+            .fix(create(settings, brokers)),
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
     fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
         let kafka = kafka(&[]);
         let settings = kafka_settings();
-        let progress = |found| progress(&kafka, &settings, &found, false);
+        let progress = |found| progress(&kafka, (&settings, 3), &found, false);
         check(&progress(Progress::There(Ok(()))), Level::Ok, "");
         check(&progress(Progress::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
@@ -168,7 +168,7 @@ mod tests {
         check(&progress(Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
         let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
         check(&progress(Progress::Absent(Err(refusal(false)))), Level::Fail, created);
-        let read = super::progress(&kafka, &settings, &Progress::Absent(Ok(())), true);
+        let read = super::progress(&kafka, (&settings, 3), &Progress::Absent(Ok(())), true);
         check(&read, Level::Fail, created);
     }
 

@@ -30,6 +30,12 @@ const DEFAULT_MESSAGE_BYTES: usize = 1_048_588;
 /// What a record costs in a batch beyond key and value, in bytes, generously; with a few headers.
 const OVERHEAD_BYTES: usize = 512;
 
+/// The client's `batch.size` if nobody said otherwise.
+const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
+
+/// What a request has beside its batch, in bytes, generously.
+const ROOM_BYTES: u64 = 1_024;
+
 /// What gives a topic more replicas.
 const MORE_REPLICAS: &str = "kafka-reassign-partitions.sh, with three replicas for each partition";
 
@@ -132,6 +138,7 @@ fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Want
     ];
     found.extend(advertised(cluster));
     found.push(idempotence(kafka, cluster, wanted));
+    found.extend(request_size(kafka, cluster));
     found.extend(missing(kafka, settings, cluster, wanted));
     found.extend(dead_letters(kafka, settings, cluster, wanted));
     for name in wanted.topics {
@@ -203,6 +210,18 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
     }
 }
 
+/// Whether brokers take requests as large as a batch, where their settings can be seen.
+fn request_size(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
+    const LIMIT: &str = "socket.request.max.bytes";
+    let limit: u64 = cluster.settings.as_ref().ok()?.get(LIMIT)?.parse().ok()?;
+    let batch = kafka.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
+    (limit < batch + ROOM_BYTES).then(|| {
+        SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
+            .why("a broker closes the connection upon a larger request, which is then sent again and again")
+            .fix(format!("walrelay run -X batch.size={}", (limit / 2).max(1)))
+    })
+}
+
 /// Gives the relay's user these rights on `resource`, as options of the command.
 fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
     failure::allow(&kafka.brokers, kafka.property("sasl.username"), operations, resource)
@@ -245,15 +264,15 @@ fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
 }
 
 fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
-    let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
     let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
-    match creates.map(String::as_str).filter(|_| !forbidden) {
-        Some("true") => {
+    let (creates, more) = creates(cluster);
+    match creates.filter(|_| !forbidden) {
+        Some(true) => {
             let names: Vec<&str> = missing.iter().take(TOPICS_SHOWN).map(|name| name.as_str()).collect();
             vec![
                 SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
-                    .fix(create(settings, names.first().copied().unwrap_or_default())),
+                    .fix(create(settings, cluster, names.first().copied().unwrap_or_default())),
             ]
         }
         creates => missing
@@ -262,13 +281,13 @@ fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) 
             .map(|name| {
                 let is_forbidden = cluster.forbidden.contains(name);
                 let whose = if is_forbidden { "; this user may not create it" } else { "" };
-                let text = format!("topic {name} is not there, or may not be seen{whose}");
+                let text = format!("topic {name} is not there, or may not be seen{whose}{more}");
                 let found = if creates.is_some() || is_forbidden {
                     SIDE.fail("topics", text)
                 } else {
                     SIDE.warn("topics", text)
                 };
-                found.why("the relay waits before its first record").fix(create(settings, name))
+                found.why("the relay waits before its first record").fix(create(settings, cluster, name))
             })
             .collect(),
     }
@@ -285,19 +304,36 @@ fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &
         let found = SIDE.fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
         return Some(found.fix(allow(kafka, &["Write", "Describe"], &format!("--topic {topic}"))));
     }
-    let creates = cluster.settings.as_ref().ok().and_then(|settings| settings.get("auto.create.topics.enable"));
-    if creates.is_some_and(|creates| creates == "true") {
+    let (creates, more) = creates(cluster);
+    if creates == Some(true) {
         return Some(SIDE.ok("dead_letters", format!("topic {topic} is created with the first bad row")));
     }
     Some(
-        SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen"))
+        SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen{more}"))
             .why(why)
-            .fix(create(settings, topic)),
+            .fix(create(settings, cluster, topic)),
     )
 }
 
-fn create(settings: &Settings, topic: &str) -> String {
-    replicas::create(topic, settings, " --partitions 12")
+/// Whether the brokers create topics on demand, where that can be seen, and what more is to be said of it.
+fn creates(cluster: &Cluster) -> (Option<bool>, String) {
+    let Ok(settings) = &cluster.settings else { return (None, String::new()) };
+    let wanted = settings.get("auto.create.topics.enable").map(|creates| creates == "true");
+    let replicas = settings.get("default.replication.factor").and_then(|factor| factor.parse::<usize>().ok());
+    match replicas.filter(|replicas| wanted == Some(true) && *replicas > cluster.brokers.len()) {
+        Some(replicas) => {
+            let brokers = cluster.brokers.len();
+            (
+                Some(false),
+                format!("; default.replication.factor={replicas} with {brokers} brokers creates none on demand"),
+            )
+        }
+        None => (wanted, String::new()),
+    }
+}
+
+fn create(settings: &Settings, cluster: &Cluster, topic: &str) -> String {
+    replicas::create(topic, settings, cluster.brokers.len(), " --partitions 12")
 }
 
 fn alter(kafka: &Kafka, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {

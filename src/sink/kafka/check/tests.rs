@@ -108,6 +108,15 @@ fn a_topic_that_is_not_there_fails_unless_the_cluster_makes_it() {
     let makes =
         Cluster { settings: Ok([("auto.create.topics.enable".to_owned(), "true".to_owned())].into()), ..there.clone() };
     assert_eq!(found(&[], &makes, &missing), []);
+    let settings = [("auto.create.topics.enable", "true"), ("default.replication.factor", "3")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let single =
+        Cluster { brokers: vec!["localhost:9092".to_owned()], settings: Ok(settings.clone().into()), ..there.clone() };
+    check(&single, &missing, "topics", Level::Fail, "--topic returns --partitions 12 --replication-factor 1");
+    let dead = Seen { dead_letters: Some("dead"), ..seen(&["orders"], 0) };
+    check(&single, &dead, "dead_letters", Level::Fail, "--topic dead --partitions 12 --replication-factor 1");
+    let three = Cluster { settings: Ok(settings.into()), ..there.clone() };
+    assert_eq!(found(&[], &three, &missing), []);
     let silent = Cluster { settings: Err("no right".to_owned()), ..there };
     check(&silent, &missing, "topics", Level::Warn, "--create --topic returns");
     for cluster in [makes, silent] {
@@ -186,4 +195,19 @@ fn a_listener_that_speaks_another_protocol_is_reported_with_the_flags_in_the_rig
     }
     let same = [("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")];
     assert!(unreachable(&kafka(&same), &failure, &scram()).fix.unwrap().contains("--brokers"));
+}
+
+#[test]
+fn a_broker_that_takes_no_request_as_large_as_a_batch_fails() {
+    let of = |limit: &str| {
+        let settings = [("auto.create.topics.enable", "false"), ("socket.request.max.bytes", limit)];
+        Cluster {
+            settings: Ok(settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+            ..cluster(topic(&[]))
+        }
+    };
+    let orders = seen(&["orders"], 0);
+    check(&of("60000"), &orders, "request_size", Level::Fail, "-X batch.size=30000");
+    assert_eq!(found(&[], &of("104857600"), &orders), []);
+    assert_eq!(found(&[("batch.size", "30000")], &of("60000"), &orders), []);
 }
