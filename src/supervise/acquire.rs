@@ -286,7 +286,11 @@ fn follow_timeline(
 
 fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
     let server = catalog::server(connection)?;
-    if server.decodes() { Ok(()) } else { Err(RunError::WalLevel { found: server.wal_level }) }
+    // A server that does not report its wal_level is not refused for it.
+    if server.decodes() || server.wal_level.is_empty() {
+        return Ok(());
+    }
+    Err(RunError::WalLevel { found: server.wal_level })
 }
 
 /// As [`look_at_publication`], at `flushed`. Where a lock prevents that, what the last look found counts, as of its own position. It
